@@ -1,0 +1,1 @@
+//! Keelway's documents: resource types, names, releases, roles, machine configs.

@@ -1,0 +1,1 @@
+//! CRI client, and a fake runtime that passes the same contract.

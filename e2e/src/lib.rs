@@ -1,0 +1,1 @@
+//! Live tests on real machines.

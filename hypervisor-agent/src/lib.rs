@@ -1,0 +1,1 @@
+//! The machine's side: files, converge, execution.

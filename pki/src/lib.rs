@@ -1,0 +1,1 @@
+//! Authorities, certificates, keys, kubeconfigs.

@@ -1,0 +1,1 @@
+//! The decision: documents and observation in, plan out.

@@ -1,0 +1,1 @@
+//! The pass: load, observe, plan, mint, save, execute.
