@@ -1,1 +1,6 @@
-//! Keelway's documents: resource types, names, releases, roles, machine configs.
+//! Keelway's nouns: resource types, documents, names, releases, roles, machine configs. No IO.
+
+pub mod condition;
+pub mod hypervisor;
+pub mod machine;
+pub mod name;

@@ -1,0 +1,86 @@
+//! Conditions, as Kubernetes has them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The schema of `status.conditions`: a list map by `type`, which a derived schema cannot say.
+pub fn list_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let items = generator.subschema_for::<Condition>();
+    schemars::json_schema!({
+        "type": "array",
+        "items": items,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+    })
+}
+
+/// What a condition says now: everything but its type and times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// `True`, `False` or `Unknown`.
+    pub status: Status,
+    /// One CamelCase word for machines.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// The status of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// It could not be told.
+    Unknown,
+}
+
+impl Status {
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// Sets one condition. `lastTransitionTime` moves only when the status does (Kubernetes API conventions, "typical status properties").
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    verdict: Verdict,
+    observed_generation: Option<i64>,
+    now: &Time,
+) {
+    let status = verdict.status.as_str();
+    let since = conditions
+        .iter()
+        .find(|c| c.type_ == kind && c.status == status)
+        .map_or_else(|| now.clone(), |c| c.last_transition_time.clone());
+    let next = Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: verdict.reason,
+        message: verdict.message,
+        observed_generation,
+        last_transition_time: since,
+    };
+    match conditions.iter_mut().find(|c| c.type_ == kind) {
+        Some(found) => *found = next,
+        None => {
+            conditions.push(next);
+            conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        }
+    }
+}
+
+/// Whether the condition is there and `True`.
+#[must_use]
+pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
+    conditions
+        .iter()
+        .any(|c| c.type_ == kind && c.status == Status::True.as_str())
+}

@@ -1,0 +1,121 @@
+//! `Hypervisor`: a machine that the user brings.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{condition, name::InstallationId};
+
+/// A physical or virtual machine where Keelway runs control plane components, reached through its CRI endpoint.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    crates(kube_core = "kube_core"),
+    group = "keelway.dev",
+    version = "v1alpha1",
+    kind = "Hypervisor",
+    status = "HypervisorStatus",
+    shortname = "hv",
+    category = "keelway",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Role","type":"string","jsonPath":".spec.role"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HypervisorSpec {
+    /// What the machine is for: the ingress of clusters, or their components.
+    pub role: HypervisorRole,
+    /// How its container runtime is reached.
+    pub endpoint: Endpoint,
+    /// Its addresses, by network.
+    pub addresses: Addresses,
+    /// TCP and UDP ports that Keelway may use on it, both ends included. Must stay clear of the machine's `ip_local_port_range`.
+    #[serde(default)]
+    pub port_range: PortRange,
+}
+
+/// What a machine is for.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum HypervisorRole {
+    /// Holds the ingress of clusters; has an address that their users reach, and one in the private network.
+    Public,
+    /// Holds etcd and the Kubernetes components; reached by other hypervisors and nobody else.
+    Private,
+}
+
+/// How a machine's container runtime is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Endpoint {
+    /// A CRI socket on the machine that runs `keelway`. The machine's files and network are those of the process that listens on it.
+    #[serde(rename_all = "camelCase")]
+    Unix {
+        /// Absolute path of the socket.
+        path: String,
+    },
+}
+
+/// Addresses of a machine. Lists, so that a machine may have both families.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Addresses {
+    /// In the network between hypervisors. At least one.
+    #[serde(default)]
+    pub private: Vec<String>,
+    /// In the network that users of clusters reach. At least one for a public hypervisor, none for a private one.
+    #[serde(default)]
+    pub public: Vec<String>,
+}
+
+/// A range of ports, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PortRange {
+    /// The first port.
+    #[schemars(range(min = 1, max = 65535))]
+    pub from: u16,
+    /// The last port.
+    #[schemars(range(min = 1, max = 65535))]
+    pub to: u16,
+}
+
+impl Default for PortRange {
+    /// Below Linux' default `ip_local_port_range` (32768 to 60999) and clear of Kubernetes' NodePorts (30000 to 32767).
+    fn default() -> Self {
+        Self {
+            from: 20000,
+            to: 22767,
+        }
+    }
+}
+
+/// What Keelway recorded of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HypervisorStatus {
+    /// The owner of this set of machines; minted with the first Hypervisor, the same in all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installation: Option<InstallationId>,
+    /// The last config that the machine took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<Applied>,
+    /// `Ready`: the machine answers, obeys this installation and can run components.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Which config a machine holds. Ordered by term, then generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Applied {
+    /// The driver's term.
+    pub term: u64,
+    /// The generation within the term.
+    pub generation: u64,
+    /// SHA-256 of the config's content.
+    pub digest: String,
+}

@@ -1,0 +1,297 @@
+//! What a machine should run and what was seen on it: the nouns of the second level of planning.
+
+use core::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    hypervisor::Applied,
+    name::{InstallationId, PodName},
+};
+
+/// Where a machine keeps everything of Keelway's, as an absolute path on the machine.
+pub const STATE_DIRECTORY: &str = "/var/lib/keelway";
+
+/// The label of our sandboxes and containers that holds the cluster's id. Pods without it are never touched.
+pub const CLUSTER_LABEL: &str = "keelway.dev/cluster-id";
+/// The label of our sandboxes and containers that holds the component's name.
+pub const COMPONENT_LABEL: &str = "keelway.dev/component";
+/// The annotation of our sandboxes that holds [`Pod::digest`]: a pod is replaced when it differs.
+pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
+
+/// Everything that one machine should hold, with the fence that orders it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineConfig {
+    /// The owner. A machine that obeys another one refuses.
+    pub installation: InstallationId,
+    /// Which driver wrote this, counted up with each new one. Ordered before the generation.
+    pub term: u64,
+    /// Counted up with each change of content. The same number with other content is refused.
+    pub generation: u64,
+    /// The pods by name.
+    pub pods: BTreeMap<PodName, Pod>,
+}
+
+/// One component on a machine: a sandbox on the host's network, its files, its containers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// The user and group id that its containers run as and its files belong to.
+    pub user: u32,
+    /// Files below `STATE_DIRECTORY/CLUSTER/COMPONENT/files`.
+    pub files: Vec<File>,
+    /// Directories below `STATE_DIRECTORY/CLUSTER/COMPONENT` that the component writes to. Kept until the component goes.
+    pub data: Vec<String>,
+    /// The containers, started in this order.
+    pub containers: Vec<Container>,
+    /// The image of the sandbox itself, by its full name.
+    pub pause_image: String,
+}
+
+/// A file that a component reads. Owned by the pod's user, mode 0600 where it holds a key and 0400 otherwise.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Relative to the pod's `files` directory, without `.` or `..`.
+    pub path: String,
+    /// The bytes. Not shown by `Debug`: they may be a key.
+    pub content: Vec<u8>,
+    /// What a change of the content asks for.
+    pub on_change: OnChange,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.path)
+            .field("bytes", &self.content.len())
+            .field("on_change", &self.on_change)
+            .finish()
+    }
+}
+
+/// What a change of a file asks for, by who reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnChange {
+    /// The program watches the file, or reads it at each use.
+    PickedUp,
+    /// The program reads it once, at its start: the pod is replaced.
+    Restart,
+}
+
+/// One container of a pod, without privilege of any kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// Within the pod.
+    pub name: String,
+    /// By its full public name, tag included.
+    pub image: String,
+    /// The program and its arguments. Never holds a key.
+    pub command: Vec<String>,
+    /// What it sees of the pod's directories.
+    pub mounts: Vec<Mount>,
+    /// Bounds on what it may use.
+    pub resources: Resources,
+    /// Seconds from SIGTERM to SIGKILL: long enough to drain.
+    pub stop_seconds: u32,
+}
+
+/// A directory of the pod inside a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`: `files`, or one of [`Pod::data`].
+    pub source: String,
+    /// The absolute path inside the container.
+    pub target: String,
+    /// Whether the container may only read.
+    pub read_only: bool,
+}
+
+/// Bounds of one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Share of CPU when the machine is busy, in thousandths of a core.
+    pub cpu_request_millis: u32,
+    /// Most CPU at any time, in thousandths of a core. `None`: no bound but the share.
+    pub cpu_limit_millis: Option<u32>,
+    /// Most memory, in bytes.
+    pub memory_limit_bytes: u64,
+}
+
+/// A SHA-256 in lowercase hexadecimal digits.
+#[must_use]
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    use fmt::Write;
+    Sha256::digest(bytes)
+        .iter()
+        .fold(String::with_capacity(64), |mut text, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+impl MachineConfig {
+    /// A digest of the content, the fence left out: equal digests mean the same wanted state.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let pods: Vec<_> = self.pods.iter().collect();
+        digest_of(&(&self.installation, pods))
+    }
+}
+
+impl Pod {
+    /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let restart: Vec<&File> = self
+            .files
+            .iter()
+            .filter(|file| file.on_change == OnChange::Restart)
+            .collect();
+        digest_of(&(
+            self.user,
+            &self.containers,
+            &self.data,
+            &self.pause_image,
+            restart,
+        ))
+    }
+}
+
+fn digest_of(content: &impl Serialize) -> String {
+    // Serialising plain data of strings, numbers and lists into memory has no way to fail.
+    sha256_hex(&serde_json::to_vec(content).unwrap_or_default())
+}
+
+/// What was seen on a machine, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineState {
+    /// The runtime behind the CRI endpoint.
+    pub runtime: RuntimeFacts,
+    /// Who the machine obeys, from its owner file. `None`: nobody yet.
+    pub owner: Option<InstallationId>,
+    /// The last config that was applied, from the machine's own record.
+    pub applied: Option<Applied>,
+    /// Our sandboxes, newest first.
+    pub sandboxes: Vec<SandboxState>,
+    /// Containers of our sandboxes, newest first.
+    pub containers: Vec<ContainerState>,
+    /// Our files and directories, by path relative to [`STATE_DIRECTORY`].
+    pub files: BTreeMap<String, FileState>,
+    /// References of the images that are there.
+    pub images: BTreeSet<String>,
+    /// TCP and UDP ports.
+    pub ports: PortFacts,
+}
+
+/// The runtime of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeFacts {
+    /// `containerd`, `cri-o`, ..
+    pub name: String,
+    /// As the runtime says it: `v2.4.2`.
+    pub version: String,
+    /// Who makes cgroups: decides how a parent is written.
+    pub cgroup_driver: CgroupDriver,
+}
+
+/// Who makes the cgroups of containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupDriver {
+    /// The runtime writes the file system; a parent is a path.
+    Cgroupfs,
+    /// systemd does; a parent is a slice.
+    Systemd,
+}
+
+/// One of our sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxState {
+    /// The runtime's id.
+    pub id: String,
+    /// Which component it is.
+    pub pod: PodName,
+    /// Counted up with each new sandbox of the same pod.
+    pub attempt: u32,
+    /// [`Pod::digest`] at the time it was made.
+    pub digest: String,
+    /// Whether it runs.
+    pub ready: bool,
+}
+
+/// A container of one of our sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerState {
+    /// The runtime's id.
+    pub id: String,
+    /// The sandbox that it belongs to.
+    pub sandbox: String,
+    /// [`Container::name`].
+    pub name: String,
+    /// Counted up with each new container of the same name in a sandbox.
+    pub attempt: u32,
+    /// Where it is in its life.
+    pub phase: ContainerPhase,
+}
+
+/// Where a container is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerPhase {
+    /// Made, never started.
+    Created,
+    /// Running.
+    Running,
+    /// Ended, with its exit code.
+    Exited {
+        /// As the kernel tells it; 128 + n for signal n.
+        code: i32,
+    },
+    /// The runtime does not know.
+    Unknown,
+}
+
+/// A file or directory of ours as it stands on the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileState {
+    /// Owner.
+    pub user: u32,
+    /// Group.
+    pub group: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// SHA-256 of a file's content; `None` for a directory.
+    pub sha256: Option<String>,
+}
+
+/// What is known of a machine's ports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortFacts {
+    /// `net.ipv4.ip_local_port_range`, both ends included: the kernel gives these to outgoing connections.
+    pub ephemeral: Option<(u16, u16)>,
+    /// Ports that something listens on.
+    pub listening: BTreeSet<u16>,
+}
+
+/// A fact that may be out of reach. Unreachable is not empty: nothing is planned on what could not be observed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Seen<T> {
+    /// It was observed.
+    Known(T),
+    /// It could not be observed, and why, in words for people.
+    Unreachable {
+        /// The reason.
+        why: String,
+    },
+}
+
+impl<T> Seen<T> {
+    /// The fact, where it is known.
+    pub fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known(fact) => Some(fact),
+            Self::Unreachable { .. } => None,
+        }
+    }
+}

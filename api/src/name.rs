@@ -1,0 +1,184 @@
+//! Names and ids that the rest of Keelway is addressed by.
+
+use core::{fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The longest name of a Cluster or Hypervisor, in characters.
+///
+/// Names derived from it (`NAME-kube-controller-manager-99`) stay within the 63 characters of an RFC 1123 label.
+pub const LONGEST_NAME: usize = 32;
+
+/// The text is not what a name or id of this kind may be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{value:?} is not {expected}")]
+pub struct NameError {
+    value: String,
+    expected: &'static str,
+}
+
+/// Whether `text` is an RFC 1123 label of at most `longest` characters.
+#[must_use]
+pub fn is_label(text: &str, longest: usize) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty()
+        && text.len() <= longest
+        && text.chars().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Whether `text` is an RFC 1123 subdomain: labels joined by dots, at most 253 characters.
+#[must_use]
+pub fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(|label| is_label(label, 63))
+}
+
+macro_rules! text_newtype {
+    ($(#[$meta:meta])* $name:ident, $expected:literal, $valid:expr) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schemars(with = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                let valid: fn(&str) -> bool = $valid;
+                if valid(text) {
+                    Ok(Self(text.to_owned()))
+                } else {
+                    Err(NameError { value: text.to_owned(), expected: $expected })
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    };
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'))
+}
+
+/// Hexadecimal digits in an id: 64 random bits.
+pub const ID_DIGITS: usize = 16;
+
+text_newtype!(
+    /// `Cluster.status.id`: random, minted once, never derived from a name. Paths, pod uids and labels on machines come from it.
+    ClusterId,
+    "an id of 16 lowercase hexadecimal digits",
+    is_id
+);
+text_newtype!(
+    /// The one owner of a set of machines, `Hypervisor.status.installation`.
+    InstallationId,
+    "an id of 16 lowercase hexadecimal digits",
+    is_id
+);
+text_newtype!(
+    /// `Hypervisor.metadata.name`.
+    HypervisorName,
+    "an RFC 1123 label of at most 32 characters",
+    |text| is_label(text, LONGEST_NAME)
+);
+text_newtype!(
+    /// The name of a component within its cluster: `etcd-0`.
+    ComponentName,
+    "a role and a number, such as etcd-0",
+    |text| is_label(text, 63)
+);
+
+impl ClusterId {
+    /// The namespace that holds this cluster's Components and Secrets: `keelway-ID`.
+    #[must_use]
+    pub fn namespace(&self) -> String {
+        format!("keelway-{self}")
+    }
+}
+
+/// A Cluster document as people name it.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterRef {
+    /// `metadata.namespace` of the Cluster.
+    pub namespace: String,
+    /// `metadata.name` of the Cluster.
+    pub name: String,
+}
+
+impl fmt::Display for ClusterRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace.as_str() {
+            "default" => f.pad(&self.name),
+            namespace => f.pad(&format!("{namespace}/{}", self.name)),
+        }
+    }
+}
+
+/// A component on a machine: which cluster, and which of its components.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PodName {
+    /// The cluster's id.
+    pub cluster: ClusterId,
+    /// The component within it.
+    pub component: ComponentName,
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.cluster, self.component)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_follow_rfc_1123() {
+        for good in ["a", "c1", "a-b", "0"] {
+            assert!(is_label(good, 63), "{good}");
+        }
+        for bad in ["", "A", "-a", "a-", "a.b", "a_b", "ü"] {
+            assert!(!is_label(bad, 63), "{bad}");
+        }
+        assert!(!is_label(&"a".repeat(33), LONGEST_NAME));
+    }
+
+    #[test]
+    fn ids_are_sixteen_hexadecimal_digits() {
+        assert!("0123456789abcdef".parse::<ClusterId>().is_ok());
+        assert!("0123456789ABCDEF".parse::<ClusterId>().is_err());
+        assert!("0123".parse::<ClusterId>().is_err());
+    }
+}
