@@ -68,12 +68,11 @@ pub fn set(
         observed_generation,
         last_transition_time: since,
     };
-    match conditions.iter_mut().find(|c| c.type_ == kind) {
-        Some(found) => *found = next,
-        None => {
-            conditions.push(next);
-            conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
-        }
+    if let Some(found) = conditions.iter_mut().find(|c| c.type_ == kind) {
+        *found = next;
+    } else {
+        conditions.push(next);
+        conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
     }
 }
 

@@ -1,0 +1,316 @@
+//! `Cluster`: one whole Kubernetes cluster.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    condition,
+    duration::Span,
+    name::{ClusterId, ClusterRef, ComponentName},
+    role::Role,
+};
+
+/// The finalizer that keeps a deleted Cluster until its machines are clean.
+pub const FINALIZER: &str = "keelway.dev/cluster";
+
+/// A Kubernetes cluster: its certificate authorities, its components, its ingress.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    crates(kube_core = "kube_core"),
+    group = "keelway.dev",
+    version = "v1alpha1",
+    kind = "Cluster",
+    namespaced,
+    status = "ClusterStatus",
+    shortname = "kwc",
+    category = "keelway",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Available')].status"}"#,
+    printcolumn = r#"{"name":"Version","type":"string","jsonPath":".spec.version"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterSpec {
+    /// The Kubernetes release: 1.34.4, 1.35.4, 1.36.3 or 1.37.0.
+    pub version: String,
+    /// The store.
+    #[serde(default)]
+    pub etcd: EtcdSpec,
+    /// The Kubernetes components.
+    #[serde(default)]
+    pub control_plane: ControlPlaneSpec,
+    /// haproxy on public hypervisors.
+    #[serde(default)]
+    pub ingress: IngressSpec,
+    /// How users name the cluster.
+    #[serde(default)]
+    pub endpoint: EndpointSpec,
+    /// Ranges inside the cluster.
+    #[serde(default)]
+    pub network: NetworkSpec,
+    /// Where images come from.
+    #[serde(default)]
+    pub images: ImagesSpec,
+    /// How long certificates live.
+    #[serde(default)]
+    pub certificates: CertificatesSpec,
+}
+
+/// The store of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EtcdSpec {
+    /// Members: 1, 3, 5 or 7. An even number survives no more losses than the odd one below it.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 7))]
+    pub replicas: u32,
+}
+
+/// The Kubernetes components of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ControlPlaneSpec {
+    /// Replicas of each role that does not say its own.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 9))]
+    pub replicas: u32,
+    /// The API servers.
+    #[serde(default, rename = "kubeAPIServer")]
+    pub kube_api_server: ApiServerSpec,
+    /// The controller managers.
+    #[serde(default)]
+    pub kube_controller_manager: ReplicasSpec,
+    /// The schedulers.
+    #[serde(default)]
+    pub kube_scheduler: ReplicasSpec,
+}
+
+/// The API servers of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApiServerSpec {
+    /// Replicas, where they differ from `spec.controlPlane.replicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 9))]
+    pub replicas: Option<u32>,
+    /// More names and addresses in the serving certificate, beside those that Keelway knows.
+    #[serde(default, rename = "extraSANs", skip_serializing_if = "Vec::is_empty")]
+    pub extra_sans: Vec<String>,
+}
+
+/// Replicas of one role.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReplicasSpec {
+    /// Replicas, where they differ from `spec.controlPlane.replicas`. 0 runs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9))]
+    pub replicas: Option<u32>,
+}
+
+/// haproxy in front of the API servers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IngressSpec {
+    /// Ingresses, each on a public hypervisor of its own. 0 runs none: the API is then reached by other hypervisors only.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 9))]
+    pub replicas: u32,
+}
+
+/// How users name the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EndpointSpec {
+    /// A DNS name of the user's own over all ingresses. Goes into certificates and kubeconfigs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// Ranges inside the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NetworkSpec {
+    /// Ranges of pods, at most one per family.
+    #[serde(default = "pod_cidrs", rename = "podCIDRs")]
+    pub pod_cidrs: Vec<String>,
+    /// Ranges of Services, at most one per family.
+    #[serde(default = "service_cidrs", rename = "serviceCIDRs")]
+    pub service_cidrs: Vec<String>,
+    /// The DNS domain of the cluster.
+    #[serde(default = "dns_domain")]
+    pub dns_domain: String,
+}
+
+/// Where images come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ImagesSpec {
+    /// A registry, with an optional path, that holds every image under its own name and tag: `registry.example.com/mirror`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<String>,
+}
+
+/// How long certificates live.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CertificatesSpec {
+    /// Certificates of components.
+    #[serde(default = "component_ttl", rename = "componentTTL")]
+    pub component_ttl: Span,
+    /// Certificates in kubeconfigs of administrators.
+    #[serde(default = "admin_ttl", rename = "adminTTL")]
+    pub admin_ttl: Span,
+    /// Certificate authorities.
+    #[serde(default = "authority_ttl", rename = "authorityTTL")]
+    pub authority_ttl: Span,
+}
+
+fn one() -> u32 {
+    1
+}
+fn pod_cidrs() -> Vec<String> {
+    vec!["10.244.0.0/16".to_owned()]
+}
+fn service_cidrs() -> Vec<String> {
+    vec!["10.96.0.0/16".to_owned()]
+}
+fn dns_domain() -> String {
+    "cluster.local".to_owned()
+}
+fn component_ttl() -> Span {
+    Span::hours(8760)
+}
+fn admin_ttl() -> Span {
+    Span::hours(24)
+}
+fn authority_ttl() -> Span {
+    Span::hours(87600)
+}
+
+impl Default for EtcdSpec {
+    fn default() -> Self {
+        Self { replicas: one() }
+    }
+}
+
+impl Default for ControlPlaneSpec {
+    fn default() -> Self {
+        Self {
+            replicas: one(),
+            kube_api_server: ApiServerSpec::default(),
+            kube_controller_manager: ReplicasSpec::default(),
+            kube_scheduler: ReplicasSpec::default(),
+        }
+    }
+}
+
+impl Default for IngressSpec {
+    fn default() -> Self {
+        Self { replicas: one() }
+    }
+}
+
+impl Default for NetworkSpec {
+    fn default() -> Self {
+        Self {
+            pod_cidrs: pod_cidrs(),
+            service_cidrs: service_cidrs(),
+            dns_domain: dns_domain(),
+        }
+    }
+}
+
+impl Default for CertificatesSpec {
+    fn default() -> Self {
+        Self {
+            component_ttl: component_ttl(),
+            admin_ttl: admin_ttl(),
+            authority_ttl: authority_ttl(),
+        }
+    }
+}
+
+/// What Keelway recorded of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterStatus {
+    /// Random, minted once, saved before the first effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<ClusterId>,
+    /// `metadata.generation` that the conditions speak of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The port of the API on every public hypervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress_port: Option<u16>,
+    /// Addresses where users reach the API: `https://HOST:PORT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<String>,
+    /// The store's birth and members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdStatus>,
+    /// `Available`: the API serves through every ingress. `Progressing`: there is something to do. `Degraded`: something is broken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+/// The store of a cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EtcdStatus {
+    /// When the first members were decided, before their first start. Once in a cluster's life.
+    pub born_at: Time,
+    /// The members of the static initial cluster, by name, with the URLs that their peers reach them at.
+    pub initial_cluster: BTreeMap<ComponentName, Vec<String>>,
+}
+
+impl Cluster {
+    /// Its name and namespace.
+    #[must_use]
+    pub fn reference(&self) -> ClusterRef {
+        ClusterRef {
+            namespace: self
+                .metadata
+                .namespace
+                .clone()
+                .unwrap_or_else(|| "default".to_owned()),
+            name: self.metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Its id, once it has one.
+    #[must_use]
+    pub fn id(&self) -> Option<&ClusterId> {
+        self.status.as_ref()?.id.as_ref()
+    }
+
+    /// Whether somebody asked for its deletion.
+    #[must_use]
+    pub fn deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+}
+
+impl ClusterSpec {
+    /// How many components of this role there should be.
+    #[must_use]
+    pub fn replicas(&self, role: Role) -> u32 {
+        let plane = &self.control_plane;
+        match role {
+            Role::Etcd => self.etcd.replicas,
+            Role::KubeApiserver => plane.kube_api_server.replicas.unwrap_or(plane.replicas),
+            Role::KubeControllerManager => plane
+                .kube_controller_manager
+                .replicas
+                .unwrap_or(plane.replicas),
+            Role::KubeScheduler => plane.kube_scheduler.replicas.unwrap_or(plane.replicas),
+            Role::Ingress => self.ingress.replicas,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `Component`: one part of a cluster on one hypervisor.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    condition,
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, NameError, PodName},
+    role::Role,
+};
+
+/// A schedulable unit: one replica of one role of one cluster, placed on one hypervisor. Made by Keelway, not by people.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    crates(kube_core = "kube_core"),
+    group = "keelway.dev",
+    version = "v1alpha1",
+    kind = "Component",
+    namespaced,
+    status = "ComponentStatus",
+    category = "keelway",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Cluster","type":"string","jsonPath":".spec.cluster.name"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
+    printcolumn = r#"{"name":"Version","type":"string","jsonPath":".spec.version"}"#,
+    printcolumn = r#"{"name":"Hypervisor","type":"string","jsonPath":".spec.hypervisor"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ComponentSpec {
+    /// The Cluster document that it belongs to.
+    pub cluster: ClusterRef,
+    /// That cluster's id.
+    pub cluster_id: ClusterId,
+    /// What it does.
+    pub role: Role,
+    /// Which replica of its role, from 0.
+    pub index: u32,
+    /// The Kubernetes release that it runs as part of.
+    pub version: String,
+    /// The hypervisor that holds it. It never moves because a machine was added.
+    pub hypervisor: HypervisorName,
+    /// Ports on that machine, by name.
+    pub ports: BTreeMap<String, u16>,
+    /// The user and group id of its containers: one per cluster and role.
+    pub user: u32,
+}
+
+/// What was seen of a component.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ComponentStatus {
+    /// Why it is on that machine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub placement: String,
+    /// `Ready`: it runs and answers its health check.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+impl ComponentSpec {
+    /// Its name within its cluster.
+    pub fn name(&self) -> Result<ComponentName, NameError> {
+        self.role.component(self.index)
+    }
+
+    /// Its name on machines.
+    pub fn pod(&self) -> Result<PodName, NameError> {
+        Ok(PodName {
+            cluster: self.cluster_id.clone(),
+            component: self.name()?,
+        })
+    }
+
+    /// The port of this name. 0 where the document lost it, which validation refuses.
+    #[must_use]
+    pub fn port(&self, name: &str) -> u16 {
+        self.ports.get(name).copied().unwrap_or_default()
+    }
+}

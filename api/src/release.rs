@@ -1,0 +1,137 @@
+//! Kubernetes releases that Keelway runs, and what belongs to each.
+
+/// A release of Kubernetes with the parts that were tested with it.
+///
+/// The rows follow kubeadm's constants at each tag
+/// (`cmd/kubeadm/app/constants/constants.go`: `DefaultEtcdVersion`, `CoreDNSVersion`, `PauseVersion`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Release {
+    /// The version as in `Cluster.spec.version`: `1.37.0`.
+    pub kubernetes: &'static str,
+    /// The tag of the etcd image, packaging revision included.
+    pub etcd: &'static str,
+    /// The tag of the CoreDNS image.
+    pub coredns: &'static str,
+    /// The tag of the sandbox image.
+    pub pause: &'static str,
+}
+
+/// Every release, oldest first.
+pub const RELEASES: [Release; 4] = [
+    Release {
+        kubernetes: "1.34.4",
+        etcd: "3.6.5-0",
+        coredns: "v1.12.1",
+        pause: "3.10.1",
+    },
+    Release {
+        kubernetes: "1.35.4",
+        etcd: "3.6.6-0",
+        coredns: "v1.13.1",
+        pause: "3.10.1",
+    },
+    Release {
+        kubernetes: "1.36.3",
+        etcd: "3.6.8-0",
+        coredns: "v1.14.2",
+        pause: "3.10.2",
+    },
+    Release {
+        kubernetes: "1.37.0",
+        etcd: "3.7.0-0",
+        coredns: "v1.14.6",
+        pause: "3.10.2",
+    },
+];
+
+/// The tag of the haproxy image, the same for every release. A long-term branch, as Debian 12 has it.
+pub const HAPROXY: &str = "2.6.12";
+
+/// The registry of Kubernetes' own images.
+const KUBERNETES_REGISTRY: &str = "registry.k8s.io";
+/// The registry of haproxy's official image.
+const HAPROXY_REGISTRY: &str = "docker.io/library";
+
+/// The release of this version, where it is one of ours.
+#[must_use]
+pub fn find(version: &str) -> Option<&'static Release> {
+    RELEASES
+        .iter()
+        .find(|release| release.kubernetes == version)
+}
+
+/// The newest release: what a new cluster gets.
+#[must_use]
+pub fn newest() -> &'static Release {
+    let [.., newest] = &RELEASES;
+    newest
+}
+
+/// The versions in words, for messages.
+#[must_use]
+pub fn names() -> String {
+    RELEASES.map(|release| release.kubernetes).join(", ")
+}
+
+impl Release {
+    /// The image of one of Kubernetes' own programs, such as `kube-apiserver`.
+    #[must_use]
+    pub fn kubernetes_image(&self, program: &str, registry: Option<&str>) -> String {
+        reference(
+            registry.unwrap_or(KUBERNETES_REGISTRY),
+            program,
+            &format!("v{}", self.kubernetes),
+        )
+    }
+
+    /// The etcd image.
+    #[must_use]
+    pub fn etcd_image(&self, registry: Option<&str>) -> String {
+        reference(registry.unwrap_or(KUBERNETES_REGISTRY), "etcd", self.etcd)
+    }
+
+    /// The image of a sandbox.
+    #[must_use]
+    pub fn pause_image(&self, registry: Option<&str>) -> String {
+        reference(registry.unwrap_or(KUBERNETES_REGISTRY), "pause", self.pause)
+    }
+}
+
+/// The haproxy image.
+#[must_use]
+pub fn haproxy_image(registry: Option<&str>) -> String {
+    reference(registry.unwrap_or(HAPROXY_REGISTRY), "haproxy", HAPROXY)
+}
+
+fn reference(registry: &str, name: &str, tag: &str) -> String {
+    format!("{}/{name}:{tag}", registry.trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_have_their_full_public_names() {
+        let release = newest();
+        assert_eq!(
+            release.kubernetes_image("kube-apiserver", None),
+            "registry.k8s.io/kube-apiserver:v1.37.0"
+        );
+        assert_eq!(release.etcd_image(None), "registry.k8s.io/etcd:3.7.0-0");
+        assert_eq!(haproxy_image(None), "docker.io/library/haproxy:2.6.12");
+    }
+
+    #[test]
+    fn a_private_registry_replaces_every_host() {
+        let registry = Some("registry.example.com/mirror/");
+        assert_eq!(
+            newest().pause_image(registry),
+            "registry.example.com/mirror/pause:3.10.2"
+        );
+        assert_eq!(
+            haproxy_image(registry),
+            "registry.example.com/mirror/haproxy:2.6.12"
+        );
+    }
+}

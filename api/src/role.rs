@@ -1,0 +1,143 @@
+//! The roles of components, one row each.
+
+use core::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    hypervisor::HypervisorRole,
+    machine::Resources,
+    name::{ComponentName, NameError},
+};
+
+/// What a component does in its cluster.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The store.
+    Etcd,
+    /// The API.
+    KubeApiserver,
+    /// Kubernetes' own controllers.
+    KubeControllerManager,
+    /// The scheduler.
+    KubeScheduler,
+    /// haproxy in front of the API servers.
+    Ingress,
+}
+
+/// What Keelway knows of a role.
+#[derive(Debug, Clone, Copy)]
+pub struct RoleRow {
+    /// As people see it, and as the program is called.
+    pub name: &'static str,
+    /// The kind of machine that holds it.
+    pub runs_on: HypervisorRole,
+    /// The fewest replicas of a cluster that runs.
+    pub fewest: u32,
+    /// The names of its ports, on the machine's private address or loopback.
+    pub ports: &'static [&'static str],
+    /// Bounds of its container.
+    pub resources: Resources,
+    /// Seconds from SIGTERM to SIGKILL.
+    pub stop_seconds: u32,
+}
+
+const fn bounds(cpu_request_millis: u32, memory_mebibytes: u64) -> Resources {
+    Resources {
+        cpu_request_millis,
+        cpu_limit_millis: None,
+        memory_limit_bytes: memory_mebibytes << 20,
+    }
+}
+
+const ETCD: RoleRow = RoleRow {
+    name: "etcd",
+    runs_on: HypervisorRole::Private,
+    fewest: 1,
+    ports: &[CLIENT, PEER],
+    resources: bounds(100, 2048),
+    stop_seconds: 30,
+};
+const KUBE_APISERVER: RoleRow = RoleRow {
+    name: "kube-apiserver",
+    runs_on: HypervisorRole::Private,
+    fewest: 1,
+    ports: &[SECURE],
+    resources: bounds(250, 3072),
+    // --shutdown-delay-duration and the default request timeout of 60 s fit into it.
+    stop_seconds: 90,
+};
+const KUBE_CONTROLLER_MANAGER: RoleRow = RoleRow {
+    name: "kube-controller-manager",
+    runs_on: HypervisorRole::Private,
+    fewest: 0,
+    ports: &[SECURE],
+    resources: bounds(200, 1024),
+    stop_seconds: 30,
+};
+const KUBE_SCHEDULER: RoleRow = RoleRow {
+    name: "kube-scheduler",
+    runs_on: HypervisorRole::Private,
+    fewest: 0,
+    ports: &[SECURE],
+    resources: bounds(100, 1024),
+    stop_seconds: 30,
+};
+const INGRESS: RoleRow = RoleRow {
+    name: "ingress",
+    runs_on: HypervisorRole::Public,
+    fewest: 0,
+    ports: &[API],
+    resources: bounds(50, 256),
+    stop_seconds: 30,
+};
+
+impl Role {
+    /// Every role, in the order in which people read them.
+    pub const ALL: [Self; 5] = [
+        Self::Etcd,
+        Self::KubeApiserver,
+        Self::KubeControllerManager,
+        Self::KubeScheduler,
+        Self::Ingress,
+    ];
+
+    /// The row of this role.
+    ///
+    /// CPU requests follow kubeadm's static pods (100 to 250 thousandths of a core each).
+    /// Memory bounds hold a control plane of a few hundred nodes: several times what was measured at rest.
+    #[must_use]
+    pub fn row(self) -> &'static RoleRow {
+        match self {
+            Self::Etcd => &ETCD,
+            Self::KubeApiserver => &KUBE_APISERVER,
+            Self::KubeControllerManager => &KUBE_CONTROLLER_MANAGER,
+            Self::KubeScheduler => &KUBE_SCHEDULER,
+            Self::Ingress => &INGRESS,
+        }
+    }
+
+    /// The name of this role's component of that number: `etcd-0`.
+    pub fn component(self, index: u32) -> Result<ComponentName, NameError> {
+        format!("{self}-{index}").parse()
+    }
+}
+
+/// etcd's port for clients.
+pub const CLIENT: &str = "client";
+/// etcd's port for other members.
+pub const PEER: &str = "peer";
+/// The HTTPS port of a Kubernetes component.
+pub const SECURE: &str = "secure";
+/// The port of an ingress: one number per cluster on all public machines.
+pub const API: &str = "api";
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.row().name)
+    }
+}
