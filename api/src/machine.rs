@@ -21,6 +21,9 @@ pub const COMPONENT_LABEL: &str = "keelway.dev/component";
 /// The annotation of our sandboxes that holds [`Pod::digest`]: a pod is replaced when it differs.
 pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
 
+/// The label of our containers that holds [`Container::stop_seconds`]: one that is no longer wanted gets its own time to drain.
+pub const STOP_LABEL: &str = "keelway.dev/stop-seconds";
+
 /// Everything that one machine should hold, with the fence that orders it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineConfig {
@@ -49,7 +52,7 @@ pub struct Pod {
     pub pause_image: String,
 }
 
-/// A file that a component reads. Owned by the pod's user, mode 0600 where it holds a key and 0400 otherwise.
+/// A file that a component reads. Owned by the pod's user and group, mode 0600.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     /// Relative to the pod's `files` directory, without `.` or `..`.
@@ -177,7 +180,7 @@ pub struct MachineState {
     pub sandboxes: Vec<SandboxState>,
     /// Containers of our sandboxes, newest first.
     pub containers: Vec<ContainerState>,
-    /// Our files and directories, by path relative to [`STATE_DIRECTORY`].
+    /// Our files and directories, by path relative to [`STATE_DIRECTORY`], which is itself the empty path. Of data directories only themselves.
     pub files: BTreeMap<String, FileState>,
     /// References of the images that are there.
     pub images: BTreeSet<String>,
@@ -234,6 +237,8 @@ pub struct ContainerState {
     pub attempt: u32,
     /// Where it is in its life.
     pub phase: ContainerPhase,
+    /// [`Container::stop_seconds`] at the time it was made, from [`STOP_LABEL`]. `None`: it carries none.
+    pub stop_seconds: Option<u32>,
 }
 
 /// Where a container is in its life.
@@ -259,9 +264,9 @@ pub struct FileState {
     pub user: u32,
     /// Group.
     pub group: u32,
-    /// Permission bits.
+    /// Permission bits, with set-id and sticky bits.
     pub mode: u32,
-    /// SHA-256 of a file's content; `None` for a directory.
+    /// SHA-256 of a file's content; `None` for a directory; empty for what is neither (a link, a socket, ..).
     pub sha256: Option<String>,
 }
 
