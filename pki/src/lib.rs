@@ -1,1 +1,48 @@
-//! Authorities, certificates, keys, kubeconfigs.
+//! Authorities, certificates, keys and kubeconfigs, as values.
+//!
+//! Nothing here does IO, reads a clock or holds a random source: the time and the generator are
+//! arguments, and signatures are deterministic (RFC 6979), so the same inputs and the same seed
+//! give the same bytes.
+//!
+//! All keys are ECDSA P-256. Which certificates a cluster needs, with which names and usages, is
+//! the planner's table; this crate has the mechanism:
+//!
+//! - [`Authority`] signs a [`LeafRequest`] into an [`IssuedCertificate`], for a [`Validity`];
+//! - [`ServiceAccountKey`] and [`EncryptionKey`] are the keys that are no certificates;
+//! - [`Generations`] holds the `next`, `active` and `previous` of each, and fills a Secret;
+//! - [`CertificateFacts`], [`key_matches_certificate`] and [`verify_issued_by`] read what exists;
+//! - [`Kubeconfig`] is the file that a client of Kubernetes reads.
+
+mod authority;
+mod certificate;
+mod encryption_key;
+mod facts;
+mod generations;
+mod id;
+mod key;
+mod keyring;
+mod kubeconfig;
+mod leaf;
+mod name;
+mod service_account;
+#[cfg(test)]
+mod testing;
+mod validity;
+mod verify;
+
+pub use authority::{Authority, AuthorityCertificate, AuthorityError};
+pub use certificate::CertificateError;
+pub use encryption_key::{EncryptionKey, EncryptionKeyError};
+pub use facts::CertificateFacts;
+pub use generations::Generations;
+pub use id::random_id;
+pub use key::{KeyError, PrivateKeyPem, PublicKeyPem};
+pub use keyring::{AuthorityKeyring, EncryptionKeyring, KeyringError, SecretData, ServiceAccountKeyring};
+pub use kubeconfig::{
+    AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigBuilder, KubeconfigCluster, KubeconfigError,
+};
+pub use leaf::{IssuedCertificate, LeafError, LeafRequest, Usage};
+pub use rand_core::CryptoRng;
+pub use service_account::ServiceAccountKey;
+pub use validity::{CLOCK_SKEW, Validity, ValidityError};
+pub use verify::{VerifyError, key_matches_certificate, verify_issued_by};

@@ -1,0 +1,165 @@
+//! What a certificate says.
+
+use core::fmt::Write;
+use std::net::IpAddr;
+
+use sha2::{Digest, Sha256};
+use x509_cert::{
+    Certificate,
+    der::Encode,
+    ext::pkix::{BasicConstraints, ExtendedKeyUsage, SubjectAltName, name::GeneralName},
+};
+
+use crate::{CertificateError, Usage, Validity, certificate, name};
+
+/// What a certificate says, in plain types. Nothing of it is verified here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// The subject's common name.
+    pub common_name: Option<String>,
+    /// The subject's organizations, in order.
+    pub organizations: Vec<String>,
+    /// The DNS names among the subject's alternative names, in order.
+    pub dns_names: Vec<String>,
+    /// The addresses among the subject's alternative names, in order.
+    pub ip_addresses: Vec<IpAddr>,
+    /// What it may be used for, of the usages that are known here, in order.
+    pub usages: Vec<Usage>,
+    /// From when until when it holds.
+    pub validity: Validity,
+    /// Whether it is an authority's.
+    pub is_authority: bool,
+    /// The serial number, lower hex.
+    pub serial: String,
+    /// The identifier of its key, lower hex.
+    pub key_id: Option<String>,
+    /// The identifier of the key that signed it, lower hex.
+    pub authority_key_id: Option<String>,
+    /// SHA-256 over the whole certificate, lower hex.
+    pub fingerprint: String,
+}
+
+impl CertificateFacts {
+    /// Reads the one certificate of a PEM text.
+    pub fn from_pem(pem: &str) -> Result<Self, CertificateError> {
+        Self::new(&certificate::parse_one(pem)?)
+    }
+
+    fn new(parsed: &Certificate) -> Result<Self, CertificateError> {
+        let statement = parsed.tbs_certificate();
+        let alternative_names = certificate::extension::<SubjectAltName>(parsed)?.unwrap_or_default().0;
+        let usages = certificate::extension::<ExtendedKeyUsage>(parsed)?.map(|usage| usage.0).unwrap_or_default();
+        let constraints = certificate::extension::<BasicConstraints>(parsed)?;
+        let encoded = parsed.to_der().map_err(CertificateError::Parse)?;
+        Ok(Self {
+            common_name: name::common_name(statement.subject()).map_err(CertificateError::Subject)?,
+            organizations: name::organizations(statement.subject()).map_err(CertificateError::Subject)?,
+            dns_names: alternative_names.iter().filter_map(dns_name).collect(),
+            ip_addresses: alternative_names.iter().filter_map(ip_address).collect(),
+            usages: usages.iter().filter_map(|oid| Usage::ALL.into_iter().find(|usage| usage.oid() == *oid)).collect(),
+            validity: certificate::validity(parsed)?,
+            is_authority: constraints.is_some_and(|constraints| constraints.ca),
+            serial: hex(statement.serial_number().as_bytes()),
+            key_id: certificate::subject_key_id(parsed)?.map(|id| hex(id.as_bytes())),
+            authority_key_id: certificate::authority_key_id(parsed)?.map(|id| hex(id.as_bytes())),
+            fingerprint: hex(&Sha256::digest(encoded)),
+        })
+    }
+}
+
+fn dns_name(name: &GeneralName) -> Option<String> {
+    if let GeneralName::DnsName(name) = name { Some(name.to_string()) } else { None }
+}
+
+fn ip_address(name: &GeneralName) -> Option<IpAddr> {
+    let GeneralName::IpAddress(octets) = name else {
+        return None;
+    };
+    let octets = octets.as_bytes();
+    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        LeafRequest,
+        testing::{authority, hours, seeded},
+    };
+    use proptest::prelude::*;
+
+    fn request() -> impl Strategy<Value = LeafRequest> {
+        let usages = prop::sample::select(vec![
+            vec![Usage::ServerAuth],
+            vec![Usage::ClientAuth],
+            vec![Usage::ServerAuth, Usage::ClientAuth],
+        ]);
+        (
+            ".{1,64}",
+            prop::collection::vec("[a-z:-]{1,30}", 0..3),
+            prop::collection::vec("[a-z0-9]{1,20}(\\.[a-z0-9]{1,20}){0,3}", 1..4),
+            prop::collection::vec(any::<IpAddr>(), 0..4),
+            usages,
+            1_i64..87600,
+        )
+            .prop_map(|(common_name, organizations, dns_names, ip_addresses, usages, lifetime)| LeafRequest {
+                common_name,
+                organizations,
+                dns_names,
+                ip_addresses,
+                usages,
+                validity: hours(lifetime),
+            })
+    }
+
+    /// What stands between the two lines that mark a certificate.
+    fn body(pem: &str) -> String {
+        let begin = pem.find("CERTIFICATE-----").unwrap();
+        let end = pem.find("-----END").unwrap();
+        pem[begin..end].split_whitespace().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn facts_are_what_was_asked_for(request in request(), seed: u64) {
+            let authority = authority(1);
+            let leaf = authority.issue(&request, &mut seeded(seed)).unwrap();
+            let facts = CertificateFacts::from_pem(&leaf.certificate_pem).unwrap();
+            let issuer = CertificateFacts::from_pem(authority.certificate().pem()).unwrap();
+            prop_assert_eq!(facts.common_name.as_ref(), Some(&request.common_name));
+            prop_assert_eq!(&facts.organizations, &request.organizations);
+            prop_assert_eq!(&facts.dns_names, &request.dns_names);
+            prop_assert_eq!(&facts.ip_addresses, &request.ip_addresses);
+            prop_assert_eq!(&facts.usages, &request.usages);
+            prop_assert_eq!(facts.validity, request.validity);
+            prop_assert!(!facts.is_authority && issuer.is_authority);
+            prop_assert!(issuer.key_id.is_some());
+            prop_assert_eq!(facts.authority_key_id, issuer.key_id);
+        }
+
+        #[test]
+        fn damaged_text_is_refused_or_says_something_else(position: prop::sample::Index, byte: u8) {
+            let pem = authority(1).certificate().pem().to_owned();
+            let original = CertificateFacts::from_pem(&pem).unwrap();
+            let mut damaged = pem.clone().into_bytes();
+            let position = position.index(damaged.len());
+            damaged[position] = byte & 0x7f;
+            let damaged = String::from_utf8(damaged).unwrap();
+            if let Ok(facts) = CertificateFacts::from_pem(&damaged) {
+
+                let same_body = body(&damaged) == body(&pem);
+                prop_assert_eq!(facts.fingerprint == original.fingerprint, same_body);
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Kubeconfigs: the file in which a client of Kubernetes finds its servers and who it is.
+
+mod document;
+
+use std::collections::BTreeMap;
+
+use zeroize::Zeroizing;
+
+use crate::IssuedCertificate;
+
+/// A server, as `clusters[].cluster` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeconfigCluster {
+    /// The server's URL, `https://HOST:PORT`.
+    pub server: String,
+    /// Who is trusted to say that it is the server.
+    pub authority: AuthoritySource,
+    /// The name that the server's certificate has to carry, where it is not the URL's host.
+    pub tls_server_name: Option<String>,
+}
+
+/// Where the trusted authorities are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthoritySource {
+    /// In the kubeconfig itself: certificates in PEM.
+    Embedded(String),
+    /// In a file of the machine that reads the kubeconfig. Programs that reload it follow a
+    /// rotation.
+    File(String),
+}
+
+/// Who the client is, as `users[].user` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientIdentity {
+    /// The certificate and the key, in the kubeconfig itself.
+    Embedded(IssuedCertificate),
+    /// Files of the machine that reads the kubeconfig.
+    Files {
+        /// The certificate's path.
+        certificate: String,
+        /// The key's path.
+        key: String,
+    },
+}
+
+/// A complete kubeconfig: every context names a cluster and a user that are there, and so does the
+/// current one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubeconfig {
+    clusters: BTreeMap<String, KubeconfigCluster>,
+    users: BTreeMap<String, ClientIdentity>,
+    contexts: BTreeMap<String, Context>,
+    current_context: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Context {
+    cluster: String,
+    user: String,
+}
+
+/// Collects the parts of a [`Kubeconfig`], in any order.
+#[derive(Clone, Debug, Default)]
+pub struct KubeconfigBuilder {
+    clusters: Vec<(String, KubeconfigCluster)>,
+    users: Vec<(String, ClientIdentity)>,
+    contexts: Vec<(String, Context)>,
+}
+
+/// A kubeconfig that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    /// Two clusters, users or contexts have one name.
+    #[error("the kubeconfig has two {part} called {name:?}")]
+    Twice {
+        /// `clusters`, `users` or `contexts`.
+        part: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A context, or the current context, names what is not there.
+    #[error("the kubeconfig has none of its {part} called {name:?}")]
+    Dangling {
+        /// `clusters`, `users` or `contexts`.
+        part: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A client certificate goes over TLS only.
+    #[error("the server {server:?} of cluster {cluster:?} is not an https URL")]
+    Server {
+        /// The cluster's name.
+        cluster: String,
+        /// What was given.
+        server: String,
+    },
+    /// It could not be written as YAML.
+    #[error("cannot write the kubeconfig as YAML")]
+    Write(#[source] serde_saphyr::ser::Error),
+}
+
+impl Kubeconfig {
+    /// Begins an empty one.
+    #[must_use]
+    pub fn builder() -> KubeconfigBuilder {
+        KubeconfigBuilder::default()
+    }
+
+    /// The file's text, in the order of fields and entries in which kubectl itself writes it, so
+    /// that it stays the same where kubectl rewrites it. It holds a private key where a user is
+    /// embedded.
+    pub fn to_yaml(&self) -> Result<Zeroizing<String>, KubeconfigError> {
+        // A key's base64 stays on its line, as kubectl writes it.
+        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        serde_saphyr::to_string_with_options(&document::Document::from(self), options)
+            .map(Zeroizing::new)
+            .map_err(KubeconfigError::Write)
+    }
+}
+
+impl KubeconfigBuilder {
+    /// Adds a server.
+    #[must_use]
+    pub fn cluster(mut self, name: impl Into<String>, cluster: KubeconfigCluster) -> Self {
+        self.clusters.push((name.into(), cluster));
+        self
+    }
+
+    /// Adds an identity.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>, identity: ClientIdentity) -> Self {
+        self.users.push((name.into(), identity));
+        self
+    }
+
+    /// Adds a way in: as `user` to `cluster`.
+    #[must_use]
+    pub fn context(mut self, name: impl Into<String>, cluster: impl Into<String>, user: impl Into<String>) -> Self {
+        self.contexts.push((name.into(), Context { cluster: cluster.into(), user: user.into() }));
+        self
+    }
+
+    /// Checks that all parts fit together. `current_context` is the one that is used where none is
+    /// named.
+    pub fn build(self, current_context: impl Into<String>) -> Result<Kubeconfig, KubeconfigError> {
+        let kubeconfig = Kubeconfig {
+            clusters: unique("clusters", self.clusters)?,
+            users: unique("users", self.users)?,
+            contexts: unique("contexts", self.contexts)?,
+            current_context: current_context.into(),
+        };
+        for (name, cluster) in &kubeconfig.clusters {
+            if !is_https(&cluster.server) {
+                return Err(KubeconfigError::Server { cluster: name.clone(), server: cluster.server.clone() });
+            }
+        }
+        for context in kubeconfig.contexts.values() {
+            present("clusters", &kubeconfig.clusters, &context.cluster)?;
+            present("users", &kubeconfig.users, &context.user)?;
+        }
+        present("contexts", &kubeconfig.contexts, &kubeconfig.current_context)?;
+        Ok(kubeconfig)
+    }
+}
+
+fn unique<T>(part: &'static str, entries: Vec<(String, T)>) -> Result<BTreeMap<String, T>, KubeconfigError> {
+    let mut map = BTreeMap::new();
+    for (name, value) in entries {
+        if map.contains_key(&name) {
+            return Err(KubeconfigError::Twice { part, name });
+        }
+        map.insert(name, value);
+    }
+    Ok(map)
+}
+
+fn present<T>(part: &'static str, map: &BTreeMap<String, T>, name: &str) -> Result<(), KubeconfigError> {
+    if map.contains_key(name) { Ok(()) } else { Err(KubeconfigError::Dangling { part, name: name.to_owned() }) }
+}
+
+fn is_https(server: &str) -> bool {
+    server.strip_prefix("https://").is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PrivateKeyPem;
+    use crate::testing::{authority, hours, seeded, server};
+    use base64::{Engine, engine::general_purpose::STANDARD};
+
+    fn embedded() -> ClientIdentity {
+        ClientIdentity::Embedded(IssuedCertificate {
+            certificate_pem: "certificate".to_owned(),
+            key_pem: PrivateKeyPem::new("key".to_owned()),
+        })
+    }
+
+    fn at(server: &str) -> KubeconfigCluster {
+        KubeconfigCluster {
+            server: server.to_owned(),
+            authority: AuthoritySource::Embedded("authority".to_owned()),
+            tls_server_name: None,
+        }
+    }
+
+    #[test]
+    fn one_context_for_each_ingress() {
+        let mut second = at("https://[2001:db8::2]:20001");
+        second.tls_server_name = Some("c1.example.org".to_owned());
+        let kubeconfig = Kubeconfig::builder()
+            .cluster("c1-1", second)
+            .cluster("c1-0", at("https://192.0.2.1:20001"))
+            .user("admin", embedded())
+            .context("c1-1", "c1-1", "admin")
+            .context("c1-0", "c1-0", "admin")
+            .build("c1-0")
+            .unwrap();
+        let expected = "\
+apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: YXV0aG9yaXR5
+    server: https://192.0.2.1:20001
+  name: c1-0
+- cluster:
+    certificate-authority-data: YXV0aG9yaXR5
+    server: https://[2001:db8::2]:20001
+    tls-server-name: c1.example.org
+  name: c1-1
+contexts:
+- context:
+    cluster: c1-0
+    user: admin
+  name: c1-0
+- context:
+    cluster: c1-1
+    user: admin
+  name: c1-1
+current-context: c1-0
+kind: Config
+users:
+- name: admin
+  user:
+    client-certificate-data: Y2VydGlmaWNhdGU=
+    client-key-data: a2V5
+";
+        assert_eq!(*kubeconfig.to_yaml().unwrap(), expected);
+    }
+
+    #[test]
+    fn files_are_named() {
+        let kubeconfig = Kubeconfig::builder()
+            .cluster(
+                "c1",
+                KubeconfigCluster {
+                    server: "https://10.0.0.1:6443".to_owned(),
+                    authority: AuthoritySource::File("/etc/keelway/ca.crt".to_owned()),
+                    tls_server_name: None,
+                },
+            )
+            .user(
+                "system:kube-scheduler",
+                ClientIdentity::Files {
+                    certificate: "/etc/keelway/client.crt".to_owned(),
+                    key: "/etc/keelway/client.key".to_owned(),
+                },
+            )
+            .context("c1", "c1", "system:kube-scheduler")
+            .build("c1")
+            .unwrap();
+        let expected = "\
+apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority: /etc/keelway/ca.crt
+    server: https://10.0.0.1:6443
+  name: c1
+contexts:
+- context:
+    cluster: c1
+    user: system:kube-scheduler
+  name: c1
+current-context: c1
+kind: Config
+users:
+- name: system:kube-scheduler
+  user:
+    client-certificate: /etc/keelway/client.crt
+    client-key: /etc/keelway/client.key
+";
+        assert_eq!(*kubeconfig.to_yaml().unwrap(), expected);
+    }
+
+    #[test]
+    fn keys_are_written_whole_and_on_one_line() {
+        let authority = authority(1);
+        let leaf = authority.issue(&server(hours(1)), &mut seeded(2)).unwrap();
+        let kubeconfig = Kubeconfig::builder()
+            .cluster("c1", at("https://a"))
+            .user("admin", ClientIdentity::Embedded(leaf.clone()))
+            .context("c1", "c1", "admin")
+            .build("c1")
+            .unwrap();
+        let yaml = kubeconfig.to_yaml().unwrap();
+        let field = |name: &str| {
+            let line = yaml.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            String::from_utf8(STANDARD.decode(line.split_once(": ").unwrap().1).unwrap()).unwrap()
+        };
+        assert_eq!(field("client-certificate-data"), leaf.certificate_pem);
+        assert_eq!(field("client-key-data"), leaf.key_pem.expose());
+        assert!(!format!("{kubeconfig:?}").contains("PRIVATE KEY"));
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let good = || Kubeconfig::builder().cluster("c", at("https://a")).user("u", embedded()).context("x", "c", "u");
+        good().build("x").unwrap();
+        let part = |result: Result<Kubeconfig, KubeconfigError>| match result.unwrap_err() {
+            KubeconfigError::Twice { part, name } => format!("two {part} {name}"),
+            KubeconfigError::Dangling { part, name } => format!("no {part} {name}"),
+            other @ (KubeconfigError::Server { .. } | KubeconfigError::Write(_)) => other.to_string(),
+        };
+        assert_eq!(part(good().build("y")), "no contexts y");
+        assert_eq!(part(good().context("z", "d", "u").build("x")), "no clusters d");
+        assert_eq!(part(good().context("z", "c", "v").build("x")), "no users v");
+        assert_eq!(part(good().cluster("c", at("https://b")).build("x")), "two clusters c");
+        assert_eq!(part(good().user("u", embedded()).build("x")), "two users u");
+        assert_eq!(part(good().context("x", "c", "u").build("x")), "two contexts x");
+        for server in ["http://a", "a:6443", "https://", "https://a b"] {
+            let result = good().cluster("d", at(server)).build("x");
+            assert!(matches!(result, Err(KubeconfigError::Server { .. })), "{server}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! From when until when a certificate holds.
+
+use jiff::{SignedDuration, Timestamp};
+use x509_cert::der::DateTime;
+
+/// How far before its minting a certificate begins to hold, so that a machine whose clock is this
+/// much behind accepts it at once. The same five minutes as kube-controller-manager's signer
+/// allows.
+pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// The dates of a certificate: whole seconds, both ends included (RFC 5280, 4.1.2.5), never empty,
+/// from 1970 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Validity {
+    not_before: Timestamp,
+    not_after: Timestamp,
+}
+
+/// Dates that no certificate can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValidityError {
+    /// It would end before it begins.
+    #[error("the validity from {not_before} to {not_after} is empty")]
+    Empty {
+        /// The wanted first second.
+        not_before: Timestamp,
+        /// The wanted last second.
+        not_after: Timestamp,
+    },
+    /// It begins before 1970.
+    #[error("the validity begins at {not_before}, before 1970")]
+    TooEarly {
+        /// The wanted first second.
+        not_before: Timestamp,
+    },
+    /// Its end is past what a date can hold.
+    #[error("{lifetime} after {now} is out of the range of dates")]
+    TooLong {
+        /// When it was to be minted.
+        now: Timestamp,
+        /// How long it was to hold.
+        lifetime: SignedDuration,
+    },
+}
+
+impl Validity {
+    /// From `not_before` to `not_after`; fractions of a second are cut off, as X.509 has none.
+    pub fn new(not_before: Timestamp, not_after: Timestamp) -> Result<Self, ValidityError> {
+        if not_before.as_second() < 0 {
+            return Err(ValidityError::TooEarly { not_before });
+        }
+        let (not_before, not_after) = (whole_second(not_before), whole_second(not_after));
+        if not_before >= not_after {
+            return Err(ValidityError::Empty { not_before, not_after });
+        }
+        Ok(Self { not_before, not_after })
+    }
+
+    /// For something minted `now` that ends `lifetime` later. It begins [`CLOCK_SKEW`] before
+    /// `now`.
+    pub fn starting(now: Timestamp, lifetime: SignedDuration) -> Result<Self, ValidityError> {
+        let too_long = |_| ValidityError::TooLong { now, lifetime };
+        let not_after = now.checked_add(lifetime).map_err(too_long)?;
+        let not_before = now.checked_sub(CLOCK_SKEW).map_err(too_long)?;
+        Self::new(not_before, not_after)
+    }
+
+    /// The part of it that lies inside `outer`: what a leaf gets when its authority ends earlier.
+    pub fn within(self, outer: Self) -> Result<Self, ValidityError> {
+        Self::new(self.not_before.max(outer.not_before), self.not_after.min(outer.not_after))
+    }
+
+    /// The first second.
+    #[must_use]
+    pub fn not_before(self) -> Timestamp {
+        self.not_before
+    }
+
+    /// The last second.
+    #[must_use]
+    pub fn not_after(self) -> Timestamp {
+        self.not_after
+    }
+
+    /// Whether it holds at `now`.
+    #[must_use]
+    pub fn contains(self, now: Timestamp) -> bool {
+        let now = now.as_second();
+        (self.not_before.as_second()..=self.not_after.as_second()).contains(&now)
+    }
+
+    /// When to renew it: at two thirds of its life, which leaves a third of it to repair whatever
+    /// prevents renewal.
+    #[must_use]
+    pub fn renew_at(self) -> Timestamp {
+        let (from, to) = (self.not_before.as_second(), self.not_after.as_second());
+        Timestamp::from_second(from + (to - from) * 2 / 3).unwrap_or(self.not_after)
+    }
+
+    pub(crate) fn to_x509(self) -> Result<x509_cert::time::Validity, x509_cert::der::Error> {
+        Ok(x509_cert::time::Validity::new(time_to_x509(self.not_before)?, time_to_x509(self.not_after)?))
+    }
+
+    pub(crate) fn from_x509(validity: &x509_cert::time::Validity) -> Result<Self, ValidityError> {
+        Self::new(time_from_x509(validity.not_before), time_from_x509(validity.not_after))
+    }
+}
+
+fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn time_to_x509(time: Timestamp) -> Result<x509_cert::time::Time, x509_cert::der::Error> {
+    let since_epoch = core::time::Duration::from_secs(time.as_second().unsigned_abs());
+    DateTime::from_unix_duration(since_epoch).map(Into::into)
+}
+
+/// "No end" (99991231235959Z, RFC 5280, 4.1.2.5) is some hours past the last timestamp, and becomes
+/// that.
+fn time_from_x509(time: x509_cert::time::Time) -> Timestamp {
+    i64::try_from(time.to_unix_duration().as_secs())
+        .ok()
+        .and_then(|seconds| Timestamp::from_second(seconds).ok())
+        .unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Any second from 1970 to the end of 9998.
+    fn time() -> impl Strategy<Value = Timestamp> {
+        (0_i64..253_300_000_000).prop_map(|second| Timestamp::from_second(second).unwrap())
+    }
+
+    fn validity() -> impl Strategy<Value = Validity> {
+        (time(), time()).prop_filter_map("empty", |(a, b)| Validity::new(a.min(b), a.max(b)).ok())
+    }
+
+    proptest! {
+        #[test]
+        fn survives_x509(validity in validity()) {
+            prop_assert_eq!(Validity::from_x509(&validity.to_x509().unwrap()), Ok(validity));
+        }
+
+        #[test]
+        fn renewal_leaves_a_third(validity in validity()) {
+            let begin = validity.not_before().as_second();
+            let end = validity.not_after().as_second();
+            let renew = validity.renew_at().as_second();
+            prop_assert!(begin <= renew && renew < end);
+            prop_assert!(((end - renew) - (end - begin) / 3).abs() <= 1);
+        }
+
+        #[test]
+        fn within_is_the_intersection(inner in validity(), outer in validity(), now in time()) {
+            let both = inner.contains(now) && outer.contains(now);
+            if let Ok(part) = inner.within(outer) {
+                prop_assert_eq!(part.contains(now), both);
+            } else {
+                let end = inner.not_after().min(outer.not_after());
+                prop_assert!(end <= inner.not_before().max(outer.not_before()));
+            }
+        }
+    }
+
+    #[test]
+    fn begins_before_it_is_minted() {
+        let now: Timestamp = "2026-11-21T12:00:00.75Z".parse().unwrap();
+        let validity = Validity::starting(now, SignedDuration::from_mins(10)).unwrap();
+        assert_eq!(validity.not_before(), "2026-11-21T11:55:00Z".parse().unwrap());
+        assert_eq!(validity.not_after(), "2026-11-21T12:10:00Z".parse().unwrap());
+    }
+
+    #[test]
+    fn impossible_dates_are_refused() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        assert!(matches!(Validity::new(now, now), Err(ValidityError::Empty { .. })));
+        assert!(matches!(
+            Validity::new("1969-12-31T23:59:59Z".parse().unwrap(), now),
+            Err(ValidityError::TooEarly { .. })
+        ));
+        assert!(matches!(
+            Validity::starting(now, SignedDuration::from_hours(24 * 365 * 9000)),
+            Err(ValidityError::TooLong { .. })
+        ));
+    }
+
+    #[test]
+    fn no_end_is_read_as_the_last_timestamp() {
+        let no_end = x509_cert::time::Validity::new(
+            time_to_x509(Timestamp::UNIX_EPOCH).unwrap(),
+            x509_cert::time::Time::INFINITY,
+        );
+        assert_eq!(Validity::from_x509(&no_end).unwrap().not_after().as_second(), Timestamp::MAX.as_second());
+    }
+}

@@ -1,0 +1,185 @@
+//! Whether a key, a certificate and a bundle of authorities belong together.
+
+use jiff::Timestamp;
+use p256::{
+    PublicKey,
+    ecdsa::{DerSignature, VerifyingKey, signature::Verifier},
+};
+use x509_cert::{
+    Certificate,
+    der::{Encode, asn1::ObjectIdentifier},
+};
+
+use crate::{CertificateError, KeyError, PrivateKeyPem, Validity, authority, certificate, key::KeyPair};
+
+const ECDSA_WITH_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
+
+/// Why a certificate, a key and a bundle do not belong together.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The certificate could not be read.
+    #[error("cannot read the certificate")]
+    Certificate(#[source] CertificateError),
+    /// The bundle could not be read.
+    #[error("cannot read the authorities' bundle")]
+    Bundle(#[source] CertificateError),
+    /// The key could not be read.
+    #[error("cannot read the private key")]
+    Key(#[source] KeyError),
+    /// No authority of the bundle signed it.
+    #[error("no authority of the bundle signed the certificate")]
+    NotIssued,
+    /// It does not hold now.
+    #[error(
+        "the certificate holds from {} to {}, not at {now}",
+        validity.not_before(),
+        validity.not_after()
+    )]
+    CertificateDates {
+        /// When it holds.
+        validity: Validity,
+        /// When it was to be used.
+        now: Timestamp,
+    },
+    /// The one that signed it does not hold now.
+    #[error(
+        "the certificate's authority holds from {} to {}, not at {now}",
+        validity.not_before(),
+        validity.not_after()
+    )]
+    AuthorityDates {
+        /// When it holds.
+        validity: Validity,
+        /// When it was to be used.
+        now: Timestamp,
+    },
+}
+
+/// Whether the private key is the certificate's.
+pub fn key_matches_certificate(certificate_pem: &str, key_pem: &PrivateKeyPem) -> Result<bool, VerifyError> {
+    let parsed = certificate::parse_one(certificate_pem).map_err(VerifyError::Certificate)?;
+    let key = KeyPair::from_pem(key_pem).map_err(VerifyError::Key)?;
+    Ok(public_key(&parsed) == Some(PublicKey::from(key.signer().verifying_key())))
+}
+
+/// Checks that one of the bundle's authorities signed the certificate itself, without one between
+/// them, and that both hold at `now`. What the certificate may be used for is not looked at.
+pub fn verify_issued_by(certificate_pem: &str, bundle_pem: &str, now: Timestamp) -> Result<(), VerifyError> {
+    let leaf = certificate::parse_one(certificate_pem).map_err(VerifyError::Certificate)?;
+    let authorities = certificate::parse_bundle(bundle_pem).map_err(VerifyError::Bundle)?;
+    let mut issuer = None;
+    for authority in &authorities {
+        if authority::may_sign(authority).map_err(VerifyError::Bundle)? && signed(authority, &leaf)? {
+            issuer = Some(authority);
+            break;
+        }
+    }
+    let issuer = issuer.ok_or(VerifyError::NotIssued)?;
+    let validity = certificate::validity(issuer).map_err(VerifyError::Bundle)?;
+    if !validity.contains(now) {
+        return Err(VerifyError::AuthorityDates { validity, now });
+    }
+    let validity = certificate::validity(&leaf).map_err(VerifyError::Certificate)?;
+    if !validity.contains(now) {
+        return Err(VerifyError::CertificateDates { validity, now });
+    }
+    Ok(())
+}
+
+fn signed(authority: &Certificate, leaf: &Certificate) -> Result<bool, VerifyError> {
+    if authority.tbs_certificate().subject() != leaf.tbs_certificate().issuer() {
+        return Ok(false);
+    }
+    let wanted = certificate::authority_key_id(leaf).map_err(VerifyError::Certificate)?;
+    let own = certificate::subject_key_id(authority).map_err(VerifyError::Bundle)?;
+    let other_key = wanted.is_some() && own.is_some() && wanted != own;
+    Ok(!other_key && signature_holds(authority, leaf).unwrap_or(false))
+}
+
+/// `None` where key or signature are not ECDSA P-256 with SHA-256, the only kind there is here.
+fn signature_holds(authority: &Certificate, leaf: &Certificate) -> Option<bool> {
+    let algorithm = leaf.signature_algorithm();
+    if algorithm.oid != ECDSA_WITH_SHA256 || algorithm != leaf.tbs_certificate().signature() {
+        return None;
+    }
+    let key = VerifyingKey::from(public_key(authority)?);
+    let signature = DerSignature::from_bytes(leaf.signature().as_bytes()?).ok()?;
+    let statement = leaf.tbs_certificate().to_der().ok()?;
+    Some(key.verify(&statement, &signature).is_ok())
+}
+
+fn public_key(certificate: &Certificate) -> Option<PublicKey> {
+    use x509_cert::der::referenced::OwnedToRef;
+    PublicKey::try_from(certificate.tbs_certificate().subject_public_key_info().owned_to_ref()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Authority,
+        testing::{authority, hours, now, seeded, server},
+    };
+    use jiff::ToSpan;
+
+    fn leaf(authority: &Authority) -> crate::IssuedCertificate {
+        authority.issue(&server(hours(24)), &mut seeded(5)).unwrap()
+    }
+
+    #[test]
+    fn issued_by_any_of_the_bundle() {
+        let (old, new) = (authority(1), authority(2));
+        let bundle = format!("{}{}", old.certificate().pem(), new.certificate().pem());
+        for authority in [&old, &new] {
+            verify_issued_by(&leaf(authority).certificate_pem, &bundle, now()).unwrap();
+        }
+    }
+
+    #[test]
+    fn another_authority_of_the_same_name_did_not_issue_it() {
+        let result = verify_issued_by(&leaf(&authority(1)).certificate_pem, authority(2).certificate().pem(), now());
+        assert!(matches!(result, Err(VerifyError::NotIssued)));
+        let result = verify_issued_by(&leaf(&authority(1)).certificate_pem, "", now());
+        assert!(matches!(result, Err(VerifyError::NotIssued)));
+    }
+
+    #[test]
+    fn a_changed_certificate_is_not_issued() {
+        let authority = authority(1);
+        let parsed = certificate::parse_one(&leaf(&authority).certificate_pem).unwrap();
+        let mut bytes = parsed.to_der().unwrap();
+        let position = bytes.windows(14).position(|part| part == b"kube-apiserver").unwrap();
+        bytes[position] = b'K';
+        let changed: Certificate = x509_cert::der::Decode::from_der(&bytes).unwrap();
+        let pem = certificate::to_pem(&changed).unwrap();
+        let result = verify_issued_by(&pem, authority.certificate().pem(), now());
+        assert!(matches!(result, Err(VerifyError::NotIssued)));
+    }
+
+    #[test]
+    fn a_leaf_issues_nothing() {
+        let leaf = leaf(&authority(1));
+        let result = verify_issued_by(&leaf.certificate_pem, &leaf.certificate_pem, now());
+        assert!(matches!(result, Err(VerifyError::NotIssued)));
+    }
+
+    #[test]
+    fn dates_count() {
+        let authority = Authority::mint("kubernetes", hours(24), &mut seeded(1)).unwrap();
+        let leaf = authority.issue(&server(hours(12)), &mut seeded(5)).unwrap();
+        let at = |time| verify_issued_by(&leaf.certificate_pem, authority.certificate().pem(), time);
+        at(now() - 5.minutes()).unwrap();
+        at(now() + 12.hours()).unwrap();
+        assert!(matches!(at(now() + 13.hours()), Err(VerifyError::CertificateDates { .. })));
+        assert!(matches!(at(now() + 25.hours()), Err(VerifyError::AuthorityDates { .. })));
+        assert!(matches!(at(now() - 1.hour()), Err(VerifyError::AuthorityDates { .. })));
+    }
+
+    #[test]
+    fn a_key_matches_its_certificate_only() {
+        let (one, two) = (leaf(&authority(1)), authority(1));
+        assert!(key_matches_certificate(&one.certificate_pem, &one.key_pem).unwrap());
+        assert!(!key_matches_certificate(&one.certificate_pem, two.key_pem()).unwrap());
+        assert!(key_matches_certificate(two.certificate().pem(), two.key_pem()).unwrap());
+    }
+}
