@@ -217,21 +217,13 @@ impl Default for IngressSpec {
 
 impl Default for NetworkSpec {
     fn default() -> Self {
-        Self {
-            pod_cidrs: pod_cidrs(),
-            service_cidrs: service_cidrs(),
-            dns_domain: dns_domain(),
-        }
+        Self { pod_cidrs: pod_cidrs(), service_cidrs: service_cidrs(), dns_domain: dns_domain() }
     }
 }
 
 impl Default for CertificatesSpec {
     fn default() -> Self {
-        Self {
-            component_ttl: component_ttl(),
-            admin_ttl: admin_ttl(),
-            authority_ttl: authority_ttl(),
-        }
+        Self { component_ttl: component_ttl(), admin_ttl: admin_ttl(), authority_ttl: authority_ttl() }
     }
 }
 
@@ -275,11 +267,7 @@ impl Cluster {
     #[must_use]
     pub fn reference(&self) -> ClusterRef {
         ClusterRef {
-            namespace: self
-                .metadata
-                .namespace
-                .clone()
-                .unwrap_or_else(|| "default".to_owned()),
+            namespace: self.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned()),
             name: self.metadata.name.clone().unwrap_or_default(),
         }
     }
@@ -305,10 +293,7 @@ impl ClusterSpec {
         match role {
             Role::Etcd => self.etcd.replicas,
             Role::KubeApiserver => plane.kube_api_server.replicas.unwrap_or(plane.replicas),
-            Role::KubeControllerManager => plane
-                .kube_controller_manager
-                .replicas
-                .unwrap_or(plane.replicas),
+            Role::KubeControllerManager => plane.kube_controller_manager.replicas.unwrap_or(plane.replicas),
             Role::KubeScheduler => plane.kube_scheduler.replicas.unwrap_or(plane.replicas),
             Role::Ingress => self.ingress.replicas,
         }

@@ -71,10 +71,7 @@ impl ComponentSpec {
 
     /// Its name on machines.
     pub fn pod(&self) -> Result<PodName, NameError> {
-        Ok(PodName {
-            cluster: self.cluster_id.clone(),
-            component: self.name()?,
-        })
+        Ok(PodName { cluster: self.cluster_id.clone(), component: self.name()? })
     }
 
     /// The port of this name. 0 where the document lost it, which validation refuses.

@@ -79,7 +79,5 @@ pub fn set(
 /// Whether the condition is there and `True`.
 #[must_use]
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
-    conditions
-        .iter()
-        .any(|c| c.type_ == kind && c.status == Status::True.as_str())
+    conditions.iter().any(|c| c.type_ == kind && c.status == Status::True.as_str())
 }

@@ -1,5 +1,6 @@
 //! The documents of a world: typed, by name, and in the order in which they were read.
 
+use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Secret;
@@ -22,7 +23,7 @@ pub struct SecretName {
 /// Everything that one `keelway` command reads or writes.
 ///
 /// Maps hold what Keelway works with; documents of others are kept byte for byte in their place.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Documents {
     /// Machines.
     pub hypervisors: BTreeMap<HypervisorName, Hypervisor>,
@@ -48,39 +49,74 @@ pub(crate) enum Place {
     /// A Secret of ours.
     Secret(SecretName),
     /// A document of somebody else's, with its own separator line where it had one.
-    Foreign(String),
+    Foreign(Foreign),
+}
+
+/// The text of a document of somebody else's.
+///
+/// Equal to another one that differs only in its end: a line break or a marker `...` goes there where something is written after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Foreign(pub(crate) String);
+
+impl Foreign {
+    fn essence(&self) -> &str {
+        let text = self.0.trim_end_matches(['\n', '\r']);
+        match text.strip_suffix("...") {
+            Some(rest) if rest.is_empty() || rest.ends_with(['\n', '\r']) => rest.trim_end_matches(['\n', '\r']),
+            _ => text,
+        }
+    }
+}
+
+impl PartialEq for Foreign {
+    fn eq(&self, other: &Self) -> bool {
+        self.essence() == other.essence()
+    }
+}
+
+impl Eq for Foreign {}
+
+impl PartialOrd for Foreign {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Foreign {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.essence().cmp(other.essence())
+    }
+}
+
+/// Equal where they are written the same: what is in them, in the same order.
+impl PartialEq for Documents {
+    fn eq(&self, other: &Self) -> bool {
+        self.hypervisors == other.hypervisors
+            && self.clusters == other.clusters
+            && self.components == other.components
+            && self.secrets == other.secrets
+            && self.in_order() == other.in_order()
+    }
 }
 
 impl SecretName {
     /// The name of a Secret of this cluster.
     #[must_use]
     pub fn of(cluster: &ClusterId, name: &str) -> Self {
-        Self {
-            namespace: cluster.namespace(),
-            name: name.to_owned(),
-        }
+        Self { namespace: cluster.namespace(), name: name.to_owned() }
     }
 }
 
 /// Whether a Secret is one of ours.
 #[must_use]
 pub fn is_ours(secret: &Secret) -> bool {
-    secret
-        .metadata
-        .labels
-        .as_ref()
-        .is_some_and(|labels| labels.contains_key(CLUSTER_LABEL))
+    secret.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CLUSTER_LABEL))
 }
 
 impl Documents {
     /// The components of one cluster, by name.
-    pub fn components_of<'a>(
-        &'a self,
-        id: &'a ClusterId,
-    ) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
-        self.components
-            .iter()
-            .filter(move |(name, _)| name.cluster == *id)
+    pub fn components_of<'a>(&'a self, id: &'a ClusterId) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
+        self.components.iter().filter(move |(name, _)| name.cluster == *id)
     }
 
     /// Takes away everything of one cluster: its document, its components, its Secrets.
@@ -94,17 +130,13 @@ impl Documents {
     /// Whether there is nothing at all in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.hypervisors.is_empty()
-            && self.clusters.is_empty()
-            && self.components.is_empty()
-            && self.secrets.is_empty()
-            && self.places.is_empty()
+        self.in_order().is_empty()
     }
 
-    /// Every place in writing order: as read, then what is new by kind and name.
+    /// Every place that holds something, in writing order: as read, then what is new by kind and name.
     pub(crate) fn in_order(&self) -> Vec<Place> {
         let known: BTreeSet<&Place> = self.places.iter().collect();
-        let present = self
+        let new = self
             .hypervisors
             .keys()
             .cloned()
@@ -113,6 +145,16 @@ impl Documents {
             .chain(self.components.keys().cloned().map(Place::Component))
             .chain(self.secrets.keys().cloned().map(Place::Secret))
             .filter(|place| !known.contains(place));
-        self.places.iter().cloned().chain(present).collect()
+        self.places.iter().filter(|place| self.holds(place)).cloned().chain(new).collect()
+    }
+
+    fn holds(&self, place: &Place) -> bool {
+        match place {
+            Place::Hypervisor(name) => self.hypervisors.contains_key(name),
+            Place::Cluster(name) => self.clusters.contains_key(name),
+            Place::Component(name) => self.components.contains_key(name),
+            Place::Secret(name) => self.secrets.contains_key(name),
+            Place::Foreign(_) => true,
+        }
     }
 }

@@ -6,9 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A span of whole seconds, written as Go writes it (`time.ParseDuration` with the units h, m and s).
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct Span(u64);
@@ -19,6 +17,12 @@ pub struct Span(u64);
 pub struct SpanError(String);
 
 impl Span {
+    /// A span of this many minutes.
+    #[must_use]
+    pub const fn minutes(minutes: u64) -> Self {
+        Self(minutes * 60)
+    }
+
     /// A span of this many hours.
     #[must_use]
     pub const fn hours(hours: u64) -> Self {
@@ -62,9 +66,7 @@ fn parse(text: &str) -> Option<u64> {
 impl FromStr for Span {
     type Err = SpanError;
     fn from_str(text: &str) -> Result<Self, SpanError> {
-        parse(text)
-            .map(Self)
-            .ok_or_else(|| SpanError(text.to_owned()))
+        parse(text).map(Self).ok_or_else(|| SpanError(text.to_owned()))
     }
 }
 

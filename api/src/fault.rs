@@ -23,18 +23,8 @@ pub struct Faults(pub Vec<Fault>);
 
 impl Fault {
     /// A fault of one field; document and line are filled in by who knows them.
-    pub fn of(
-        field: impl Into<String>,
-        problem: impl Into<String>,
-        mend: impl Into<String>,
-    ) -> Self {
-        Self {
-            document: String::new(),
-            line: 0,
-            field: field.into(),
-            problem: problem.into(),
-            mend: mend.into(),
-        }
+    pub fn of(field: impl Into<String>, problem: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { document: String::new(), line: 0, field: field.into(), problem: problem.into(), mend: mend.into() }
     }
 }
 

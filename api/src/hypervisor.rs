@@ -36,9 +36,7 @@ pub struct HypervisorSpec {
 }
 
 /// What a machine is for.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum HypervisorRole {
     /// Holds the ingress of clusters; has an address that their users reach, and one in the private network.
     Public,
@@ -85,10 +83,7 @@ pub struct PortRange {
 impl Default for PortRange {
     /// Below Linux' default `ip_local_port_range` (32768 to 60999) and clear of Kubernetes' NodePorts (30000 to 32767).
     fn default() -> Self {
-        Self {
-            from: 20000,
-            to: 22767,
-        }
+        Self { from: 20000, to: 22767 }
     }
 }
 

@@ -1,17 +1,25 @@
 //! Keelway's nouns: resource types, documents, names, releases, roles, machine configs. No IO.
 
+mod across;
 pub mod cluster;
 pub mod component;
 pub mod condition;
+pub mod crd;
 pub mod documents;
 pub mod duration;
 pub mod fault;
 pub mod hypervisor;
+mod kind;
 pub mod machine;
 pub mod name;
+mod read;
 pub mod release;
 pub mod role;
+mod schema;
+mod split;
+mod tree;
 pub mod validated;
+mod write;
 
 pub use cluster::Cluster;
 pub use component::Component;

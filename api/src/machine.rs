@@ -125,13 +125,11 @@ pub struct Resources {
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use fmt::Write;
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::with_capacity(64), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 impl MachineConfig {
@@ -147,18 +145,8 @@ impl Pod {
     /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start.
     #[must_use]
     pub fn digest(&self) -> String {
-        let restart: Vec<&File> = self
-            .files
-            .iter()
-            .filter(|file| file.on_change == OnChange::Restart)
-            .collect();
-        digest_of(&(
-            self.user,
-            &self.containers,
-            &self.data,
-            &self.pause_image,
-            restart,
-        ))
+        let restart: Vec<&File> = self.files.iter().filter(|file| file.on_change == OnChange::Restart).collect();
+        digest_of(&(self.user, &self.containers, &self.data, &self.pause_image, restart))
     }
 }
 

@@ -18,30 +18,10 @@ pub struct Release {
 
 /// Every release, oldest first.
 pub const RELEASES: [Release; 4] = [
-    Release {
-        kubernetes: "1.34.4",
-        etcd: "3.6.5-0",
-        coredns: "v1.12.1",
-        pause: "3.10.1",
-    },
-    Release {
-        kubernetes: "1.35.4",
-        etcd: "3.6.6-0",
-        coredns: "v1.13.1",
-        pause: "3.10.1",
-    },
-    Release {
-        kubernetes: "1.36.3",
-        etcd: "3.6.8-0",
-        coredns: "v1.14.2",
-        pause: "3.10.2",
-    },
-    Release {
-        kubernetes: "1.37.0",
-        etcd: "3.7.0-0",
-        coredns: "v1.14.6",
-        pause: "3.10.2",
-    },
+    Release { kubernetes: "1.34.4", etcd: "3.6.5-0", coredns: "v1.12.1", pause: "3.10.1" },
+    Release { kubernetes: "1.35.4", etcd: "3.6.6-0", coredns: "v1.13.1", pause: "3.10.1" },
+    Release { kubernetes: "1.36.3", etcd: "3.6.8-0", coredns: "v1.14.2", pause: "3.10.2" },
+    Release { kubernetes: "1.37.0", etcd: "3.7.0-0", coredns: "v1.14.6", pause: "3.10.2" },
 ];
 
 /// The tag of the haproxy image, the same for every release. A long-term branch, as Debian 12 has it.
@@ -55,9 +35,7 @@ const HAPROXY_REGISTRY: &str = "docker.io/library";
 /// The release of this version, where it is one of ours.
 #[must_use]
 pub fn find(version: &str) -> Option<&'static Release> {
-    RELEASES
-        .iter()
-        .find(|release| release.kubernetes == version)
+    RELEASES.iter().find(|release| release.kubernetes == version)
 }
 
 /// The newest release: what a new cluster gets.
@@ -77,11 +55,7 @@ impl Release {
     /// The image of one of Kubernetes' own programs, such as `kube-apiserver`.
     #[must_use]
     pub fn kubernetes_image(&self, program: &str, registry: Option<&str>) -> String {
-        reference(
-            registry.unwrap_or(KUBERNETES_REGISTRY),
-            program,
-            &format!("v{}", self.kubernetes),
-        )
+        reference(registry.unwrap_or(KUBERNETES_REGISTRY), program, &format!("v{}", self.kubernetes))
     }
 
     /// The etcd image.
@@ -114,10 +88,7 @@ mod tests {
     #[test]
     fn images_have_their_full_public_names() {
         let release = newest();
-        assert_eq!(
-            release.kubernetes_image("kube-apiserver", None),
-            "registry.k8s.io/kube-apiserver:v1.37.0"
-        );
+        assert_eq!(release.kubernetes_image("kube-apiserver", None), "registry.k8s.io/kube-apiserver:v1.37.0");
         assert_eq!(release.etcd_image(None), "registry.k8s.io/etcd:3.7.0-0");
         assert_eq!(haproxy_image(None), "docker.io/library/haproxy:2.6.12");
     }
@@ -125,13 +96,7 @@ mod tests {
     #[test]
     fn a_private_registry_replaces_every_host() {
         let registry = Some("registry.example.com/mirror/");
-        assert_eq!(
-            newest().pause_image(registry),
-            "registry.example.com/mirror/pause:3.10.2"
-        );
-        assert_eq!(
-            haproxy_image(registry),
-            "registry.example.com/mirror/haproxy:2.6.12"
-        );
+        assert_eq!(newest().pause_image(registry), "registry.example.com/mirror/pause:3.10.2");
+        assert_eq!(haproxy_image(registry), "registry.example.com/mirror/haproxy:2.6.12");
     }
 }

@@ -12,9 +12,7 @@ use crate::{
 };
 
 /// What a component does in its cluster.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// The store.
@@ -47,11 +45,7 @@ pub struct RoleRow {
 }
 
 const fn bounds(cpu_request_millis: u32, memory_mebibytes: u64) -> Resources {
-    Resources {
-        cpu_request_millis,
-        cpu_limit_millis: None,
-        memory_limit_bytes: memory_mebibytes << 20,
-    }
+    Resources { cpu_request_millis, cpu_limit_millis: None, memory_limit_bytes: memory_mebibytes << 20 }
 }
 
 const ETCD: RoleRow = RoleRow {
@@ -98,13 +92,8 @@ const INGRESS: RoleRow = RoleRow {
 
 impl Role {
     /// Every role, in the order in which people read them.
-    pub const ALL: [Self; 5] = [
-        Self::Etcd,
-        Self::KubeApiserver,
-        Self::KubeControllerManager,
-        Self::KubeScheduler,
-        Self::Ingress,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Etcd, Self::KubeApiserver, Self::KubeControllerManager, Self::KubeScheduler, Self::Ingress];
 
     /// The row of this role.
     ///

@@ -1,15 +1,25 @@
 //! Documents that were read as what they mean: building from these cannot fail.
 
+mod cluster;
+mod component;
+mod hypervisor;
+mod network;
+mod secret;
+
 use core::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::{
     cluster::CertificatesSpec,
+    fault::Fault,
     hypervisor::{Endpoint, HypervisorRole, PortRange},
-    name::{ClusterRef, HypervisorName},
+    name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
     release::Release,
 };
+
+pub(crate) use component::component;
+pub(crate) use secret::secret;
 
 /// A Hypervisor whose every field means something.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,3 +67,46 @@ pub struct ValidatedCluster {
 
 /// The label that tells a machine's zone (Kubernetes' well-known labels).
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+
+/// Collects faults while fields are read.
+#[derive(Default)]
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn add(&mut self, field: &str, problem: impl Into<String>, mend: impl Into<String>) {
+        self.0.push(Fault::of(field, problem, mend));
+    }
+
+    /// The value, or the fault of its field.
+    fn take<T>(&mut self, read: Result<T, Fault>) -> Option<T> {
+        read.map_err(|fault| self.0.push(fault)).ok()
+    }
+
+    /// What was built, where nothing was wrong.
+    fn or<T>(self, built: Option<T>) -> Result<T, Vec<Fault>> {
+        match built {
+            Some(built) if self.0.is_empty() => Ok(built),
+            _ => Err(self.0),
+        }
+    }
+}
+
+/// `metadata.name` of a machine or cluster, from which other names are made.
+fn check_name(name: Option<&str>, faults: &mut Faults) {
+    let name = name.unwrap_or_default();
+    if name.is_empty() {
+        faults.add("metadata.name", "the document has no name", "write metadata.name");
+    } else if name.len() > LONGEST_NAME {
+        faults.add(
+            "metadata.name",
+            format!("the name has {} characters", name.len()),
+            format!("give it at most {LONGEST_NAME}: names made from it must stay within 63"),
+        );
+    } else if !is_label(name, LONGEST_NAME) {
+        faults.add(
+            "metadata.name",
+            format!("{name:?} is no RFC 1123 label"),
+            "use lowercase letters, digits and -, with a letter or digit at both ends",
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! Checks between documents.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    Documents,
+    documents::Place,
+    fault::Fault,
+    kind::Kind,
+    machine::CLUSTER_LABEL,
+    name::{HypervisorName, PodName},
+    read::Seen,
+    tree::field,
+};
+
+/// Every fault between sound documents, with document and line.
+pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
+    let checks = [ids, owners, components, secrets, ports];
+    checks
+        .iter()
+        .flat_map(|check| check(documents, seen))
+        .filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault)))
+        .collect()
+}
+
+type Found = Vec<(Place, Fault)>;
+
+/// Two clusters never have one id.
+fn ids(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut first = BTreeMap::new();
+    let mut found = Vec::new();
+    for (name, cluster) in &documents.clusters {
+        let Some(id) = cluster.id() else { continue };
+        if let Some(other) = first.insert(id, name) {
+            found.push((
+                Place::Cluster(name.clone()),
+                Fault::of(
+                    "status.id",
+                    format!("Cluster {other} has the id {id} as well"),
+                    "take status away from the one that is a copy",
+                ),
+            ));
+        }
+    }
+    found
+}
+
+/// All machines of a world obey one installation.
+fn owners(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut first = None;
+    let mut found = Vec::new();
+    for (name, machine) in &documents.hypervisors {
+        let owner = machine.status.as_ref().and_then(|s| s.installation.as_ref());
+        let Some(owner) = owner else { continue };
+        let (other, expected) = *first.get_or_insert((name, owner));
+        if owner != expected {
+            found.push((
+                Place::Hypervisor(name.clone()),
+                Fault::of(
+                    "status.installation",
+                    format!("the machine belongs to {owner}, and Hypervisor {other} to {expected}"),
+                    "reconcile the machines of each installation apart from the other's",
+                ),
+            ));
+        }
+    }
+    found
+}
+
+fn back(what: &str) -> String {
+    format!("put {what} back; to delete a cluster, use keelway cluster delete")
+}
+
+/// A component has its cluster and its machine.
+fn components(documents: &Documents, seen: &Seen<'_>) -> Found {
+    let mut found = Vec::new();
+    for (name, component) in &documents.components {
+        let spec = &component.spec;
+        let mut add = |fault| found.push((Place::Component(name.clone()), fault));
+        if !seen.broken.contains(&Kind::Cluster) {
+            match documents.clusters.get(&spec.cluster) {
+                None => add(Fault::of(
+                    "spec.cluster",
+                    format!("there is no Cluster {}", spec.cluster),
+                    back("its document"),
+                )),
+                Some(cluster) if cluster.id() != Some(&spec.cluster_id) => add(Fault::of(
+                    "spec.clusterId",
+                    format!("Cluster {} has another id", spec.cluster),
+                    back("its document of that id"),
+                )),
+                Some(_) => {}
+            }
+        }
+        let machine = documents.hypervisors.contains_key(&spec.hypervisor);
+        if !machine && !seen.broken.contains(&Kind::Hypervisor) {
+            add(Fault::of(
+                "spec.hypervisor",
+                format!("there is no Hypervisor {}", spec.hypervisor),
+                "put its document back",
+            ));
+        }
+    }
+    found
+}
+
+/// A Secret of ours has its cluster.
+fn secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Cluster) {
+        return Vec::new();
+    }
+    let ids: BTreeSet<&str> = documents.clusters.values().filter_map(|cluster| Some(cluster.id()?.as_str())).collect();
+    documents
+        .secrets
+        .iter()
+        .filter_map(|(name, secret)| {
+            let id = secret.metadata.labels.as_ref()?.get(CLUSTER_LABEL)?;
+            (!ids.contains(id.as_str())).then(|| {
+                let field = field("metadata.labels", CLUSTER_LABEL);
+                let problem = format!("there is no Cluster of the id {id}");
+                (Place::Secret(name.clone()), Fault::of(field, problem, back("its document")))
+            })
+        })
+        .collect()
+}
+
+/// A port of a machine is one component's.
+fn ports(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut taken: BTreeMap<(&HypervisorName, u16), &PodName> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (name, component) in &documents.components {
+        for (port_name, port) in &component.spec.ports {
+            let key = (&component.spec.hypervisor, *port);
+            if let Some(other) = taken.insert(key, name).filter(|other| *other != name) {
+                found.push((
+                    Place::Component(name.clone()),
+                    Fault::of(
+                        field("spec.ports", port_name),
+                        format!("{port} is a port of {other} on that machine"),
+                        "put the documents back as reconcile wrote them",
+                    ),
+                ));
+            }
+        }
+    }
+    found
+}

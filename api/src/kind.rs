@@ -1,0 +1,98 @@
+//! The kinds of our documents and their schemas, generated from the types.
+
+use std::sync::LazyLock;
+
+use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value as Json, json};
+
+use crate::{
+    cluster::{ClusterSpec, ClusterStatus},
+    component::{ComponentSpec, ComponentStatus},
+    hypervisor::{HypervisorSpec, HypervisorStatus},
+};
+
+/// The API group of our documents.
+pub(crate) const GROUP: &str = "keelway.dev";
+/// Group and version, as `apiVersion` has them.
+pub(crate) const API_VERSION: &str = "keelway.dev/v1alpha1";
+
+/// What our documents are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// A machine.
+    Hypervisor,
+    /// A cluster.
+    Cluster,
+    /// A part of a cluster.
+    Component,
+    /// `v1/Secret` with our label.
+    Secret,
+}
+
+impl Kind {
+    /// The kinds of our group.
+    pub(crate) const OF_GROUP: [Self; 3] = [Self::Hypervisor, Self::Cluster, Self::Component];
+
+    /// As `kind` has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hypervisor => "Hypervisor",
+            Self::Cluster => "Cluster",
+            Self::Component => "Component",
+            Self::Secret => "Secret",
+        }
+    }
+
+    /// What a whole document of this kind may hold.
+    pub(crate) fn schema(self) -> &'static Json {
+        match self {
+            Self::Hypervisor => &SCHEMAS.hypervisor,
+            Self::Cluster => &SCHEMAS.cluster,
+            Self::Component => &SCHEMAS.component,
+            Self::Secret => &SCHEMAS.secret,
+        }
+    }
+}
+
+/// A schema without its reference, and the name of the type where it had one.
+pub(crate) fn resolve(schema: &'static Json) -> (&'static str, &'static Json) {
+    let name = schema.get("$ref").and_then(Json::as_str).and_then(|reference| reference.strip_prefix("#/$defs/"));
+    match name.and_then(|name| Some((name, SCHEMAS.definitions.get(name)?))) {
+        Some(found) => found,
+        None => ("", schema),
+    }
+}
+
+struct Schemas {
+    hypervisor: Json,
+    cluster: Json,
+    component: Json,
+    secret: Json,
+    definitions: Map<String, Json>,
+}
+
+static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    Schemas {
+        hypervisor: resource::<HypervisorSpec, HypervisorStatus>(&mut generator),
+        cluster: resource::<ClusterSpec, ClusterStatus>(&mut generator),
+        component: resource::<ComponentSpec, ComponentStatus>(&mut generator),
+        secret: generator.subschema_for::<Secret>().to_value(),
+        definitions: generator.take_definitions(true),
+    }
+});
+
+fn resource<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerator) -> Json {
+    json!({
+        "type": "object",
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": generator.subschema_for::<ObjectMeta>(),
+            "spec": generator.subschema_for::<Spec>(),
+            "status": generator.subschema_for::<Status>(),
+        },
+        "required": ["apiVersion", "kind", "metadata", "spec"],
+    })
+}

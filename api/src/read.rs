@@ -1,0 +1,321 @@
+//! Text to documents, strictly: all faults of an input at once.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+
+use crate::{
+    Cluster, Component, Documents, Hypervisor,
+    across::across,
+    documents::{Foreign, Place, SecretName},
+    fault::{Fault, Faults},
+    kind::{API_VERSION, GROUP, Kind},
+    machine::CLUSTER_LABEL,
+    schema::{self, suggestion},
+    split::{self, Chunk},
+    tree::{self, Node, Tree, Value},
+    validated::{self, ValidatedCluster, ValidatedHypervisor},
+};
+
+impl Documents {
+    /// Reads documents, in YAML or JSON, in any order.
+    ///
+    /// # Errors
+    /// Every fault of the input: of its text, of each document of ours, and between documents. A document of somebody else's is only asked to be YAML with `apiVersion` and `kind`.
+    pub fn read(bytes: &[u8]) -> Result<Self, Faults> {
+        let text = split::text(bytes).map_err(|fault| Faults(vec![fault]))?;
+        let chunks = split::split(text);
+        if chunks.len() > split::MOST_DOCUMENTS {
+            let fault = Fault::of(
+                "",
+                format!("the input has {} documents", chunks.len()),
+                format!("at most {} are read; split it", split::MOST_DOCUMENTS),
+            );
+            return Err(Faults(vec![fault]));
+        }
+        let mut reader = Reader::default();
+        for chunk in chunks {
+            reader.chunk(chunk);
+        }
+        reader.finish()
+    }
+}
+
+/// Where a document of ours stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin<'a> {
+    /// `document 2 (Cluster c1)`.
+    title: String,
+    chunk: Chunk<'a>,
+}
+
+impl Origin<'_> {
+    /// Puts document and line into a fault that knows its field.
+    pub(crate) fn locate(&self, mut fault: Fault) -> Fault {
+        let tree = tree::parse(self.chunk.text, self.chunk.line).ok().flatten();
+        fault.line = tree.map_or(self.chunk.line, |tree| tree.root.line_of(&fault.field));
+        fault.document.clone_from(&self.title);
+        fault
+    }
+}
+
+/// What of our kinds was seen, broken ones included.
+#[derive(Debug, Default)]
+pub(crate) struct Seen<'a> {
+    /// Origins of sound documents.
+    pub(crate) origins: BTreeMap<Place, Origin<'a>>,
+    /// Kinds of which some document is broken: what is missing among these may be in it.
+    pub(crate) broken: Vec<Kind>,
+}
+
+/// Kind, namespace and name, as kube-apiserver tells objects apart.
+type Identity = (Kind, String, String);
+
+#[derive(Default)]
+struct Reader<'a> {
+    documents: Documents,
+    seen: Seen<'a>,
+    identities: BTreeMap<Identity, (String, u64)>,
+    faults: Vec<Fault>,
+    count: usize,
+}
+
+/// Whose document it is.
+enum Owner {
+    Ours(Kind),
+    Foreign,
+}
+
+impl<'a> Reader<'a> {
+    fn chunk(&mut self, chunk: Chunk<'a>) {
+        if chunk.text.len() > split::LARGEST_DOCUMENT {
+            self.count += 1;
+            let problem = format!("the document has {} bytes", chunk.text.len());
+            let mend = format!("at most {} are read", split::LARGEST_DOCUMENT);
+            return self.refuse(chunk.line, Fault::of("", problem, mend));
+        }
+        let tree = match tree::parse(chunk.text, chunk.line) {
+            Ok(Some(tree)) if !tree.root.is_null() => tree,
+            Ok(_) => return self.foreign(chunk),
+            Err(fault) => {
+                self.count += 1;
+                return self.refuse(fault.line, fault);
+            }
+        };
+        self.count += 1;
+        match owner(&tree.root) {
+            Ok(Owner::Foreign) => self.foreign(chunk),
+            Ok(Owner::Ours(kind)) => self.ours(kind, &tree, chunk),
+            Err(fault) => self.refuse(tree.root.line_of(&fault.field), fault),
+        }
+    }
+
+    fn refuse(&mut self, line: u64, fault: Fault) {
+        self.seen.broken.extend(Kind::OF_GROUP);
+        self.faults.push(Fault { line, document: format!("document {}", self.count), ..fault });
+    }
+
+    fn foreign(&mut self, chunk: Chunk<'a>) {
+        let text = Foreign(chunk.text.to_owned());
+        self.documents.places.push(Place::Foreign(text));
+    }
+
+    fn ours(&mut self, kind: Kind, tree: &Tree<'_>, chunk: Chunk<'a>) {
+        let identity = identity(kind, &tree.root);
+        let origin = Origin { title: format!("document {} ({})", self.count, title(&identity)), chunk };
+        let mut faults = match self.documents.take(kind, tree) {
+            Ok(place) => {
+                self.documents.places.push(place.clone());
+                self.seen.origins.insert(place, origin.clone());
+                Vec::new()
+            }
+            Err(faults) => {
+                self.seen.broken.push(kind);
+                faults
+            }
+        };
+        faults.extend(self.twice(identity, &origin));
+        self.faults.extend(faults.into_iter().map(|fault| Fault {
+            line: match fault.line {
+                0 => tree.root.line_of(&fault.field),
+                line => line,
+            },
+            document: origin.title.clone(),
+            ..fault
+        }));
+    }
+
+    fn twice(&mut self, identity: Identity, origin: &Origin<'a>) -> Option<Fault> {
+        let here = (format!("document {}", self.count), origin.chunk.line);
+        if identity.2.is_empty() {
+            return None;
+        }
+        let name = title(&identity);
+        if let Some((document, line)) = self.identities.get(&identity) {
+            return Some(Fault::of(
+                "metadata.name",
+                format!("there are two of {name}: the first is {document}, line {line}"),
+                "keep one of them, or give one another name",
+            ));
+        }
+        self.identities.insert(identity, here);
+        None
+    }
+
+    fn finish(mut self) -> Result<Documents, Faults> {
+        self.faults.extend(across(&self.documents, &self.seen));
+        if self.faults.is_empty() {
+            return Ok(self.documents);
+        }
+        self.faults.sort_by_key(|fault| fault.line);
+        Err(Faults(self.faults))
+    }
+}
+
+fn owner(root: &Node<'_>) -> Result<Owner, Fault> {
+    if !matches!(root.value, Value::Map(_)) {
+        let problem = "this is no document of Kubernetes' form, which is a map of fields";
+        return Err(Fault::of("", problem, "take it away, or mend its indentation"));
+    }
+    let (Some(version), Some(kind)) = (text(root, "apiVersion"), text(root, "kind")) else {
+        let absent = if text(root, "apiVersion").is_none() { "apiVersion" } else { "kind" };
+        let mend = format!("write apiVersion and kind; Keelway's own are of {API_VERSION}");
+        return Err(Fault::of(absent, "the document does not say what it is", mend));
+    };
+    let group = version.split_once('/').map_or(version, |(group, _)| group);
+    match (group, version, kind) {
+        (GROUP, _, _) => ours(version, kind).map(Owner::Ours),
+        (_, "v1", "Secret") if labelled(root) => Ok(Owner::Ours(Kind::Secret)),
+        (_, "v1", "List") if holds_ours(root) => Err(Fault::of(
+            "items",
+            "the list holds documents of Keelway's",
+            "give each as a document of its own: kubectl get -o json | jq '.items[]'",
+        )),
+        _ => Ok(Owner::Foreign),
+    }
+}
+
+fn ours(version: &str, kind: &str) -> Result<Kind, Fault> {
+    let names = Kind::OF_GROUP.map(Kind::name);
+    let Some(found) = Kind::OF_GROUP.into_iter().find(|k| k.name() == kind) else {
+        let problem = format!("{:?} is no kind of {GROUP}", schema::short(kind));
+        return Err(Fault::of("kind", problem, suggestion(kind, &names)));
+    };
+    if version != API_VERSION {
+        let problem = format!("{:?} is no version of {GROUP}", schema::short(version));
+        return Err(Fault::of("apiVersion", problem, format!("write {API_VERSION}")));
+    }
+    Ok(found)
+}
+
+fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
+    node.get(key).and_then(Node::text)
+}
+
+fn labelled(root: &Node<'_>) -> bool {
+    root.get("metadata")
+        .and_then(|metadata| metadata.get("labels"))
+        .and_then(|labels| labels.get(CLUSTER_LABEL))
+        .is_some()
+}
+
+fn holds_ours(list: &Node<'_>) -> bool {
+    match list.get("items").map(|items| &items.value) {
+        Some(Value::List(items)) => {
+            items.iter().any(|item| labelled(item) || text(item, "apiVersion").is_some_and(|v| v.starts_with(GROUP)))
+        }
+        Some(Value::Scalar(_) | Value::Map(_)) | None => false,
+    }
+}
+
+fn identity(kind: Kind, root: &Node<'_>) -> Identity {
+    let metadata = root.get("metadata");
+    let of = |key| metadata.and_then(|metadata| text(metadata, key));
+    let namespace = match kind {
+        Kind::Hypervisor => "",
+        Kind::Cluster | Kind::Component | Kind::Secret => of("namespace").unwrap_or("default"),
+    };
+    let name = of("name").unwrap_or_default();
+    (kind, namespace.to_owned(), name.to_owned())
+}
+
+fn title((kind, namespace, name): &Identity) -> String {
+    let name = schema::short(name);
+    match (kind, namespace.as_str()) {
+        _ if name.is_empty() => kind.name().to_owned(),
+        (Kind::Hypervisor, _) | (_, "default") => format!("{} {name}", kind.name()),
+        (_, namespace) => format!("{} {}/{name}", kind.name(), schema::short(namespace)),
+    }
+}
+
+/// A document as JSON that its type can be read from.
+fn sound(kind: Kind, tree: &Tree<'_>) -> Result<Json, Vec<Fault>> {
+    if let Some(excess) = &tree.excess {
+        return Err(vec![excess.clone()]);
+    }
+    let (mut json, structural) = schema::check(kind, &tree.root);
+    let mut faults = tree.faults.clone();
+    faults.extend(structural);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    schema::prune(kind, &mut json);
+    Ok(json)
+}
+
+impl Documents {
+    /// Takes in one document of ours.
+    fn take(&mut self, kind: Kind, tree: &Tree<'_>) -> Result<Place, Vec<Fault>> {
+        let json = sound(kind, tree)?;
+        match kind {
+            Kind::Hypervisor => {
+                let document: Hypervisor = decode(json)?;
+                let name = ValidatedHypervisor::parse(&document)?.name;
+                self.hypervisors.entry(name.clone()).or_insert(document);
+                Ok(Place::Hypervisor(name))
+            }
+            Kind::Cluster => {
+                let document: Cluster = decode(json)?;
+                let name = ValidatedCluster::parse(&document)?.reference;
+                self.clusters.entry(name.clone()).or_insert(document);
+                Ok(Place::Cluster(name))
+            }
+            Kind::Component => {
+                let document: Component = decode(json)?;
+                let name = validated::component(&document)?;
+                self.components.entry(name.clone()).or_insert(document);
+                Ok(Place::Component(name))
+            }
+            Kind::Secret => {
+                let document = with_string_data(decode(json)?);
+                validated::secret(&document)?;
+                let name = SecretName {
+                    namespace: document.metadata.namespace.clone().unwrap_or_default(),
+                    name: document.metadata.name.clone().unwrap_or_default(),
+                };
+                self.secrets.entry(name.clone()).or_insert(document);
+                Ok(Place::Secret(name))
+            }
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(json: Json) -> Result<T, Vec<Fault>> {
+    serde_path_to_error::deserialize(json).map_err(|error| {
+        let path = match error.path().to_string() {
+            path if path == "." => String::new(),
+            path => path,
+        };
+        vec![Fault::of(path, error.inner().to_string(), "mend its form")]
+    })
+}
+
+/// `stringData` is for people to write, and goes into `data` (as kube-apiserver has it).
+fn with_string_data(mut secret: Secret) -> Secret {
+    for (key, text) in secret.string_data.take().unwrap_or_default() {
+        secret.data.get_or_insert_default().insert(key, ByteString(text.into_bytes()));
+    }
+    secret
+}

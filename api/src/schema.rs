@@ -1,0 +1,393 @@
+//! The structure of our documents: every unknown field, wrong type and missing field at once.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use k8s_openapi::jiff;
+use serde_json::{Map, Number, Value as Json};
+
+use crate::{
+    duration::Span,
+    fault::Fault,
+    kind::{Kind, resolve},
+    name::{ClusterId, HypervisorName, InstallationId},
+    tree::{Meaning, Node, Scalar, Value, field, item},
+};
+
+/// Checks a document against the schema of its kind and turns it into JSON of that schema's types.
+///
+/// A field that is optional and null is as if it were not there, as kube-apiserver has it.
+pub(crate) fn check(kind: Kind, root: &Node<'_>) -> (Json, Vec<Fault>) {
+    let mut check = Check { show: kind != Kind::Secret, faults: Vec::new() };
+    let json = check.value(root, kind.schema(), "");
+    (json, check.faults)
+}
+
+/// Takes away what is empty and would be so by default: status, lists and maps of metadata, parts of a spec.
+pub(crate) fn prune(kind: Kind, document: &mut Json) {
+    prune_defaults(document, kind.schema());
+    if let Some(Json::Object(metadata)) = document.get_mut("metadata") {
+        metadata.retain(|_, value| !is_empty(value));
+    }
+    if let Json::Object(document) = document {
+        document.retain(|key, value| !(matches!(key.as_str(), "status" | "data" | "stringData") && is_empty(value)));
+    }
+}
+
+fn prune_defaults(value: &mut Json, schema: &'static Json) {
+    let (_, schema) = resolve(schema);
+    if let (Json::Object(fields), Some(properties)) = (value, schema.get("properties")) {
+        fields.retain(|key, value| {
+            let Some(property) = properties.get(key) else {
+                return true;
+            };
+            prune_defaults(value, property);
+            !(is_empty(value) && property.get("default") == Some(&*value))
+        });
+    }
+}
+
+fn is_empty(value: &Json) -> bool {
+    match value {
+        Json::Null => true,
+        Json::Array(items) => items.is_empty(),
+        Json::Object(fields) => fields.is_empty(),
+        Json::Bool(_) | Json::Number(_) | Json::String(_) => false,
+    }
+}
+
+/// Types whose text has a form of its own, by the name in the schema: what is wrong with a text, if anything.
+type Form = fn(&str) -> Option<String>;
+const FORMS: [(&str, Form); 4] = [
+    ("Span", |text| wrong(text.parse::<Span>())),
+    ("ClusterId", |text| wrong(text.parse::<ClusterId>())),
+    ("InstallationId", |text| wrong(text.parse::<InstallationId>())),
+    ("HypervisorName", |text| wrong(text.parse::<HypervisorName>())),
+];
+
+fn wrong<T, E: core::fmt::Display>(parsed: Result<T, E>) -> Option<String> {
+    parsed.err().map(|error| error.to_string())
+}
+
+struct Check {
+    /// Whether messages may show values: those of a Secret may not.
+    show: bool,
+    faults: Vec<Fault>,
+}
+
+impl Check {
+    fn fault(&mut self, line: u64, path: &str, problem: String, mend: impl Into<String>) {
+        self.faults.push(Fault { line, ..Fault::of(path, problem, mend) });
+    }
+
+    fn value(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
+        let (name, schema) = resolve(schema);
+        if let Some(choices) = schema.get("anyOf").and_then(Json::as_array) {
+            let wanted = choices.iter().find(|choice| type_of(choice) != "null");
+            return wanted.map_or(Json::Null, |wanted| self.value(node, wanted, path));
+        }
+        if let Some(variants) = schema.get("oneOf").and_then(Json::as_array) {
+            return self.variants(node, variants, path);
+        }
+        match type_of(schema) {
+            "object" => self.object(node, schema, path),
+            "array" => self.list(node, schema, path),
+            "string" => self.text(node, name, schema, path),
+            "integer" => self.integer(node, schema, path),
+            "boolean" => self.boolean(node, path),
+            _ => raw(node),
+        }
+    }
+
+    fn mismatch(&mut self, node: &Node<'_>, path: &str, wanted: &str, mend: &str) -> Json {
+        let found = describe(node, self.show);
+        self.fault(node.line, path, format!("{found} stands where {wanted} is wanted"), mend);
+        Json::Null
+    }
+
+    fn object(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
+        let Value::Map(entries) = &node.value else {
+            return self.mismatch(node, path, "a map of fields", "write fields below it, indented");
+        };
+        let properties = schema.get("properties").and_then(Json::as_object);
+        let others = schema.get("additionalProperties").filter(|s| s.is_object());
+        if properties.is_none() && others.is_none() {
+            return raw(node);
+        }
+        let required = required(schema);
+        let mut fields = Map::new();
+        for entry in entries {
+            let path = field(path, &entry.key);
+            let known = properties.and_then(|properties| properties.get(entry.key.as_ref()));
+            let Some(schema) = known.or(others) else {
+                self.unknown(&entry.key, entry.line, &path, properties);
+                continue;
+            };
+            let optional = known.is_some() && !required.contains(&entry.key.as_ref());
+            if !(optional && entry.node.is_null()) {
+                let value = self.value(&entry.node, schema, &path);
+                fields.insert(entry.key.as_ref().to_owned(), value);
+            }
+        }
+        for name in required {
+            if node.get(name).is_none() {
+                let path = field(path, name);
+                self.fault(node.line, &path, "the field is missing".to_owned(), "write it");
+            }
+        }
+        Json::Object(fields)
+    }
+
+    fn unknown(&mut self, key: &str, line: u64, path: &str, known: Option<&Map<String, Json>>) {
+        let names: Vec<&str> = known.into_iter().flat_map(Map::keys).map(String::as_str).collect();
+        let mend = if key == "<<" {
+            "write the fields out: merge keys are not read here".to_owned()
+        } else {
+            suggestion(key, &names)
+        };
+        self.fault(line, path, "there is no such field".to_owned(), mend);
+    }
+
+    fn list(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
+        let Value::List(items) = &node.value else {
+            return self.mismatch(node, path, "a list", "write it as [..]");
+        };
+        let Some(schema) = schema.get("items") else {
+            return raw(node);
+        };
+        let values = items.iter().enumerate();
+        Json::Array(values.map(|(index, node)| self.value(node, schema, &item(path, index))).collect())
+    }
+
+    fn text(&mut self, node: &Node<'_>, name: &str, schema: &Json, path: &str) -> Json {
+        let Value::Scalar(scalar) = &node.value else {
+            return self.mismatch(node, path, "text", "write a text");
+        };
+        match scalar.meaning() {
+            Meaning::Text => {}
+            Meaning::Null => return self.mismatch(node, path, "text", "write a text"),
+            Meaning::Bool(_) | Meaning::Integer(_) | Meaning::Number(_) => {
+                let mend = if self.show { format!("quote it: \"{}\"", scalar.text) } else { "quote it".to_owned() };
+                return self.mismatch(node, path, "text", &mend);
+            }
+        }
+        if let Some(problem) = self.ill_formed(name, schema, &scalar.text) {
+            self.fault(node.line, path, problem, "write it in that form");
+        }
+        Json::String(scalar.text.as_ref().to_owned())
+    }
+
+    fn ill_formed(&self, name: &str, schema: &Json, text: &str) -> Option<String> {
+        let form = FORMS.iter().find(|(known, _)| *known == name);
+        if let Some((_, form)) = form {
+            return form(text);
+        }
+        match schema.get("format").and_then(Json::as_str)? {
+            "byte" => STANDARD
+                .decode(text)
+                .is_err()
+                .then(|| "the value is not in base64 (RFC 4648, section 4, with padding)".to_owned()),
+            "date-time" => text.parse::<jiff::Timestamp>().is_err().then(|| {
+                let shown = if self.show { text } else { "the value" };
+                format!("{shown:?} is not a time such as 2026-01-31T12:00:00Z (RFC 3339)")
+            }),
+            _ => None,
+        }
+    }
+
+    fn integer(&mut self, node: &Node<'_>, schema: &Json, path: &str) -> Json {
+        let range = Range::of(schema);
+        let Value::Scalar(scalar) = &node.value else {
+            return self.mismatch(node, path, "a whole number", &range.mend());
+        };
+        match scalar.meaning() {
+            Meaning::Integer(number) if range.from <= number && number <= range.to => {
+                Number::from_i128(number).map_or(Json::Null, Json::Number)
+            }
+            Meaning::Integer(number) => {
+                let problem = if number < range.from {
+                    format!("{number} is too small")
+                } else {
+                    format!("{number} is too large")
+                };
+                self.fault(node.line, path, problem, range.mend());
+                Json::Null
+            }
+            Meaning::Text if is_whole(&scalar.text) => {
+                self.mismatch(node, path, "a whole number", "take the quotes away")
+            }
+            Meaning::Null | Meaning::Bool(_) | Meaning::Number(_) | Meaning::Text => {
+                self.mismatch(node, path, "a whole number", &range.mend())
+            }
+        }
+    }
+
+    fn boolean(&mut self, node: &Node<'_>, path: &str) -> Json {
+        let meaning = match &node.value {
+            Value::Scalar(scalar) => scalar.meaning(),
+            Value::List(_) | Value::Map(_) => Meaning::Null,
+        };
+        match meaning {
+            Meaning::Bool(value) => Json::Bool(value),
+            Meaning::Null | Meaning::Integer(_) | Meaning::Number(_) | Meaning::Text => {
+                self.mismatch(node, path, "true or false", "write true or false, without quotes")
+            }
+        }
+    }
+
+    /// One of several words, or a map with one of several fields.
+    fn variants(&mut self, node: &Node<'_>, variants: &'static [Json], path: &str) -> Json {
+        let words: Vec<&str> =
+            variants.iter().filter_map(|variant| variant.get("const").and_then(Json::as_str)).collect();
+        if words.is_empty() {
+            return self.tagged(node, variants, path);
+        }
+        match &node.value {
+            Value::Scalar(scalar) if words.contains(&scalar.text.as_ref()) => {
+                Json::String(scalar.text.as_ref().to_owned())
+            }
+            Value::Scalar(scalar) if scalar.meaning() == Meaning::Text => {
+                self.fault(
+                    node.line,
+                    path,
+                    format!("{:?} is none of {}", scalar.text, words.join(", ")),
+                    suggestion(&scalar.text, &words),
+                );
+                Json::Null
+            }
+            Value::Scalar(_) | Value::List(_) | Value::Map(_) => {
+                self.mismatch(node, path, "a word", &format!("write one of {}", words.join(", ")))
+            }
+        }
+    }
+
+    fn tagged(&mut self, node: &Node<'_>, variants: &'static [Json], path: &str) -> Json {
+        let known: Vec<(&str, &Json)> = variants
+            .iter()
+            .filter_map(|variant| variant.get("properties")?.as_object()?.iter().next())
+            .map(|(name, schema)| (name.as_str(), schema))
+            .collect();
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        let mend = format!("give exactly one of {}", names.join(", "));
+        let Value::Map(entries) = &node.value else {
+            return self.mismatch(node, path, "a map with one field", &mend);
+        };
+        let mut fields = Map::new();
+        for entry in entries {
+            let path = field(path, &entry.key);
+            if let Some((name, schema)) = known.iter().find(|(name, _)| *name == entry.key) {
+                let value = self.value(&entry.node, schema, &path);
+                fields.insert((*name).to_owned(), value);
+            } else {
+                let problem = "there is no such field".to_owned();
+                self.fault(entry.line, &path, problem, suggestion(&entry.key, &names));
+            }
+        }
+        if fields.len() > 1 || entries.is_empty() {
+            let problem = format!("{} fields are given where one is wanted", fields.len());
+            self.fault(node.line, path, problem, mend);
+        }
+        Json::Object(fields)
+    }
+}
+
+struct Range {
+    from: i128,
+    to: i128,
+}
+
+impl Range {
+    fn of(schema: &Json) -> Self {
+        let (low, high) = match schema.get("format").and_then(Json::as_str) {
+            Some("uint16") => (0, i128::from(u16::MAX)),
+            Some("uint32") => (0, i128::from(u32::MAX)),
+            Some("uint64") => (0, i128::from(u64::MAX)),
+            Some("int32") => (i128::from(i32::MIN), i128::from(i32::MAX)),
+            _ => (i128::from(i64::MIN), i128::from(i64::MAX)),
+        };
+        let bound = |name| schema.get(name).and_then(Json::as_i64).map(i128::from);
+        Self { from: bound("minimum").unwrap_or(low).max(low), to: bound("maximum").unwrap_or(high).min(high) }
+    }
+
+    fn mend(&self) -> String {
+        format!("write a whole number from {} to {}", self.from, self.to)
+    }
+}
+
+fn is_whole(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_digit())
+}
+
+fn type_of(schema: &Json) -> &str {
+    match schema.get("type") {
+        Some(Json::String(name)) => name,
+        Some(Json::Array(names)) => {
+            names.iter().filter_map(Json::as_str).find(|name| *name != "null").unwrap_or_default()
+        }
+        _ => "",
+    }
+}
+
+fn required(schema: &'static Json) -> Vec<&'static str> {
+    let names = schema.get("required").and_then(Json::as_array);
+    names.into_iter().flatten().filter_map(Json::as_str).collect()
+}
+
+/// What to write instead of a word that is not known.
+pub(crate) fn suggestion(word: &str, known: &[&str]) -> String {
+    let lower = word.to_lowercase();
+    let closest = known.iter().map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), *name)).min();
+    match closest {
+        Some((distance, name)) if distance <= 1 + name.len() / 4 => {
+            format!("did you mean {name}?")
+        }
+        _ if known.is_empty() => "take it away".to_owned(),
+        _ => format!("take it away, or write one of {}", known.join(", ")),
+    }
+}
+
+fn describe(node: &Node<'_>, show: bool) -> String {
+    let scalar = match &node.value {
+        Value::List(_) => return "a list".to_owned(),
+        Value::Map(_) => return "a map".to_owned(),
+        Value::Scalar(scalar) => scalar,
+    };
+    let shown = |words: &str| {
+        if show { format!("{words} {}", scalar.text) } else { words.to_owned() }
+    };
+    match scalar.meaning() {
+        Meaning::Null => "nothing".to_owned(),
+        Meaning::Bool(value) => value.to_string(),
+        Meaning::Integer(_) | Meaning::Number(_) => shown("the number"),
+        Meaning::Text if show => format!("the text {:?}", short(&scalar.text)),
+        Meaning::Text => "a text".to_owned(),
+    }
+}
+
+/// A text cut to what fits in a message.
+pub(crate) fn short(text: &str) -> String {
+    const LONGEST: usize = 60;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}..", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+fn raw(node: &Node<'_>) -> Json {
+    match &node.value {
+        Value::Scalar(scalar) => raw_scalar(scalar),
+        Value::List(items) => Json::Array(items.iter().map(raw).collect()),
+        Value::Map(entries) => {
+            Json::Object(entries.iter().map(|entry| (entry.key.as_ref().to_owned(), raw(&entry.node))).collect())
+        }
+    }
+}
+
+fn raw_scalar(scalar: &Scalar<'_>) -> Json {
+    let text = || Json::String(scalar.text.as_ref().to_owned());
+    match scalar.meaning() {
+        Meaning::Null => Json::Null,
+        Meaning::Bool(value) => Json::Bool(value),
+        Meaning::Integer(number) => Number::from_i128(number).map_or_else(text, Json::Number),
+        Meaning::Number(number) => Number::from_f64(number).map_or_else(text, Json::Number),
+        Meaning::Text => text(),
+    }
+}

@@ -1,0 +1,184 @@
+//! What a Cluster means.
+
+use core::net::IpAddr;
+
+use crate::{
+    Cluster,
+    cluster::CertificatesSpec,
+    duration::Span,
+    fault::Fault,
+    name::{is_label, is_subdomain},
+    release::{self, Release},
+    tree::item,
+};
+
+use super::{Faults, ValidatedCluster, check_name, network};
+
+/// The most members of etcd: more make writes slower and survive no fault that happens (etcd's FAQ, "What is maximum cluster size?").
+const MOST_MEMBERS: u32 = 7;
+/// The shortest life of a certificate that leaves time for its renewal.
+const SHORTEST_LIFE: Span = Span::minutes(10);
+/// The longest life of a certificate: a hundred years of 8760 hours.
+const LONGEST_LIFE: Span = Span::hours(876_000);
+
+impl ValidatedCluster {
+    /// Reads what a Cluster means.
+    ///
+    /// # Errors
+    /// Every fault of it, by field.
+    pub fn parse(document: &Cluster) -> Result<Self, Vec<Fault>> {
+        let mut faults = Faults::default();
+        let spec = &document.spec;
+        let reference = document.reference();
+        check_name(Some(&reference.name), &mut faults);
+        if !is_label(&reference.namespace, 63) {
+            faults.add(
+                "metadata.namespace",
+                format!("{:?} is no RFC 1123 label", reference.namespace),
+                "use lowercase letters, digits and -, with a letter or digit at both ends",
+            );
+        }
+        let release = faults.take(find_release(&spec.version));
+        check_members(spec.etcd.replicas, &mut faults);
+        let (pods, services) = network::ranges(&spec.network, &mut faults);
+        network::check_domain(&spec.network.dns_domain, &mut faults);
+        let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
+        check_host(spec.endpoint.host.as_deref(), &mut faults);
+        check_registry(spec.images.registry.as_deref(), &mut faults);
+        check_lives(&spec.certificates, &mut faults);
+        faults.or(release.map(|release| Self {
+            reference,
+            release,
+            pods,
+            services,
+            domain: spec.network.dns_domain.clone(),
+            extra_names,
+            extra_addresses,
+            host: spec.endpoint.host.clone(),
+            registry: spec.images.registry.clone(),
+            certificates: spec.certificates.clone(),
+        }))
+    }
+}
+
+fn find_release(version: &str) -> Result<&'static Release, Fault> {
+    release::find(version).ok_or_else(|| {
+        let bare = version.strip_prefix('v').and_then(release::find);
+        let mend = match bare {
+            Some(release) => format!("write {}", release.kubernetes),
+            None => format!("write one of {}", release::names()),
+        };
+        let problem = format!("{version:?} is no release that Keelway runs");
+        Fault::of("spec.version", problem, mend)
+    })
+}
+
+fn check_members(replicas: u32, faults: &mut Faults) {
+    const FIELD: &str = "spec.etcd.replicas";
+    if !(1..=MOST_MEMBERS).contains(&replicas) {
+        faults.add(FIELD, format!("etcd cannot have {replicas} members"), "write 1, 3, 5 or 7");
+    } else if replicas.is_multiple_of(2) {
+        faults.add(
+            FIELD,
+            format!("{replicas} members survive no more losses than {}", replicas - 1),
+            "write 1, 3, 5 or 7",
+        );
+    }
+}
+
+fn alternatives(texts: &[String], faults: &mut Faults) -> (Vec<String>, Vec<IpAddr>) {
+    let mut names = Vec::new();
+    let mut addresses = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        if let Ok(address) = text.parse() {
+            addresses.push(address);
+        } else if is_dns_name(text.strip_prefix("*.").unwrap_or(text)) {
+            names.push(text.clone());
+        } else {
+            faults.add(
+                &item("spec.controlPlane.kubeAPIServer.extraSANs", index),
+                format!("{text:?} is neither a DNS name nor an address"),
+                "write api.example.com, *.example.com or 192.0.2.1, without scheme and port",
+            );
+        }
+    }
+    (names, addresses)
+}
+
+/// A DNS name whose last label is no number: resolvers take such a one for an address (RFC 1123, section 2.1).
+fn is_dns_name(text: &str) -> bool {
+    let last = text.rsplit('.').next().unwrap_or_default();
+    is_subdomain(text) && !last.chars().all(|c| c.is_ascii_digit())
+}
+
+fn check_host(host: Option<&str>, faults: &mut Faults) {
+    const FIELD: &str = "spec.endpoint.host";
+    let Some(host) = host else { return };
+    if host.parse::<IpAddr>().is_ok() {
+        faults.add(
+            FIELD,
+            format!("{host} is an address"),
+            "write a DNS name here, and the address into spec.controlPlane.kubeAPIServer.extraSANs",
+        );
+    } else if !is_dns_name(host) {
+        faults.add(
+            FIELD,
+            format!("{host:?} is no DNS name"),
+            "write a name such as api.example.com, without scheme and port",
+        );
+    }
+}
+
+fn check_registry(registry: Option<&str>, faults: &mut Faults) {
+    let Some(registry) = registry else { return };
+    if !is_registry(registry) {
+        faults.add(
+            "spec.images.registry",
+            format!("{registry:?} is no registry"),
+            "write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as registry.example.com/mirror",
+        );
+    }
+}
+
+fn is_registry(text: &str) -> bool {
+    let (authority, path) = match text.split_once('/') {
+        Some((authority, path)) => (authority, Some(path)),
+        None => (text, None),
+    };
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (authority, None),
+    };
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let good_host = is_subdomain(host) || bracketed.is_some_and(|v6| v6.parse::<IpAddr>().is_ok());
+    good_host
+        && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+        && path.is_none_or(|path| path.trim_end_matches('/').split('/').all(is_component))
+}
+
+/// A component of a repository's path (OCI distribution, `[a-z0-9]+` with separators between).
+fn is_component(text: &str) -> bool {
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.starts_with(edge) && text.ends_with(edge) && text.chars().all(|c| edge(c) || matches!(c, '.' | '_' | '-'))
+}
+
+fn check_lives(lives: &CertificatesSpec, faults: &mut Faults) {
+    let each = [
+        ("spec.certificates.componentTTL", lives.component_ttl),
+        ("spec.certificates.adminTTL", lives.admin_ttl),
+        ("spec.certificates.authorityTTL", lives.authority_ttl),
+    ];
+    for (field, life) in each {
+        if life < SHORTEST_LIFE {
+            faults.add(field, format!("{life} is too short for a renewal"), format!("write {SHORTEST_LIFE} or more"));
+        } else if life > LONGEST_LIFE {
+            faults.add(field, format!("{life} is more than a hundred years"), format!("write {LONGEST_LIFE} or less"));
+        } else if life > lives.authority_ttl {
+            faults.add(
+                field,
+                format!("{life} is longer than its authority lives, which is {}", lives.authority_ttl),
+                "shorten it, or make authorityTTL longer",
+            );
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a Component means.
+
+use std::collections::BTreeMap;
+
+use crate::{Component, fault::Fault, name::PodName, release, schema::suggestion, tree::field};
+
+use super::Faults;
+
+const PORTS: &str = "spec.ports";
+const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
+
+/// The component's name, where every field of the document agrees with it.
+pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
+    let mut faults = Faults::default();
+    let spec = &document.spec;
+    let name = spec.pod();
+    if let Ok(name) = &name {
+        agree("metadata.name", document.metadata.name.as_deref(), name.component.as_str(), &mut faults);
+    }
+    agree("metadata.namespace", document.metadata.namespace.as_deref(), &spec.cluster_id.namespace(), &mut faults);
+    if release::find(&spec.version).is_none() {
+        faults.add(
+            "spec.version",
+            format!("{:?} is no release that Keelway runs", spec.version),
+            format!("write one of {}", release::names()),
+        );
+    }
+    if spec.user == 0 {
+        faults.add("spec.user", "a component never runs as root", MADE);
+    }
+    check_ports(document, &mut faults);
+    if name.is_err() {
+        faults.add("spec.index", "role and index make no name", MADE);
+    }
+    faults.or(name.ok())
+}
+
+fn agree(field: &str, found: Option<&str>, wanted: &str, faults: &mut Faults) {
+    if found != Some(wanted) {
+        let found = found.unwrap_or_default();
+        let problem = format!("{found:?} does not follow from spec, which says {wanted:?}");
+        faults.add(field, problem, MADE);
+    }
+}
+
+fn check_ports(document: &Component, faults: &mut Faults) {
+    let spec = &document.spec;
+    let wanted = spec.role.row().ports;
+    for name in wanted {
+        if !spec.ports.contains_key(*name) {
+            faults.add(&field(PORTS, name), "the port is missing", MADE);
+        }
+    }
+    let mut taken = BTreeMap::new();
+    for (name, port) in &spec.ports {
+        let field = field(PORTS, name);
+        if !wanted.contains(&name.as_str()) {
+            let problem = format!("{} has no such port", spec.role);
+            faults.add(&field, problem, suggestion(name, wanted));
+        }
+        if *port == 0 {
+            faults.add(&field, "0 is no port", MADE);
+        } else if let Some(other) = taken.insert(port, name) {
+            faults.add(&field, format!("{port} is the port {other} as well"), MADE);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What a Hypervisor means.
+
+use core::net::IpAddr;
+
+use crate::{
+    Hypervisor,
+    fault::Fault,
+    hypervisor::{Endpoint, HypervisorRole, PortRange},
+    tree::item,
+};
+
+use super::{Faults, ValidatedHypervisor, ZONE_LABEL, check_name};
+
+/// The first port that an unprivileged process may listen on.
+const FIRST_PORT: u16 = 1024;
+/// The fewest ports of a machine: one cluster's components take up to eight.
+const FEWEST_PORTS: u32 = 8;
+/// The longest path of a Unix socket, in bytes, without its closing NUL (`sockaddr_un.sun_path`).
+const LONGEST_SOCKET: usize = 107;
+
+impl ValidatedHypervisor {
+    /// Reads what a Hypervisor means.
+    ///
+    /// # Errors
+    /// Every fault of it, by field.
+    pub fn parse(document: &Hypervisor) -> Result<Self, Vec<Fault>> {
+        let mut faults = Faults::default();
+        let metadata = &document.metadata;
+        let spec = &document.spec;
+        check_name(metadata.name.as_deref(), &mut faults);
+        if metadata.namespace.is_some() {
+            faults.add("metadata.namespace", "a Hypervisor is in no namespace", "take it away");
+        }
+        check_endpoint(&spec.endpoint, &mut faults);
+        check_ports(spec.port_range, &mut faults);
+        let private = addresses("spec.addresses.private", &spec.addresses.private, &mut faults);
+        let public = addresses("spec.addresses.public", &spec.addresses.public, &mut faults);
+        check_networks(document, &mut faults);
+        let zone = metadata.labels.as_ref().and_then(|labels| labels.get(ZONE_LABEL));
+        let built = metadata.name.clone().unwrap_or_default().parse().ok();
+        faults.or(built.map(|name| Self {
+            name,
+            role: spec.role,
+            endpoint: spec.endpoint.clone(),
+            private,
+            public,
+            ports: spec.port_range,
+            zone: zone.cloned().unwrap_or_default(),
+        }))
+    }
+}
+
+fn check_endpoint(endpoint: &Endpoint, faults: &mut Faults) {
+    const FIELD: &str = "spec.endpoint.unix.path";
+    let Endpoint::Unix { path } = endpoint;
+    if !path.starts_with('/') {
+        faults.add(
+            FIELD,
+            format!("{path:?} is no absolute path"),
+            "write the path of the socket from / on, without unix://",
+        );
+    } else if path.len() > LONGEST_SOCKET {
+        faults.add(
+            FIELD,
+            format!("the path has {} bytes", path.len()),
+            format!("Linux takes at most {LONGEST_SOCKET} for a socket; move it, or link to it"),
+        );
+    }
+}
+
+fn check_ports(range: PortRange, faults: &mut Faults) {
+    let PortRange { from, to } = range;
+    if from > to {
+        faults.add(
+            "spec.portRange",
+            format!("the range is reversed: {from} is after {to}"),
+            format!("write from: {to} and to: {from}"),
+        );
+        return;
+    }
+    if from < FIRST_PORT {
+        faults.add(
+            "spec.portRange.from",
+            format!("{from} is a port of the system"),
+            format!("begin at {FIRST_PORT} or above"),
+        );
+    }
+    let ports = u32::from(to - from) + 1;
+    if ports < FEWEST_PORTS {
+        faults.add("spec.portRange", format!("the range has {ports} ports"), format!("give at least {FEWEST_PORTS}"));
+    }
+}
+
+fn addresses(field: &str, texts: &[String], faults: &mut Faults) -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        let field = item(field, index);
+        let Some(address) = faults.take(address(&field, text)) else {
+            continue;
+        };
+        if found.contains(&address) {
+            faults.add(&field, format!("{address} is given twice"), "keep one of them");
+        }
+        found.push(address);
+    }
+    found
+}
+
+fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
+    let Ok(address) = text.parse::<IpAddr>() else {
+        return Err(Fault::of(
+            field,
+            format!("{text:?} is no IP address"),
+            "write an address such as 10.0.0.11 or fd00::11, without a port or a prefix length",
+        ));
+    };
+    match unusable(address) {
+        Some(what) => {
+            Err(Fault::of(field, format!("{address} is {what}"), "write an address that other machines reach"))
+        }
+        None => Ok(address),
+    }
+}
+
+fn unusable(address: IpAddr) -> Option<&'static str> {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+    };
+    match () {
+        () if address.is_unspecified() => Some("the unspecified address"),
+        () if address.is_loopback() => Some("a loopback address"),
+        () if address.is_multicast() => Some("a multicast address"),
+        () if link_local => Some("an address of one link or of no network"),
+        () => None,
+    }
+}
+
+fn check_networks(document: &Hypervisor, faults: &mut Faults) {
+    let addresses = &document.spec.addresses;
+    if addresses.private.is_empty() {
+        faults.add(
+            "spec.addresses.private",
+            "the machine has no address in the network of hypervisors",
+            "give at least one",
+        );
+    }
+    match document.spec.role {
+        HypervisorRole::Public if addresses.public.is_empty() => faults.add(
+            "spec.addresses.public",
+            "a public machine has no address that users of clusters reach",
+            "give at least one, or make it Private",
+        ),
+        HypervisorRole::Private if !addresses.public.is_empty() => faults.add(
+            "spec.addresses.public",
+            "a private machine has a public address",
+            "take it away, or make the machine Public",
+        ),
+        HypervisorRole::Public | HypervisorRole::Private => {}
+    }
+}
