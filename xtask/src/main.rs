@@ -1,2 +1,82 @@
-//! Entry point.
-fn main() {}
+//! Tasks of the project: `cargo xtask images`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::cache::Cache;
+use crate::images::Options;
+
+mod archive;
+mod cache;
+mod debian;
+mod go;
+mod images;
+#[cfg(test)]
+mod made;
+mod process;
+mod progress;
+#[expect(dead_code, unreachable_pub, reason = "a part of keelway-api, whose dependencies would keep tasks waiting")]
+#[path = "../../api/src/release.rs"]
+mod release;
+mod table;
+
+const USAGE: &str = "\
+usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plain]
+
+Makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
+
+  --missing      only what is not there yet, or was made from other versions
+  --only NAME,.. only these: etcd, kubectl, ..
+  --list         say what there is, and make nothing
+  --pull         images are pulled: make only the programs that are not in PATH
+  --plain        no changing line, also on a terminal
+";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
+    match arguments.next().as_deref() {
+        Some("images") => match options(arguments)? {
+            Some(options) => images::run(&options, &Cache::of_environment()?),
+            None => help(),
+        },
+        Some("help" | "--help" | "-h") => help(),
+        Some(task) => bail!("there is no task {task}\n\n{USAGE}"),
+        None => bail!("no task is named\n\n{USAGE}"),
+    }
+}
+
+fn help() -> Result<()> {
+    io::stdout().write_all(USAGE.as_bytes())?;
+    Ok(())
+}
+
+/// The options of `images`, or nothing where help is asked for.
+fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>> {
+    let mut options = Options::default();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--missing" => options.missing = true,
+            "--list" => options.list = true,
+            "--pull" => options.pull = true,
+            "--plain" => options.plain = true,
+            "--only" => match arguments.next() {
+                Some(names) => options.only.extend(names.split(',').map(str::to_owned)),
+                None => bail!("--only wants names\n\n{USAGE}"),
+            },
+            "--help" | "-h" => return Ok(None),
+            other => bail!("images has no option {other}\n\n{USAGE}"),
+        }
+    }
+    Ok(Some(options))
+}

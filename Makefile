@@ -1,0 +1,44 @@
+# Everything that a developer does; `make` alone says what there is.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
+
+.PHONY: setup
+setup: ## Packages of the system: says which are missing and, as root, installs them
+	@hack/setup.sh
+
+.PHONY: images
+images: setup ## Container images and programs that are missing, into the cache
+	@cargo xtask images --missing
+
+.PHONY: build
+build: setup ## The programs, and beside them the images
+	@hack/build.sh
+
+.PHONY: test
+test: setup ## Every check and every test
+	@hack/test.sh
+
+.PHONY: demo
+demo: build ## One cluster on two local hypervisors, left running
+	@hack/demo.sh
+
+.PHONY: demo-clean
+demo-clean: ## Takes the demo away
+	@hack/demo-clean.sh
+
+.PHONY: lint
+lint: setup ## Formatting, lints, rules of the house
+	@hack/lint.sh
+
+.PHONY: lint-deny
+lint-deny: ## Licences, bans and sources of dependencies, with cargo-deny
+	@cargo deny --version >/dev/null 2>&1 || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
+	@cargo deny --workspace check
+
+.PHONY: soak
+soak: build ## The long runs: tests that are marked as ignored
+	@cargo test --workspace -- --ignored

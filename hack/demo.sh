@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# One cluster on two local hypervisors, left running. Run again, it goes on from where it was.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source hack/environment.sh
+
+[[ $(id -u) == 0 ]] || { echo "demo: local hypervisors are network namespaces, which only root makes: sudo make demo" >&2; exit 1; }
+
+umask 077
+mkdir -p "$demo"
+cd "$demo"
+
+if [[ ! -s world.yaml ]]; then
+  step '$ keelway hypervisor local create --public 1 --private 1 > world.yaml'
+  keelway hypervisor local create --public 1 --private 1 > world.yaml.new
+  mv world.yaml.new world.yaml
+fi
+
+# Documents come out of a reconcile that failed too, and hold the keys that it made.
+reconcile() {
+  local status=0
+  keelway reconcile > c1.yaml.new || status=$?
+  [[ ! -s c1.yaml.new ]] || mv c1.yaml.new c1.yaml
+  return "$status"
+}
+
+if [[ -s c1.yaml ]]; then
+  step '$ keelway reconcile < c1.yaml > c1.yaml.new && mv c1.yaml.new c1.yaml'
+  reconcile < c1.yaml
+else
+  step '$ keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml'
+  keelway cluster inject --name c1 < world.yaml | reconcile
+fi
+
+step '$ keelway cluster kubeconfig --name c1 < c1.yaml > c1.kubeconfig'
+keelway cluster kubeconfig --name c1 < c1.yaml > c1.kubeconfig
+
+step '$ kubectl --kubeconfig c1.kubeconfig get --raw /readyz'
+kubectl --kubeconfig c1.kubeconfig get --raw /readyz
+echo
+
+step '$ keelway status < c1.yaml'
+keelway status < c1.yaml
+
+cat <<EOF
+
+The cluster is running. To go on playing:
+
+  export PATH=$target/debug:$cache/bin:\$PATH
+  export KUBECONFIG=$demo/c1.kubeconfig
+  kubectl get namespaces
+  kubectl create configmap hello --from-literal=from=keelway
+  keelway status -o wide < $demo/c1.yaml
+  keelway plan < $demo/c1.yaml
+  make demo-clean       # takes everything away
+EOF

@@ -1,0 +1,80 @@
+//! Programs from Debian's packages, with the shared libraries they need.
+
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process;
+
+/// The program and all that the loader maps for it, the loader included, under the paths by which they are looked up.
+pub(crate) fn closure(program: &str) -> Result<Vec<PathBuf>> {
+    ensure!(Path::new(program).is_file(), "{program} is not there: `make setup` installs it");
+    let listing = process::output(Command::new("ldd").arg(program))?;
+    let mut files = vec![PathBuf::from(program)];
+    files.extend(libraries(&listing));
+    Ok(files)
+}
+
+/// What tells one state of the files from another, without reading them.
+pub(crate) fn fingerprint(files: &[PathBuf]) -> Result<String> {
+    let mut lines = String::new();
+    for file in files {
+        let metadata = fs::metadata(file).with_context(|| format!("look at {}", file.display()))?;
+        let (path, size, date) = (file.display(), metadata.len(), metadata.mtime());
+        let _ = writeln!(lines, "{path} {size} {date}");
+    }
+    Ok(lines)
+}
+
+/// Fails where the installed package is not of the version whose name an image is to carry.
+pub(crate) fn check_version(package: &str, wanted: &str) -> Result<()> {
+    let installed = process::output(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]))?;
+    ensure!(
+        upstream(&installed) == wanted,
+        "package {package} is of version {installed}, and the table of releases says {wanted}"
+    );
+    Ok(())
+}
+
+/// Lines of `ldd` are `NAME => PATH (ADDRESS)` or, for the loader, `PATH (ADDRESS)`; the kernel's own has no path.
+fn libraries(listing: &str) -> impl Iterator<Item = PathBuf> {
+    listing.lines().filter_map(|line| {
+        let found = line.rsplit("=> ").next().unwrap_or(line).trim();
+        let path = found.split(" (").next().unwrap_or(found);
+        path.starts_with('/').then(|| PathBuf::from(path))
+    })
+}
+
+/// A package's version without Debian's epoch and revision.
+fn upstream(version: &str) -> &str {
+    let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+    version.rsplit_once('-').map_or(version, |(upstream, _)| upstream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{libraries, upstream};
+
+    #[test]
+    fn libraries_are_read_from_ldd() {
+        let listing = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                       \tlibssl.so.3 => /lib/x86_64-linux-gnu/libssl.so.3 (0x00007f01)\n\
+                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f02)\n";
+        let found: Vec<PathBuf> = libraries(listing).collect();
+        let wanted = ["/lib/x86_64-linux-gnu/libssl.so.3", "/lib64/ld-linux-x86-64.so.2"];
+        assert_eq!(found, wanted.map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_version_is_told_without_debians_part() {
+        assert_eq!(upstream("2.6.12-1+deb12u4"), "2.6.12");
+        assert_eq!(upstream("1:1.4.7-1+b2"), "1.4.7");
+        assert_eq!(upstream("3.0"), "3.0");
+    }
+}

@@ -1,0 +1,189 @@
+//! Programs from Go modules, without a clone: a module of our own requires theirs.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::process;
+use crate::progress::Step;
+use crate::table::GoBuild;
+
+/// The language version that the generated module declares: the newest that a program here asks for.
+const GO: &str = "1.26";
+/// The first minor that gets the Go it needs by itself, or says why it cannot.
+const SELECTS_TOOLCHAIN: u32 = 21;
+
+/// A module of which all dependencies are on the machine.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// What it builds.
+    pub(crate) build: GoBuild,
+    programs: BTreeSet<&'static str>,
+    directory: PathBuf,
+    packages: usize,
+}
+
+/// The programs of a Go build, each under its own name in a directory.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Which build it was.
+    pub(crate) build: GoBuild,
+    /// Where they are.
+    pub(crate) directory: PathBuf,
+}
+
+/// Fails with what to do where Go is missing or too old.
+pub(crate) fn check() -> Result<()> {
+    let mend = format!(
+        "install Go {GO} or newer (https://go.dev/dl) and have it in PATH; \
+         where images can be pulled, `--pull` builds none"
+    );
+    let Ok(version) = process::output(Command::new("go").args(["env", "GOVERSION"])) else {
+        bail!("programs have to be built, and `go` is not there: {mend}");
+    };
+    let minor = version.trim().strip_prefix("go1.").and_then(|rest| rest.split('.').next());
+    let minor = minor.and_then(|minor| minor.parse::<u32>().ok());
+    ensure!(
+        minor.is_none_or(|minor| minor >= SELECTS_TOOLCHAIN),
+        "programs have to be built, and {} is too old: {mend}",
+        version.trim()
+    );
+    Ok(())
+}
+
+/// Writes the module and downloads what its programs need.
+pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, directory: PathBuf) -> Result<Prepared> {
+    fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
+    let file = directory.join("go.mod");
+    fs::write(&file, go_mod(build)?).with_context(|| format!("write {}", file.display()))?;
+    let mut list = go(&directory);
+    list.args(["list", "-mod=mod", "-deps"]).args(packages(build, &programs));
+    let packages =
+        process::output(&mut list).with_context(|| format!("download the modules of {build}"))?.lines().count();
+    Ok(Prepared { build, programs, directory, packages })
+}
+
+impl Prepared {
+    /// Builds the programs.
+    pub(crate) fn build(&self, step: &mut Step) -> Result<Built> {
+        let out = self.directory.join("out");
+        fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
+        self.compile(&out, step).with_context(|| format!("build {}", self.build))?;
+        for program in &self.programs {
+            let built = out.join(self.build.built_name(program));
+            fs::rename(&built, out.join(program)).with_context(|| format!("find {}", built.display()))?;
+        }
+        Ok(Built { build: self.build, directory: out })
+    }
+
+    /// `go build -v` names each package that it compiles; those that Go has in its own cache it passes over.
+    fn compile(&self, out: &Path, step: &mut Step) -> Result<()> {
+        let mut child = go(&self.directory)
+            .args(["build", "-v", "-mod=mod", "-trimpath", "-ldflags"])
+            .arg(self.build.ldflags())
+            .arg("-o")
+            .arg(format!("{}/", out.display()))
+            .args(packages(self.build, &self.programs))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("run go")?;
+        let lines = lines(child.stderr.take().context("read what go writes")?);
+        let mut said: Vec<String> = Vec::new();
+        let detail = |compiled| move || format!("{compiled} of {} packages", self.packages);
+        while let Ok(line) = step.until(&lines, detail(said.len())) {
+            said.push(line);
+        }
+        finish(child, &said)
+    }
+}
+
+fn finish(mut child: Child, said: &[String]) -> Result<()> {
+    let status = child.wait().context("wait for go")?;
+    ensure!(status.success(), "go: {status}\n{}", process::tail(said.iter().map(String::as_str)));
+    Ok(())
+}
+
+/// A program's lines as they come; the channel ends with them.
+fn lines(stderr: ChildStderr) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+fn go(directory: &Path) -> Command {
+    let mut go = Command::new("go");
+    go.current_dir(directory).env("CGO_ENABLED", "0").env("GOWORK", "off");
+    go
+}
+
+fn packages(build: GoBuild, programs: &BTreeSet<&'static str>) -> Vec<String> {
+    programs.iter().map(|program| build.package(program)).collect()
+}
+
+fn go_mod(build: GoBuild) -> Result<String> {
+    let version = build.version();
+    let mut text = format!("module keelway.dev/images\n\ngo {GO}\n\n");
+    for module in build.modules() {
+        let _ = writeln!(text, "require {module} v{version}");
+    }
+    if let Some(staging) = build.staging_version() {
+        for module in build.modules() {
+            let published = published_go_mod(module, version)?;
+            for dependency in unversioned(&published) {
+                let _ = writeln!(text, "require {dependency} {staging}");
+                let _ = writeln!(text, "replace {dependency} => {dependency} {staging}");
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// The go.mod file of a published module.
+fn published_go_mod(module: &str, version: &str) -> Result<String> {
+    let mut download = Command::new("go");
+    download.args(["mod", "download", "-json", &format!("{module}@v{version}")]).env("GOWORK", "off");
+    let answer = process::output(&mut download).with_context(|| format!("download {module}"))?;
+    let answer: Value = serde_json::from_str(&answer).context("read what go downloaded")?;
+    let path = answer["GoMod"].as_str().context("find the go.mod file that go downloaded")?;
+    fs::read_to_string(path).with_context(|| format!("read {path}"))
+}
+
+/// The modules that are required as `v0.0.0`, a version that does not exist.
+fn unversioned(go_mod: &str) -> BTreeSet<&str> {
+    go_mod
+        .lines()
+        .filter_map(|line| {
+            let requirement = line.trim().trim_start_matches("require ");
+            requirement.strip_suffix(" v0.0.0")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::unversioned;
+
+    #[test]
+    fn modules_without_a_version_are_found() {
+        let go_mod = "require (\n\tk8s.io/api v0.0.0\n\tk8s.io/utils v0.0.0-20260101000000-abc\n)\n\
+                      require k8s.io/kubelet v0.0.0\n";
+        assert_eq!(unversioned(go_mod), BTreeSet::from(["k8s.io/api", "k8s.io/kubelet"]));
+    }
+}

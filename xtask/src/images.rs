@@ -1,0 +1,271 @@
+//! `cargo xtask images`: makes what the cache lacks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::archive::Archive;
+use crate::cache::{self, Cache};
+use crate::go::Built;
+use crate::progress::Progress;
+use crate::table::{GoBuild, Image, Origin, Product};
+use crate::{debian, go, process, table};
+
+/// Counts the ways in which recipes were turned into files: another number makes everything anew.
+const FORMAT: u32 = 1;
+
+/// What is asked for.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub(crate) struct Options {
+    /// Leave alone what is there and was made from the same inputs.
+    pub(crate) missing: bool,
+    /// The products' names; empty means all.
+    pub(crate) only: BTreeSet<String>,
+    /// Say what there is and make nothing.
+    pub(crate) list: bool,
+    /// Images are pulled and programs that are in PATH will do: make only the other programs.
+    pub(crate) pull: bool,
+    /// Progress in lines that stay.
+    pub(crate) plain: bool,
+}
+
+/// A product and all that decides its bytes.
+struct Wanted {
+    product: Product,
+    path: String,
+    recipe: String,
+}
+
+/// Runs the task.
+pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
+    let wanted = wanted(options)?;
+    if options.list {
+        return list(&wanted, cache);
+    }
+    let progress = Progress::new(options.plain);
+    let count = wanted.len();
+    let current = format!("all {count} are there, in {}", cache.root().display());
+    let stale = |wanted: Vec<Wanted>| -> Vec<Wanted> {
+        let needed = |one: &Wanted| !options.missing || !cache.has(&one.path, &one.recipe);
+        wanted.into_iter().filter(needed).collect()
+    };
+    let wanted = stale(wanted);
+    if wanted.is_empty() {
+        progress.say(&current);
+        return Ok(());
+    }
+    let lock = cache.lock(|| progress.say("waiting for another run"))?;
+    let wanted = stale(wanted);
+    let scratch = cache.scratch(&lock)?;
+    let made = Workshop { cache, scratch: &scratch, progress }.make(&wanted);
+    let cleared = cache::remove(&scratch);
+    made.and(cleared)?;
+    progress.say(&current);
+    Ok(())
+}
+
+fn wanted(options: &Options) -> Result<Vec<Wanted>> {
+    let products = table::products();
+    let names: BTreeSet<&str> = products.iter().map(Product::name).collect();
+    if let Some(unknown) = options.only.iter().find(|name| !names.contains(name.as_str())) {
+        let names: Vec<&str> = names.into_iter().collect();
+        bail!("there is no {unknown}; there are {}", names.join(", "));
+    }
+    products
+        .into_iter()
+        .filter(|product| options.only.is_empty() || options.only.contains(product.name()))
+        .filter(|product| !options.pull || must_be_made(product))
+        .map(|product| Ok(Wanted { path: product.path(), recipe: recipe(&product)?, product }))
+        .collect()
+}
+
+/// What is neither pulled nor in PATH.
+fn must_be_made(product: &Product) -> bool {
+    match product {
+        Product::Image(_) => false,
+        Product::Program(origin) => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            !std::env::split_paths(&path).any(|directory| directory.join(origin.name()).is_file())
+        }
+    }
+}
+
+fn list(wanted: &[Wanted], cache: &Cache) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    for one in wanted {
+        let state = if cache.has(&one.path, &one.recipe) { "there" } else { "missing" };
+        let what = match &one.product {
+            Product::Program(origin) => origin.name(),
+            Product::Image(image) => &image.reference,
+        };
+        writeln!(stdout, "{state:8} {what:50} {}", cache.file(&one.path).display())?;
+    }
+    Ok(())
+}
+
+/// The inputs of a product in text. An input that may change under the same name, such as a file of Debian's, is told by
+/// its size and date.
+fn recipe(product: &Product) -> Result<String> {
+    let mut recipe = format!("format {FORMAT}\n");
+    match product {
+        Product::Program(origin) => recipe += &ingredient(*origin)?,
+        Product::Image(image) => {
+            let Image { reference, entrypoint, command, .. } = image;
+            let _ = writeln!(recipe, "{reference} {entrypoint:?} {command:?}");
+            for file in &image.files {
+                let _ = write!(recipe, "{} {}", file.at, ingredient(file.origin)?);
+            }
+        }
+    }
+    Ok(recipe)
+}
+
+fn ingredient(origin: Origin) -> Result<String> {
+    Ok(match origin {
+        Origin::Go(build, program) => {
+            format!("{}@v{} {}\n", build.package(program), build.version(), build.ldflags())
+        }
+        Origin::C { source, version, .. } => format!("{version}\n{source}"),
+        Origin::Debian { path, .. } => debian::fingerprint(&debian::closure(path)?)?,
+    })
+}
+
+/// Where products are made.
+struct Workshop<'a> {
+    cache: &'a Cache,
+    scratch: &'a Path,
+    progress: Progress,
+}
+
+impl Workshop<'_> {
+    /// Makes the products. Modules of all Go builds are downloaded at once, while the first of them is compiled: one
+    /// waits for the network, the other for processors. Two compilations at once would gain nothing.
+    fn make(&self, wanted: &[Wanted]) -> Result<()> {
+        let builds = go_programs(wanted);
+        if !builds.is_empty() {
+            go::check()?;
+        }
+        let (sender, prepared) = mpsc::channel();
+        for (build, programs) in builds.clone() {
+            let directory = self.scratch.join(format!("go-{build}"));
+            let sender = sender.clone();
+            thread::spawn(move || sender.send(go::prepare(build, programs, directory)));
+        }
+        drop(sender);
+        self.make_those_of(None, wanted)?;
+        if builds.is_empty() {
+            return Ok(());
+        }
+        let mut download = self.progress.step("Go modules", Instant::now());
+        for _ in &builds {
+            let prepared = download.until(&prepared, || "downloading".to_owned());
+            let prepared = prepared.context("wait for the download of modules")??;
+            let mut step = self.progress.step(prepared.build.to_string(), Instant::now());
+            let built = prepared.build(&mut step)?;
+            step.done();
+            self.make_those_of(Some(&built), wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the products of one Go build, or those that need none.
+    fn make_those_of(&self, built: Option<&Built>, wanted: &[Wanted]) -> Result<()> {
+        let of = built.map(|built| built.build);
+        for one in wanted.iter().filter(|one| one.product.go_build() == of) {
+            self.make_one(one, built).with_context(|| format!("make {}", one.path))?;
+        }
+        Ok(())
+    }
+
+    fn make_one(&self, wanted: &Wanted, built: Option<&Built>) -> Result<()> {
+        let finished = match &wanted.product {
+            Product::Program(origin) => self.second_name(&self.program(*origin, built)?)?,
+            Product::Image(image) => self.image(image, built)?,
+        };
+        self.cache.publish(&finished, &wanted.path, &wanted.recipe)
+    }
+
+    /// A name to give away, for a program that may go into an image too.
+    fn second_name(&self, program: &Path) -> Result<PathBuf> {
+        let name = program.file_name().context("find the program's name")?;
+        let second = self.scratch.join(name);
+        fs::hard_link(program, &second).with_context(|| format!("link {}", program.display()))?;
+        Ok(second)
+    }
+
+    /// The path of a program that is made or installed.
+    fn program(&self, origin: Origin, built: Option<&Built>) -> Result<PathBuf> {
+        match origin {
+            Origin::Go(_, name) => Ok(built.context("find its Go build")?.directory.join(name)),
+            Origin::C { name, source, version } => self.compile(name, source, version),
+            Origin::Debian { package, path, version } => {
+                if let Some(version) = version {
+                    debian::check_version(package, version)?;
+                }
+                Ok(PathBuf::from(path))
+            }
+        }
+    }
+
+    fn compile(&self, name: &str, source: &str, version: &str) -> Result<PathBuf> {
+        let code = self.scratch.join(format!("{name}.c"));
+        let program = self.scratch.join(name);
+        fs::write(&code, source).with_context(|| format!("write {}", code.display()))?;
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror"]);
+        compiler.arg(format!("-DVERSION=\"{version}\"")).arg("-o").args([&program, &code]);
+        process::output(&mut compiler)?;
+        Ok(program)
+    }
+
+    fn image(&self, image: &Image, built: Option<&Built>) -> Result<PathBuf> {
+        let archive = Archive {
+            reference: &image.reference,
+            entrypoint: &image.entrypoint,
+            command: &image.command,
+            files: self.files(image, built)?,
+        };
+        let path = self.scratch.join(table::archive_name(&image.reference));
+        let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        archive.write(BufWriter::new(file))?;
+        Ok(path)
+    }
+
+    /// All files of an image, by their path in it.
+    fn files(&self, image: &Image, built: Option<&Built>) -> Result<BTreeMap<String, Vec<u8>>> {
+        let mut files = BTreeMap::new();
+        for file in &image.files {
+            files.insert(file.at.to_owned(), read(&self.program(file.origin, built)?)?);
+            if let Origin::Debian { path, .. } = file.origin {
+                for library in debian::closure(path)?.iter().skip(1) {
+                    files.insert(library.display().to_string(), read(library)?);
+                }
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// The programs to build, by their build.
+fn go_programs(wanted: &[Wanted]) -> BTreeMap<GoBuild, BTreeSet<&'static str>> {
+    let mut builds: BTreeMap<GoBuild, BTreeSet<&'static str>> = BTreeMap::new();
+    for origin in wanted.iter().flat_map(|one| one.product.origins()) {
+        if let Origin::Go(build, program) = origin {
+            builds.entry(build).or_default().insert(program);
+        }
+    }
+    builds
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("read {}", path.display()))
+}

@@ -1,0 +1,161 @@
+//! Tests of the products themselves, as they are in the cache.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::cache::Cache;
+use crate::images::{self, Options};
+use crate::table::{self, GoBuild, Image, Origin, Product};
+
+/// What to ask a program, and a piece of its answer.
+fn question(origin: Origin) -> (&'static [&'static str], String) {
+    match origin {
+        Origin::Go(GoBuild::Kubernetes, "kubectl") => {
+            (&["version", "--client"], format!("Client Version: v{}\n", version(origin)))
+        }
+        Origin::Go(GoBuild::Kubernetes, _) => (&["--version"], format!("Kubernetes v{}\n", version(origin))),
+        Origin::Go(GoBuild::Etcd, "etcd") => (&["--version"], format!("etcd Version: {}\n", version(origin))),
+        Origin::Go(GoBuild::Etcd, name) => (&["version"], format!("{name} version: {}\n", version(origin))),
+        Origin::Go(GoBuild::Containerd, "containerd-shim-runc-v2") => {
+            (&["-v"], format!("Version:  v{}\n", version(origin)))
+        }
+        Origin::Go(GoBuild::Containerd, _) => (&["--version"], format!(" v{}", version(origin))),
+        Origin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
+        Origin::Debian { .. } => (&["-v"], format!(" {}", version(origin))),
+    }
+}
+
+fn version(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Go(build, _) => build.version(),
+        Origin::C { version, .. } => version,
+        Origin::Debian { version, .. } => version.unwrap_or("v"),
+    }
+}
+
+fn ask(origin: Origin, mut command: Command) {
+    let (arguments, wanted) = question(origin);
+    let output = command.args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{origin:?}: {output:?}");
+    assert!(said.contains(&wanted), "{} said {said:?}, not {wanted:?}", origin.name());
+}
+
+/// The path of a product that has been made.
+fn made(cache: &Cache, product: &Product) -> PathBuf {
+    let path = cache.file(&product.path());
+    let there = fs::exists(&path).unwrap();
+    assert!(there, "{} is not there: `cargo xtask images --missing` makes it", path.display());
+    path
+}
+
+/// An image's files, in a directory of their own.
+fn unpacked(archive: &Path) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for entry in tar::Archive::new(File::open(archive).unwrap()).entries().unwrap() {
+        let entry = entry.unwrap();
+        if entry.path().unwrap() == Path::new("layer.tar") {
+            tar::Archive::new(entry).unpack(root.path()).unwrap();
+        }
+    }
+    root
+}
+
+/// Asks the programs of an image with nothing but the image around them.
+fn ask_image(image: &Image, archive: &Path) {
+    let root = unpacked(archive);
+    for file in &image.files {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--root"]).arg(root.path()).arg(file.at);
+        ask(file.origin, command);
+    }
+}
+
+#[test]
+fn each_program_says_its_version() {
+    let cache = Cache::of_environment().unwrap();
+    for product in table::products() {
+        let path = made(&cache, &product);
+        match product {
+            Product::Program(origin) => ask(origin, Command::new(path)),
+            Product::Image(image) => ask_image(&image, &path),
+        }
+    }
+}
+
+/// A process that is ended with its guard.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn pause_reaps_what_it_inherits_and_ends_on_sigterm() {
+    let cache = Cache::of_environment().unwrap();
+    let product = table::products().into_iter().find(|product| product.name() == "pause").unwrap();
+    let root = unpacked(&made(&cache, &product));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "true & echo forked; exec \"$0\""]).arg(root.path().join("pause"));
+    let mut pause = Running(shell.stdout(Stdio::piped()).spawn().unwrap());
+    let mut said = String::new();
+    BufReader::new(pause.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "forked\n");
+
+    let id = pause.0.id();
+    let started = Instant::now();
+    while !fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap().is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(10), "the child is still there");
+        thread::yield_now();
+    }
+    let sent = Command::new("kill").args(["-TERM", &id.to_string()]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(pause.0.wait().unwrap().code(), Some(0));
+}
+
+fn make(cache: &Cache, missing: bool) {
+    let only = ["pause", "haproxy"].map(str::to_owned).into();
+    let options = Options { only, missing, plain: true, ..Options::default() };
+    images::run(&options, cache).unwrap();
+}
+
+fn contents(cache: &Cache) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
+    let images = fs::read_dir(cache.file("images")).unwrap();
+    let paths = images.map(|entry| entry.unwrap().path());
+    paths
+        .map(|path| {
+            let number = fs::metadata(&path).unwrap().ino();
+            let content = fs::read(&path).unwrap();
+            (path, (number, content))
+        })
+        .collect()
+}
+
+#[test]
+fn two_runs_give_equal_bytes_and_a_warm_one_touches_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = Cache::at(directory.path()).unwrap();
+    make(&cache, true);
+    let first = contents(&cache);
+    assert_eq!(first.len(), 2);
+    make(&cache, true);
+    assert!(contents(&cache) == first, "a warm run wrote again");
+    make(&cache, false);
+    let again = contents(&cache);
+    for (path, (number, content)) in &first {
+        assert_ne!(*number, again[path].0, "{} was not made again", path.display());
+        assert!(*content == again[path].1, "{} has other bytes now", path.display());
+    }
+    assert!(!cache.file("tmp").exists());
+}

@@ -1,0 +1,27 @@
+//! Running other programs.
+
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// How much of a failed program's words an error repeats.
+const TAIL: usize = 30;
+
+/// Runs a program to its end and gives what it wrote to stdout.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let Output { status, stdout, stderr } =
+        command.stdin(Stdio::null()).output().with_context(|| format!("run {program}"))?;
+    if !status.success() {
+        let words = String::from_utf8_lossy(&stderr).into_owned();
+        bail!("{program}: {status}\n{}", tail(words.lines()));
+    }
+    String::from_utf8(stdout).with_context(|| format!("read what {program} wrote"))
+}
+
+/// The last lines, for an error.
+pub(crate) fn tail<'a>(lines: impl DoubleEndedIterator<Item = &'a str>) -> String {
+    let mut last: Vec<&str> = lines.rev().take(TAIL).collect();
+    last.reverse();
+    last.join("\n")
+}

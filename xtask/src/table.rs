@@ -1,0 +1,329 @@
+//! What the cache holds, and where each part of it comes from.
+//!
+//! A test machine has no container registry, so images are made from Go modules and Debian's packages under the names
+//! under which a user with a network pulls them.
+
+use std::fmt;
+
+use crate::release::{self, Release};
+
+/// The runtime of local hypervisors. Debian 12's own is too old for the kubelets of 1.36 and later.
+const CONTAINERD: &str = "2.4.2";
+
+/// One file of the cache.
+#[derive(Debug, Clone)]
+pub(crate) enum Product {
+    /// A program for the machine itself, in `bin/`.
+    Program(Origin),
+    /// A container image, in `images/`.
+    Image(Image),
+}
+
+/// A container image of one layer.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    /// The full public name with its tag, as a pod names it.
+    pub(crate) reference: String,
+    /// What is in it; shared libraries come along by themselves.
+    pub(crate) files: Vec<File>,
+    /// The configuration's `Entrypoint`.
+    pub(crate) entrypoint: Vec<&'static str>,
+    /// The configuration's `Cmd`.
+    pub(crate) command: Vec<&'static str>,
+}
+
+/// A program and its place in an image.
+#[derive(Debug, Clone)]
+pub(crate) struct File {
+    /// Absolute path in the image.
+    pub(crate) at: &'static str,
+    /// Where its bytes come from.
+    pub(crate) origin: Origin,
+}
+
+/// Where a program comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Built from Go modules: the build it belongs to, and its name.
+    Go(GoBuild, &'static str),
+    /// Compiled statically from one C file.
+    C { name: &'static str, source: &'static str, version: &'static str },
+    /// Installed by a package of Debian, taken with its shared libraries. `version` is checked where it matters.
+    Debian { package: &'static str, path: &'static str, version: Option<&'static str> },
+}
+
+/// Programs that are built together, from modules of one version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum GoBuild {
+    Kubernetes,
+    Etcd,
+    Containerd,
+}
+
+impl GoBuild {
+    /// Without a leading `v`.
+    pub(crate) fn version(self) -> &'static str {
+        match self {
+            Self::Kubernetes => release().kubernetes,
+            Self::Etcd => etcd_version(release()),
+            Self::Containerd => CONTAINERD,
+        }
+    }
+
+    /// The modules to require, all at [`Self::version`].
+    pub(crate) fn modules(self) -> &'static [&'static str] {
+        match self {
+            Self::Kubernetes => &["k8s.io/kubernetes"],
+            Self::Etcd => &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
+            Self::Containerd => &["github.com/containerd/containerd/v2"],
+        }
+    }
+
+    /// The version of the modules that [`Self::modules`] require as `v0.0.0` because they are published from the same
+    /// tree: Kubernetes 1.37.0 belongs to `k8s.io/api` 0.37.0.
+    pub(crate) fn staging_version(self) -> Option<String> {
+        match self {
+            Self::Kubernetes => self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}")),
+            Self::Etcd | Self::Containerd => None,
+        }
+    }
+
+    /// The package of a program.
+    pub(crate) fn package(self, program: &str) -> String {
+        match self {
+            Self::Kubernetes => format!("k8s.io/kubernetes/cmd/{program}"),
+            Self::Etcd if program == "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
+            Self::Etcd => format!("go.etcd.io/etcd/{program}/v3"),
+            Self::Containerd => format!("github.com/containerd/containerd/v2/cmd/{program}"),
+        }
+    }
+
+    /// The name that `go build` gives to a program: its package's last element without a major version.
+    pub(crate) fn built_name(self, program: &'static str) -> &'static str {
+        match (self, program) {
+            (Self::Etcd, "etcd") => "server",
+            _ => program,
+        }
+    }
+
+    /// Flags for the linker: no symbols, and the version where a program looks for it.
+    pub(crate) fn ldflags(self) -> String {
+        let version = self.version();
+        match self {
+            Self::Kubernetes => {
+                let minor = version.split('.').nth(1).unwrap_or_default();
+                let package = "k8s.io/component-base/version";
+                format!(
+                    "-s -w -X {package}.gitVersion=v{version} -X {package}.gitMajor=1 -X {package}.gitMinor={minor} \
+                     -X {package}.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=v{version}"
+                )
+            }
+            Self::Etcd => "-s -w".to_owned(),
+            Self::Containerd => {
+                let package = "github.com/containerd/containerd/v2";
+                format!("-s -w -X {package}/version.Version=v{version} -X {package}/version.Package={package}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for GoBuild {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Kubernetes => "kubernetes",
+            Self::Etcd => "etcd",
+            Self::Containerd => "containerd",
+        };
+        write!(formatter, "{name} {}", self.version())
+    }
+}
+
+impl Origin {
+    /// The program's name.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Go(_, name) | Self::C { name, .. } => name,
+            Self::Debian { path, .. } => path.rsplit('/').next().unwrap_or(path),
+        }
+    }
+
+    /// The Go build that it needs.
+    pub(crate) fn go_build(&self) -> Option<GoBuild> {
+        match self {
+            Self::Go(build, _) => Some(*build),
+            Self::C { .. } | Self::Debian { .. } => None,
+        }
+    }
+}
+
+impl Product {
+    /// What people call it: the program's name, or the image's last path element without its tag.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Program(origin) => origin.name(),
+            Self::Image(image) => image.name(),
+        }
+    }
+
+    /// Its path in the cache.
+    pub(crate) fn path(&self) -> String {
+        match self {
+            Self::Program(origin) => format!("bin/{}", origin.name()),
+            Self::Image(image) => format!("images/{}", archive_name(&image.reference)),
+        }
+    }
+
+    /// The programs that go into it.
+    pub(crate) fn origins(&self) -> Vec<Origin> {
+        match self {
+            Self::Program(origin) => vec![*origin],
+            Self::Image(image) => image.files.iter().map(|file| file.origin).collect(),
+        }
+    }
+
+    /// The Go build that it waits for; a product never needs two.
+    pub(crate) fn go_build(&self) -> Option<GoBuild> {
+        self.origins().iter().find_map(Origin::go_build)
+    }
+}
+
+impl Image {
+    fn name(&self) -> &str {
+        let last = self.reference.rsplit('/').next().unwrap_or(&self.reference);
+        last.split(':').next().unwrap_or(last)
+    }
+}
+
+/// The file that holds an image: its full name with `/` and `:` replaced by `_`, and `.tar`. Each name that Keelway uses
+/// gives another file, since `_` stands in none of them.
+pub(crate) fn archive_name(reference: &str) -> String {
+    format!("{}.tar", reference.replace(['/', ':'], "_"))
+}
+
+/// The release that is built here; the others are rows of the table until something runs them.
+fn release() -> &'static Release {
+    release::newest()
+}
+
+/// etcd's own version: its image's tag without the build of the image.
+fn etcd_version(release: &'static Release) -> &'static str {
+    release.etcd.split_once('-').map_or(release.etcd, |(version, _)| version)
+}
+
+/// All products. CoreDNS, the CNI plugins and the test container are rows to come, each with what uses it.
+pub(crate) fn products() -> Vec<Product> {
+    let programs = PROGRAMS.iter().copied().map(Product::Program);
+    programs.chain(images().into_iter().map(Product::Image)).collect()
+}
+
+const PROGRAMS: [Origin; 7] = [
+    Origin::Go(GoBuild::Kubernetes, "kubectl"),
+    Origin::Go(GoBuild::Kubernetes, "kubelet"),
+    Origin::Go(GoBuild::Etcd, "etcdctl"),
+    Origin::Go(GoBuild::Etcd, "etcdutl"),
+    Origin::Go(GoBuild::Containerd, "containerd"),
+    Origin::Go(GoBuild::Containerd, "containerd-shim-runc-v2"),
+    Origin::Go(GoBuild::Containerd, "ctr"),
+];
+
+fn images() -> Vec<Image> {
+    vec![
+        pause(),
+        haproxy(),
+        etcd(),
+        kubernetes("kube-apiserver", "/usr/local/bin/kube-apiserver"),
+        kubernetes("kube-controller-manager", "/usr/local/bin/kube-controller-manager"),
+        kubernetes("kube-scheduler", "/usr/local/bin/kube-scheduler"),
+        kube_proxy(),
+    ]
+}
+
+fn pause() -> Image {
+    let origin = Origin::C { name: "pause", source: include_str!("pause.c"), version: release().pause };
+    Image {
+        reference: release().pause_image(None),
+        files: vec![File { at: "/pause", origin }],
+        entrypoint: vec!["/pause"],
+        command: vec![],
+    }
+}
+
+fn haproxy() -> Image {
+    let origin = Origin::Debian { package: "haproxy", path: "/usr/sbin/haproxy", version: Some(release::HAPROXY) };
+    Image {
+        reference: release::haproxy_image(None),
+        files: vec![File { at: "/usr/local/sbin/haproxy", origin }],
+        entrypoint: vec![],
+        command: vec!["haproxy", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
+    }
+}
+
+fn etcd() -> Image {
+    let file = |name, at| File { at, origin: Origin::Go(GoBuild::Etcd, name) };
+    Image {
+        reference: release().etcd_image(None),
+        files: vec![
+            file("etcd", "/usr/local/bin/etcd"),
+            file("etcdctl", "/usr/local/bin/etcdctl"),
+            file("etcdutl", "/usr/local/bin/etcdutl"),
+        ],
+        entrypoint: vec![],
+        command: vec!["etcd"],
+    }
+}
+
+fn kubernetes(name: &'static str, at: &'static str) -> Image {
+    Image {
+        reference: release().kubernetes_image(name, None),
+        files: vec![File { at, origin: Origin::Go(GoBuild::Kubernetes, name) }],
+        entrypoint: vec![at],
+        command: vec![],
+    }
+}
+
+/// kube-proxy in its nftables mode runs `nft`, of any version since 1.0.1.
+fn kube_proxy() -> Image {
+    let nft = Origin::Debian { package: "nftables", path: "/usr/sbin/nft", version: None };
+    let mut image = kubernetes("kube-proxy", "/usr/local/bin/kube-proxy");
+    image.files.push(File { at: "/usr/sbin/nft", origin: nft });
+    image
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{GoBuild, archive_name, products};
+
+    #[test]
+    fn an_archive_is_named_after_its_image() {
+        assert_eq!(
+            archive_name("registry.k8s.io/kube-apiserver:v1.37.0"),
+            "registry.k8s.io_kube-apiserver_v1.37.0.tar"
+        );
+        assert_eq!(
+            archive_name("registry.k8s.io/coredns/coredns:v1.14.6"),
+            "registry.k8s.io_coredns_coredns_v1.14.6.tar"
+        );
+    }
+
+    #[test]
+    fn each_product_has_a_path_of_its_own() {
+        let products = products();
+        let paths: BTreeSet<String> = products.iter().map(super::Product::path).collect();
+        assert_eq!(paths.len(), products.len());
+    }
+
+    #[test]
+    fn a_product_waits_for_one_go_build_at_most() {
+        for product in products() {
+            let builds: BTreeSet<GoBuild> = product.origins().iter().filter_map(super::Origin::go_build).collect();
+            assert!(builds.len() <= 1, "{} needs {builds:?}", product.path());
+        }
+    }
+
+    #[test]
+    fn staging_modules_follow_the_release() {
+        assert_eq!(GoBuild::Kubernetes.staging_version().as_deref(), Some("v0.37.0"));
+    }
+}
