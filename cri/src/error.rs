@@ -1,0 +1,220 @@
+use std::{fmt, io, path::PathBuf, time::Duration};
+
+use tonic::{Code, Status};
+
+/// The call that failed, and what it was about: `StartContainer 3f2a..`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The method's name in CRI, or `ImportImage`.
+    pub method: &'static str,
+    /// The id or name that the call was about; empty for calls about the whole runtime.
+    pub object: String,
+}
+
+impl Operation {
+    pub(crate) fn new(method: &'static str, object: impl Into<String>) -> Self {
+        Self { method, object: object.into() }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.method)?;
+        if !self.object.is_empty() {
+            write!(f, " {}", self.object)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the runtime said when it refused, or the transport in its place.
+#[derive(Debug)]
+pub struct Answer(Box<Status>);
+
+impl Answer {
+    /// The code of the gRPC status.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.0.code()
+    }
+
+    /// The runtime's own words.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        self.0.message()
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.message().is_empty() { write!(f, "{:?}", self.code()) } else { f.write_str(self.message()) }
+    }
+}
+
+impl std::error::Error for Answer {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&*self.0)
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection, or the connection broke before the answer. A change may have been made all the same.
+    #[error("{operation}: the runtime cannot be reached")]
+    Unreachable {
+        /// What was asked.
+        operation: Operation,
+        /// The transport's words.
+        #[source]
+        answer: Answer,
+    },
+    /// No answer in time: the runtime hangs, or is very busy. A change may have been made all the same.
+    #[error("{operation}: no answer within {} s", deadline.as_secs_f32())]
+    TimedOut {
+        /// What was asked.
+        operation: Operation,
+        /// How long was waited.
+        deadline: Duration,
+    },
+    /// The sandbox, container or image is not there.
+    #[error("{operation}: not found")]
+    NotFound {
+        /// What was asked.
+        operation: Operation,
+        /// The runtime's words.
+        #[source]
+        answer: Answer,
+    },
+    /// A sandbox or container of the same name exists.
+    #[error("{operation}: the name is taken{}", held_by(holder.as_deref()))]
+    Conflict {
+        /// What was asked.
+        operation: Operation,
+        /// The id of the one that has the name, where the runtime says so.
+        holder: Option<String>,
+        /// The runtime's words.
+        #[source]
+        answer: Answer,
+    },
+    /// Any other refusal.
+    #[error("{operation}: refused")]
+    Refused {
+        /// What was asked.
+        operation: Operation,
+        /// The runtime's words.
+        #[source]
+        answer: Answer,
+    },
+    /// The answer lacks what the protocol promises.
+    #[error("{operation}: the answer makes no sense: {what}")]
+    Malformed {
+        /// What was asked.
+        operation: Operation,
+        /// What is wrong with the answer.
+        what: &'static str,
+    },
+    /// An image archive could not be read to its end.
+    #[error("{operation}: the archive cannot be read")]
+    ReadArchive {
+        /// What was asked.
+        operation: Operation,
+        /// The reader's error.
+        #[source]
+        source: io::Error,
+    },
+    /// A relative socket path: gRPC servers refuse the authority that would come of it.
+    #[error("the runtime's socket {path:?} is not an absolute path")]
+    RelativeSocket {
+        /// The path as given.
+        path: PathBuf,
+    },
+}
+
+fn held_by(holder: Option<&str>) -> String {
+    holder.map(|id| format!(" by {id}")).unwrap_or_default()
+}
+
+impl Error {
+    /// Whether the very same call may succeed later without anyone changing what is asked.
+    #[must_use]
+    pub fn retriable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::TimedOut { .. } => true,
+            Self::NotFound { .. }
+            | Self::Conflict { .. }
+            | Self::Refused { .. }
+            | Self::Malformed { .. }
+            | Self::ReadArchive { .. }
+            | Self::RelativeSocket { .. } => false,
+        }
+    }
+
+    pub(crate) fn from_status(operation: Operation, deadline: Duration, status: Status) -> Self {
+        let answer = Answer(Box::new(status));
+        if answer.came_from_transport() {
+            return Self::Unreachable { operation, answer };
+        }
+        let code = answer.code();
+        if code == Code::DeadlineExceeded {
+            Self::TimedOut { operation, deadline }
+        } else if code == Code::NotFound {
+            Self::NotFound { operation, answer }
+        } else if let holder @ Some(_) = answer.name_holder() {
+            Self::Conflict { operation, holder, answer }
+        } else if code == Code::AlreadyExists {
+            Self::Conflict { operation, holder: None, answer }
+        } else {
+            Self::Refused { operation, answer }
+        }
+    }
+}
+
+impl Answer {
+    /// A status that a server sent has no source; one that stands for a broken connection has.
+    fn came_from_transport(&self) -> bool {
+        self.code() == Code::Unavailable || std::error::Error::source(&*self.0).is_some()
+    }
+
+    /// containerd has no code for a name conflict, only these words: `name "a_b_0" is reserved for "ID"`.
+    fn name_holder(&self) -> Option<String> {
+        let (_, rest) = self.message().split_once(" is reserved for \"")?;
+        let (id, _) = rest.split_once('"')?;
+        Some(id.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: Code, message: &str) -> Error {
+        Error::from_status(Operation::new("RunPodSandbox", "p"), Duration::from_secs(1), Status::new(code, message))
+    }
+
+    #[test]
+    fn a_reserved_name_is_a_conflict_that_names_its_holder() {
+        let error = error(
+            Code::Unknown,
+            "failed to reserve sandbox name \"a_b_c_0\": name \"a_b_c_0\" is reserved for \"cafe\"",
+        );
+        assert!(matches!(&error, Error::Conflict { holder: Some(id), .. } if id == "cafe"), "{error:?}");
+        assert_eq!(error.to_string(), "RunPodSandbox p: the name is taken by cafe");
+    }
+
+    #[test]
+    fn only_silence_is_retriable() {
+        assert!(error(Code::Unavailable, "").retriable());
+        assert!(error(Code::DeadlineExceeded, "").retriable());
+        for code in [Code::NotFound, Code::AlreadyExists, Code::Unknown, Code::Internal, Code::FailedPrecondition] {
+            assert!(!error(code, "").retriable(), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn the_cause_is_the_source_and_not_in_the_words() {
+        let error = error(Code::Unknown, "no room");
+        assert_eq!(error.to_string(), "RunPodSandbox p: refused");
+        assert_eq!(std::error::Error::source(&error).map(ToString::to_string).as_deref(), Some("no room"));
+    }
+}

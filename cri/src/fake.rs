@@ -1,0 +1,142 @@
+//! A runtime in memory that passes the same contract as the real one.
+//!
+//! It has names, states, exits, labels, images and events as containerd has them, and no processes: what a container's program
+//! would do is decided by its arguments (see [`Fake::exit_container`] and the test program of the feature `testing`). Tests can make any
+//! of the calls that change something fail, hang, or be the moment at which their caller gets a signal.
+
+mod behaviour;
+mod change;
+mod faults;
+mod image_service;
+mod journal;
+mod runtime_service;
+mod serve;
+mod state;
+
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use k8s_cri::v1;
+use tokio::sync::{Notify, broadcast};
+
+pub use faults::{Fault, When};
+pub use journal::Call;
+pub use serve::serve;
+
+use crate::{CgroupDriver, Deadlines, Runtime};
+use faults::Faults;
+use journal::Journal;
+use state::State;
+
+/// How many events wait for a slow subscriber before its stream ends, as many as containerd holds before it blocks.
+const EVENTS: usize = 100;
+
+/// A fake runtime. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Fake {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    journal: Mutex<Journal>,
+    faults: Faults,
+    /// Told after each change of the state.
+    changed: Notify,
+    events: broadcast::Sender<v1::ContainerEventResponse>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fake {
+    /// A runtime with nothing on it.
+    #[must_use]
+    pub fn new() -> Self {
+        let shared = Shared {
+            state: Mutex::default(),
+            journal: Mutex::default(),
+            faults: Faults::default(),
+            changed: Notify::new(),
+            events: broadcast::Sender::new(EVENTS),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A client of it in this process. Needs a tokio runtime.
+    #[must_use]
+    pub fn runtime(&self, deadlines: Deadlines) -> Runtime {
+        serve::in_process(self.clone(), deadlines)
+    }
+
+    /// Puts an image on the machine.
+    pub fn add_image(&self, name: &str) {
+        self.state().add_image(name);
+    }
+
+    /// What the runtime says of who manages cgroups; `None` for a runtime that does not know the question.
+    pub fn set_cgroup_driver(&self, driver: Option<CgroupDriver>) {
+        self.state().cgroup_driver = driver;
+    }
+
+    /// Ends the running containers of this name, in all pods, with this exit code. Returns how many there were.
+    #[must_use = "where none runs, nothing was done"]
+    pub fn exit_container(&self, name: &str, code: i32) -> usize {
+        self.changing(|state| state.exit_by_name(name, code, now()))
+    }
+
+    /// Lets something go wrong at the `nth` call from now on that changes something; 1 is the next one.
+    pub fn inject(&self, nth: usize, fault: Fault) {
+        let made = lock(&self.shared.journal).changes();
+        self.shared.faults.add(made + nth, fault);
+    }
+
+    /// The calls that were made so far.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        lock(&self.shared.journal).calls().to_vec()
+    }
+
+    /// Appends from now on a line to a file for each call that changes something: method and name.
+    pub fn write_calls_to(&self, path: &Path) -> io::Result<()> {
+        lock(&self.shared.journal).write_to(path)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.shared.state)
+    }
+
+    /// Changes the state, and tells everybody who waits for that and who subscribed to events.
+    fn changing<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let outcome = change(&mut state);
+        if self.shared.events.receiver_count() > 0 {
+            for event in state.take_events() {
+                // Fails without a subscriber, and one may have left just now.
+                let _ = self.shared.events.send(event);
+            }
+        }
+        drop(state);
+        self.shared.changed.notify_waiters();
+        outcome
+    }
+}
+
+/// A test that panicked elsewhere leaves the state as whole as it was: each change is made under one lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nanoseconds since 1970, as CRI counts time.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,252 @@
+//! Import of image archives into containerd, over its own API: CRI can only pull.
+//!
+//! The archive goes to containerd's transfer service through a stream of its streaming service, in pieces for which the
+//! service grants room ("window").
+
+use std::{
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use containerd_client::{
+    services::v1::{
+        GetImageRequest, StreamInit, TransferOptions, TransferRequest, images_client::ImagesClient,
+        streaming_client::StreamingClient, transfer_client::TransferClient,
+    },
+    to_any,
+    types::{
+        Platform,
+        transfer::{Data, ImageImportStream, ImageReference, ImageStore, Progress, UnpackConfiguration, WindowUpdate},
+    },
+};
+use futures::{SinkExt, channel::mpsc};
+use prost::{Message, Name};
+use prost_types::Any;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Channel};
+
+use crate::{Error, Operation, Runtime};
+
+/// containerd's namespace that CRI looks at.
+const NAMESPACE: &str = "k8s.io";
+/// The largest piece of an archive that containerd's own client sends.
+const PIECE: usize = 32 << 10;
+/// How often CRI is asked whether it knows an image by now: it learns of them by an event that nobody else can wait for.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+/// Where an image goes whose archive has only a tag for it.
+const UNNAMED: &str = "unnamed.invalid/image";
+
+/// Imports an archive, waits until CRI knows its images, and returns their names in order.
+///
+/// `runtime` has to be containerd 2 or newer. The archive is a tar as `docker save` writes it, or one of an OCI layout, plain
+/// or compressed; names are taken from it in full (`registry.k8s.io/pause:3.10.2`). Images that exist by these names are
+/// replaced. All of it has to be done within `deadline`.
+pub async fn import<R: AsyncRead + Unpin>(
+    runtime: &Runtime,
+    archive: R,
+    deadline: Duration,
+) -> Result<Vec<String>, Error> {
+    let import = async {
+        let channel = runtime.channel();
+        let mut saved = transfer(&channel, archive).await?;
+        saved.sort_by(|a, b| a.name.cmp(&b.name));
+        for image in &saved {
+            known_to_cri(runtime, &channel, image).await?;
+        }
+        Ok(saved.into_iter().map(|image| image.name).collect())
+    };
+    match tokio::time::timeout(deadline, import).await {
+        Ok(Ok(names)) => Ok(names),
+        Ok(Err(Failure::Runtime(status))) => Err(Error::from_status(operation(), deadline, status)),
+        Ok(Err(Failure::Read(source))) => Err(Error::ReadArchive { operation: operation(), source }),
+        Ok(Err(Failure::Cri(error))) => Err(error),
+        Ok(Err(Failure::Nameless)) => {
+            Err(Error::Malformed { operation: operation(), what: "the archive names no image" })
+        }
+        Err(_) => Err(Error::TimedOut { operation: operation(), deadline }),
+    }
+}
+
+fn operation() -> Operation {
+    Operation::new("ImportImage", "")
+}
+
+enum Failure {
+    Runtime(Status),
+    Read(std::io::Error),
+    Cri(Error),
+    Nameless,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Runtime(status)
+    }
+}
+
+/// An image that containerd saved: its name, and the digest of its manifest.
+struct Saved {
+    name: String,
+    digest: String,
+}
+
+async fn transfer<R: AsyncRead + Unpin>(channel: &Channel, archive: R) -> Result<Vec<Saved>, Failure> {
+    let upload = Stream::open(channel, "archive").await?;
+    let progress = Stream::open(channel, "progress").await?;
+    let request = TransferRequest {
+        source: Some(to_any(&ImageImportStream { stream: upload.id.clone(), ..Default::default() })),
+        destination: Some(to_any(&destination())),
+        options: Some(TransferOptions { progress_stream: progress.id.clone() }),
+    };
+    let mut client = TransferClient::new(channel.clone());
+    let transferred = async {
+        let transfer = client.transfer(in_namespace(request));
+        tokio::pin!(transfer);
+        tokio::select! {
+            answer = &mut transfer => answer?,
+            fed = upload.feed(archive) => {
+                fed?;
+                transfer.await?
+            }
+        };
+        Ok::<_, Failure>(())
+    };
+    let ((), saved) = futures::try_join!(transferred, progress.saved_images())?;
+    if saved.is_empty() {
+        return Err(Failure::Nameless);
+    }
+    Ok(saved)
+}
+
+fn destination() -> ImageStore {
+    // containerd names images of an archive only where it is given a prefix for those with a bare tag.
+    let names = ImageReference { name: UNNAMED.into(), is_prefix: true, allow_overwrite: true, ..Default::default() };
+    ImageStore {
+        extra_references: vec![names],
+        unpacks: vec![UnpackConfiguration { platform: Some(platform()), snapshotter: String::new() }],
+        ..Default::default()
+    }
+}
+
+/// The platform to unpack for at once. On a machine of another kind containerd unpacks with the first container.
+fn platform() -> Platform {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    Platform { os: "linux".into(), architecture: architecture.into(), ..Default::default() }
+}
+
+/// Waits until CRI's own table has the image, and not an older one of that name.
+async fn known_to_cri(runtime: &Runtime, channel: &Channel, image: &Saved) -> Result<(), Failure> {
+    let mut images = ImagesClient::new(channel.clone());
+    let mut ask = tokio::time::interval(ASK_EVERY);
+    loop {
+        ask.tick().await;
+        let Some(known) = runtime.image_status(&image.name).await.map_err(Failure::Cri)? else {
+            continue;
+        };
+        // CRI keeps each of its images in containerd by id, too.
+        let request = in_namespace(GetImageRequest { name: known.id });
+        match images.get(request).await.map(|record| target_digest(record.into_inner())) {
+            Ok(digest) if digest == image.digest => return Ok(()),
+            Ok(_) => {}
+            Err(status) if status.code() == Code::NotFound => {}
+            Err(status) => return Err(status.into()),
+        }
+    }
+}
+
+fn target_digest(record: containerd_client::services::v1::GetImageResponse) -> String {
+    record.image.and_then(|image| image.target).map(|target| target.digest).unwrap_or_default()
+}
+
+/// One stream of containerd's streaming service.
+struct Stream {
+    id: String,
+    out: mpsc::Sender<Any>,
+    back: Streaming<Any>,
+}
+
+impl Stream {
+    async fn open(channel: &Channel, purpose: &str) -> Result<Self, Failure> {
+        let id = unique_id(purpose);
+        let (mut out, messages) = mpsc::channel(1);
+        // The receiver is right here, with room for one message.
+        let _ = out.try_send(to_any(&StreamInit { id: id.clone() }));
+        let mut client = StreamingClient::new(channel.clone());
+        let mut back = client.stream(in_namespace(messages)).await?.into_inner();
+        // An empty message says that the stream is registered under its id.
+        back.message().await?;
+        Ok(Self { id, out, back })
+    }
+
+    /// Sends all of the archive, and waits until the service has read it.
+    async fn feed<R: AsyncRead + Unpin>(mut self, mut archive: R) -> Result<(), Failure> {
+        let mut buffer = vec![0; PIECE];
+        let mut room = 0;
+        loop {
+            while room == 0 {
+                match self.back.message().await? {
+                    Some(message) => room += window(&message),
+                    // The service has all that it wants; the transfer's own answer says whether that was well.
+                    None => return Ok(()),
+                }
+            }
+            let length = archive.read(&mut buffer[..room.min(PIECE)]).await.map_err(Failure::Read)?;
+            if length == 0 {
+                break;
+            }
+            room -= length;
+            let piece = Data { data: buffer[..length].to_vec() };
+            if self.out.send(to_any(&piece)).await.is_err() {
+                break;
+            }
+        }
+        self.out.close_channel();
+        // Letting go of the other direction now would cancel the stream, with what of the archive is still on its way.
+        while self.back.message().await?.is_some() {}
+        Ok(())
+    }
+
+    /// Reads progress to its end, and picks the images that were saved.
+    async fn saved_images(mut self) -> Result<Vec<Saved>, Failure> {
+        let mut saved = Vec::new();
+        while let Some(message) = self.back.message().await? {
+            let Some(progress) = decoded::<Progress>(&message) else {
+                continue;
+            };
+            if progress.event == "saved" {
+                let digest = progress.desc.map(|target| target.digest).unwrap_or_default();
+                saved.push(Saved { name: progress.name, digest });
+            }
+        }
+        Ok(saved)
+    }
+}
+
+fn window(message: &Any) -> usize {
+    let update = decoded::<WindowUpdate>(message).map_or(0, |window| window.update);
+    usize::try_from(update).unwrap_or(0)
+}
+
+fn decoded<M: Message + Name + Default>(message: &Any) -> Option<M> {
+    let named = message.type_url.ends_with(M::full_name().as_str());
+    named.then(|| M::decode(message.value.as_slice()).ok()).flatten()
+}
+
+/// Unlike any other in the runtime's namespace: by machine time, process and count.
+fn unique_id(purpose: &str) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("keelway-{purpose}-{}-{}-{count}", now.as_nanos(), process::id())
+}
+
+fn in_namespace<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
+    request
+}

@@ -1,0 +1,164 @@
+//! The client: one channel, and every call on it with a deadline.
+
+mod containers;
+mod images;
+mod sandboxes;
+
+use std::{io, path::Path, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use k8s_cri::v1::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
+};
+use tonic::{
+    Code, Response, Status,
+    transport::{Channel, Endpoint},
+};
+
+use crate::{CgroupDriver, Deadlines, Error, Events, Operation, RuntimeStatus, Version, events, wire};
+
+/// The largest answer that is read: what the kubelet reads, and what containerd sends.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// A container runtime that speaks `runtime.v1`. Cheap to clone; clones share one connection, which is made with the first
+/// call and again after it broke.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    channel: Channel,
+    deadlines: Deadlines,
+}
+
+impl Runtime {
+    /// The runtime behind a Unix socket. Nothing is dialled yet, but a tokio runtime has to be there.
+    pub fn on_socket(path: impl AsRef<Path>, deadlines: Deadlines) -> Result<Self, Error> {
+        let path = path.as_ref().to_owned();
+        if !path.is_absolute() {
+            return Err(Error::RelativeSocket { path });
+        }
+        Ok(Self::dialled_by(move || UnixStream::connect(path.clone()), deadlines))
+    }
+
+    /// The runtime at the end of whatever `dial` connects to: for sockets in other namespaces.
+    pub fn dialled_by<F, D, S>(dial: F, deadlines: Deadlines) -> Self
+    where
+        F: Fn() -> D + Send + 'static,
+        D: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let dialling = dial();
+            async { dialling.await.map(TokioIo::new) }
+        });
+        // The name stands for nothing; gRPC servers want one that is not a path.
+        let endpoint = Endpoint::from_static("http://localhost");
+        Self::on_channel(endpoint.connect_with_connector_lazy(connector), deadlines)
+    }
+
+    /// The runtime at the end of a channel that somebody else made, such as one over mTLS.
+    #[must_use]
+    pub fn on_channel(channel: Channel, deadlines: Deadlines) -> Self {
+        Self { channel, deadlines }
+    }
+
+    /// The channel, for the calls of other APIs on the same connection.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Who answers.
+    pub async fn version(&self) -> Result<Version, Error> {
+        let request = v1::VersionRequest { version: "v1".into() };
+        let answer = self.look("Version", "", self.runtime_service().version(request)).await?;
+        Ok(Version {
+            runtime: answer.runtime_name,
+            runtime_version: answer.runtime_version,
+            api_version: answer.runtime_api_version,
+        })
+    }
+
+    /// How the runtime is, and who manages cgroups (cgroupfs where the runtime does not know the question).
+    pub async fn status(&self) -> Result<RuntimeStatus, Error> {
+        let request = v1::StatusRequest { verbose: false };
+        let answer = self.look("Status", "", self.runtime_service().status(request)).await?;
+        let conditions = answer.status.unwrap_or_default().conditions;
+        Ok(RuntimeStatus {
+            conditions: conditions.into_iter().map(wire::condition).collect(),
+            cgroup_driver: self.cgroup_driver().await?,
+        })
+    }
+
+    async fn cgroup_driver(&self) -> Result<CgroupDriver, Error> {
+        let request = v1::RuntimeConfigRequest {};
+        match self.look("RuntimeConfig", "", self.runtime_service().runtime_config(request)).await {
+            Ok(answer) => Ok(match answer.linux.unwrap_or_default().cgroup_driver() {
+                v1::CgroupDriver::Systemd => CgroupDriver::Systemd,
+                v1::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+            }),
+            Err(Error::Refused { answer, .. }) if answer.code() == Code::Unimplemented => Ok(CgroupDriver::Cgroupfs),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Subscribes to what happens to sandboxes and containers. See [`Events`] for what it promises.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        events::subscribe(self.runtime_service(), self.deadlines.look)
+    }
+
+    fn runtime_service(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
+    }
+
+    fn image_service(&self) -> ImageServiceClient<Channel> {
+        ImageServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
+    }
+
+    async fn look<T>(
+        &self,
+        method: &'static str,
+        object: &str,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
+        within(self.deadlines.look, Operation::new(method, object), answer).await
+    }
+
+    async fn change<T>(
+        &self,
+        method: &'static str,
+        object: &str,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
+        within(self.deadlines.change, Operation::new(method, object), answer).await
+    }
+}
+
+/// Awaits an answer. Dropping the call at the deadline also cancels it in the runtime, if that still listens.
+pub(crate) async fn within<T>(
+    deadline: Duration,
+    operation: Operation,
+    answer: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(Error::from_status(operation, deadline, status)),
+        Err(_) => Err(Error::TimedOut { operation, deadline }),
+    }
+}
+
+/// "Not there" where it is what was wanted: CRI asks runtimes to say so with success, and not all do.
+fn gone_is_fine<T: Default>(answer: Result<T, Error>) -> Result<T, Error> {
+    match answer {
+        Err(Error::NotFound { .. }) => Ok(T::default()),
+        other => other,
+    }
+}
+
+/// The process id in the verbose part of a status, which containerd and CRI-O both write there as JSON.
+fn pid_of(info: &std::collections::HashMap<String, String>) -> Option<u32> {
+    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
+    let pid = u32::try_from(info.get("pid")?.as_u64()?).ok()?;
+    (pid > 0).then_some(pid)
+}

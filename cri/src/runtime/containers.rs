@@ -1,0 +1,106 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_cri::v1;
+
+use super::{Runtime, gone_is_fine, pid_of, within};
+use crate::{Container, ContainerSpec, ContainerStatus, Error, ExecOutput, Operation, SandboxSpec, Usage};
+
+impl Runtime {
+    /// Makes a container in a sandbox, which was run from `sandbox`, and returns its id. [`Error::Conflict`] where one of the
+    /// same name and attempt exists there, [`Error::NotFound`] where the sandbox or the image is not on the machine.
+    pub async fn create_container(
+        &self,
+        sandbox_id: &str,
+        sandbox: &SandboxSpec,
+        spec: &ContainerSpec,
+    ) -> Result<String, Error> {
+        let request = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(spec.into()),
+            sandbox_config: Some(sandbox.into()),
+        };
+        let name = format!("{}/{}", sandbox.name, spec.name);
+        let answer =
+            self.change("CreateContainer", &name, Box::pin(self.runtime_service().create_container(request))).await?;
+        Ok(answer.container_id)
+    }
+
+    /// Starts a container. Only a new one can be started, and only once.
+    pub async fn start_container(&self, id: &str) -> Result<(), Error> {
+        let request = v1::StartContainerRequest { container_id: id.to_owned() };
+        self.change("StartContainer", id, self.runtime_service().start_container(request)).await.map(|_| ())
+    }
+
+    /// Stops a container: its stop signal, and after `grace` (whole seconds; none kills at once) SIGKILL. One that is stopped
+    /// or gone is fine.
+    pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Error> {
+        let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: seconds(grace) };
+        let deadline = self.deadlines.change.saturating_add(grace);
+        let operation = Operation::new("StopContainer", id);
+        let mut service = self.runtime_service();
+        let call = within(deadline, operation, service.stop_container(request));
+        gone_is_fine(call.await).map(|_| ())
+    }
+
+    /// Removes a container, and kills it before if it runs. One that is gone is fine.
+    pub async fn remove_container(&self, id: &str) -> Result<(), Error> {
+        let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
+        let answer = self.change("RemoveContainer", id, self.runtime_service().remove_container(request)).await;
+        gone_is_fine(answer).map(|_| ())
+    }
+
+    /// The containers that have all of these labels, by id.
+    pub async fn list_containers(&self, labels: &BTreeMap<String, String>) -> Result<Vec<Container>, Error> {
+        let filter = v1::ContainerFilter { label_selector: labels.clone().into_iter().collect(), ..Default::default() };
+        let request = v1::ListContainersRequest { filter: Some(filter) };
+        let answer = self.look("ListContainers", "", self.runtime_service().list_containers(request)).await?;
+        let mut containers: Vec<Container> = answer.containers.into_iter().map(Into::into).collect();
+        containers.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(containers)
+    }
+
+    /// One container. [`Error::NotFound`] where it is gone.
+    pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, Error> {
+        let answer = self.container_answer(id, false).await?;
+        answer
+            .status
+            .map(Into::into)
+            .ok_or_else(|| Error::Malformed { operation: Operation::new("ContainerStatus", id), what: "no status" })
+    }
+
+    /// The process id of a container's first process as the runtime sees it, if it runs.
+    pub async fn container_pid(&self, id: &str) -> Result<Option<u32>, Error> {
+        Ok(pid_of(&self.container_answer(id, true).await?.info))
+    }
+
+    /// What a container uses.
+    pub async fn container_usage(&self, id: &str) -> Result<Usage, Error> {
+        let request = v1::ContainerStatsRequest { container_id: id.to_owned() };
+        let answer = self.look("ContainerStats", id, self.runtime_service().container_stats(request)).await?;
+        Ok(answer.stats.map(Into::into).unwrap_or_default())
+    }
+
+    /// Runs a command in a running container, for at most `limit` (whole seconds, at least one).
+    pub async fn exec_sync(&self, id: &str, command: &[String], limit: Duration) -> Result<ExecOutput, Error> {
+        let request = v1::ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command.to_vec(),
+            // 0 would be no limit at all.
+            timeout: seconds(limit).max(1),
+        };
+        let deadline = self.deadlines.look.saturating_add(limit);
+        let mut service = self.runtime_service();
+        let call = within(deadline, Operation::new("ExecSync", id), service.exec_sync(request));
+        let answer = call.await?;
+        Ok(ExecOutput { stdout: answer.stdout, stderr: answer.stderr, exit_code: answer.exit_code })
+    }
+
+    async fn container_answer(&self, id: &str, verbose: bool) -> Result<v1::ContainerStatusResponse, Error> {
+        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose };
+        self.look("ContainerStatus", id, self.runtime_service().container_status(request)).await
+    }
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}

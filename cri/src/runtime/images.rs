@@ -1,0 +1,41 @@
+use k8s_cri::v1;
+use tokio::io::AsyncRead;
+
+use super::{Runtime, within};
+use crate::{Error, Image, Operation, images, wire};
+
+impl Runtime {
+    /// All images on the machine, by id.
+    pub async fn list_images(&self) -> Result<Vec<Image>, Error> {
+        let request = v1::ListImagesRequest { filter: None };
+        let answer = self.look("ListImages", "", self.image_service().list_images(request)).await?;
+        let mut images: Vec<Image> = answer.images.into_iter().map(Into::into).collect();
+        images.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(images)
+    }
+
+    /// One image by name, digest or id; `None` where the machine does not have it.
+    pub async fn image_status(&self, image: &str) -> Result<Option<Image>, Error> {
+        let request = v1::ImageStatusRequest { image: Some(wire::image_spec(image)), verbose: false };
+        let answer = self.look("ImageStatus", image, self.image_service().image_status(request)).await?;
+        Ok(answer.image.map(Into::into))
+    }
+
+    /// Pulls an image from its registry, without credentials, and returns its id or digest.
+    pub async fn pull_image(&self, image: &str) -> Result<String, Error> {
+        let request = v1::PullImageRequest { image: Some(wire::image_spec(image)), ..Default::default() };
+        let operation = Operation::new("PullImage", image);
+        let mut service = self.image_service();
+        let call = within(self.deadlines.image, operation, Box::pin(service.pull_image(request)));
+        Ok(call.await?.image_ref)
+    }
+
+    /// Imports an image archive (of `docker save`, or an OCI layout, as a tar that may be compressed) into containerd, and returns the
+    /// names of its images once CRI knows them. See [`images::import`].
+    pub async fn import_images<R>(&self, archive: R) -> Result<Vec<String>, Error>
+    where
+        R: AsyncRead + Unpin,
+    {
+        images::import(self, archive, self.deadlines.image).await
+    }
+}

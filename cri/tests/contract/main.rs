@@ -1,0 +1,89 @@
+//! One suite for every runtime: the fake in this process, the fake as a process, and the real containerd.
+
+#![expect(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test binary has no other users, and fails by panic"
+)]
+
+mod cases;
+mod real;
+mod subject;
+
+use std::{panic::AssertUnwindSafe, time::Instant};
+
+use futures::FutureExt;
+use keelway_cri::{
+    Deadlines,
+    fake::Fake,
+    testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, build_program, cache},
+};
+use subject::{Case, IMAGE, Served, Subject, TWIN};
+
+#[tokio::test]
+async fn fake_in_process() {
+    let fake = Fake::new();
+    fake.add_image(IMAGE);
+    let runtime = fake.runtime(Deadlines::default());
+    all(&Subject { runtime, logs: String::new(), cgroup_parent: String::new() }, cases::ALL).await;
+}
+
+#[tokio::test]
+async fn fake_as_a_process() {
+    let served = Served::start("contract", &["--image", IMAGE]).await;
+    let runtime = served.runtime();
+    all(&Subject { runtime, logs: String::new(), cgroup_parent: String::new() }, cases::ALL).await;
+}
+
+#[tokio::test]
+async fn containerd() {
+    let options = ContainerdOptions {
+        test: "contract".into(),
+        binaries: cache().unwrap().join("bin"),
+        sandbox_image: TWIN.into(),
+        prefix: Vec::new(),
+    };
+    let containerd = Containerd::start(&options).await.unwrap();
+    let directory = containerd.directory();
+    let program = build_program(directory).unwrap();
+    let runtime = containerd.runtime().unwrap();
+    for image in [IMAGE, TWIN] {
+        let archive = directory.join("image.tar");
+        ImageArchive::new(image).file(&program, PROGRAM).entrypoint([PROGRAM]).write(&archive).unwrap();
+        let file = tokio::fs::File::open(&archive).await.unwrap();
+        assert_eq!(runtime.import_images(file).await.unwrap(), [image]);
+    }
+    let subject = Subject {
+        runtime,
+        logs: directory.join("logs").display().to_string(),
+        cgroup_parent: containerd.cgroup_parent(),
+    };
+    let outcome = AssertUnwindSafe(async {
+        all(&subject, cases::ALL).await;
+        all(&(&subject, &containerd), &real::all()).await;
+    });
+    if let Err(panic) = outcome.catch_unwind().await {
+        println!("{}", containerd.log().unwrap());
+        std::panic::resume_unwind(panic);
+    }
+    let directory = directory.to_owned();
+    drop(containerd);
+    real::nothing_is_left(&directory);
+}
+
+/// Runs every case, also after one failed, and fails with the names of those that did.
+async fn all<S>(subject: &S, cases: &[Case<S>]) {
+    let mut failed = Vec::new();
+    for (name, case) in cases {
+        let begun = Instant::now();
+        let passed = AssertUnwindSafe(case(subject)).catch_unwind().await.is_ok();
+        println!("{name}: {} in {:?}", if passed { "passed" } else { "FAILED" }, begun.elapsed());
+        if !passed {
+            failed.push(*name);
+        }
+    }
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}

@@ -1,0 +1,180 @@
+//! A runtime to be tested, and what every case needs of it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use futures::future::LocalBoxFuture;
+use keelway_cri::{ContainerSpec, ContainerStatus, Deadlines, Error, Runtime, SandboxSpec, testing::PROGRAM};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// An image with the test program.
+pub const IMAGE: &str = "registry.k8s.io/keelway-test:v1.0.0";
+/// Another name for it, of the image that sandboxes run.
+pub const TWIN: &str = "registry.k8s.io/keelway-pause:v1.0.0";
+
+/// Far longer than anything here takes.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+pub type Case<S> = (&'static str, for<'a> fn(&'a S) -> LocalBoxFuture<'a, ()>);
+
+pub struct Subject {
+    pub runtime: Runtime,
+    /// Where logs go; empty for none.
+    pub logs: String,
+    pub cgroup_parent: String,
+}
+
+impl Subject {
+    /// A sandbox of a case's own.
+    pub fn sandbox(&self, case: &str) -> SandboxSpec {
+        let log_directory = self.log_directory(case);
+        if !log_directory.is_empty() {
+            fs::create_dir_all(&log_directory).unwrap();
+        }
+        SandboxSpec {
+            name: case.into(),
+            namespace: "contract".into(),
+            uid: format!("uid-of-{case}"),
+            log_directory,
+            cgroup_parent: self.cgroup_parent.clone(),
+            user: 65532,
+            group: 65532,
+            labels: labels(&[("case", case)]),
+            annotations: labels(&[("keelway.dev/note", "kept as it is")]),
+            ..SandboxSpec::default()
+        }
+    }
+
+    pub fn log_directory(&self, case: &str) -> String {
+        match self.logs.as_str() {
+            "" => String::new(),
+            logs => format!("{logs}/{case}"),
+        }
+    }
+
+    /// Runs a case's sandbox with one started container in it. Returns both ids.
+    pub async fn started(&self, case: &str, words: &[&str]) -> (String, String) {
+        let sandbox = self.sandbox(case);
+        let spec = container(case, words);
+        let pod = self.runtime.run_pod_sandbox(&sandbox).await.unwrap();
+        let id = self.runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
+        self.runtime.start_container(&id).await.unwrap();
+        if matches!(words, ["serve" | "stubborn"]) {
+            self.serves(&id).await;
+        }
+        (pod, id)
+    }
+
+    /// Waits until a container's program has said, in its log, that its signal handlers are in place.
+    pub async fn serves(&self, id: &str) {
+        let log = self.runtime.container_status(id).await.unwrap().log_path;
+        if !log.is_empty() {
+            eventually("the program to serve", async || {
+                fs::read_to_string(&log).ok().filter(|log| log.contains("serving"))
+            })
+            .await;
+        }
+    }
+
+    /// Waits until a container has ended, and returns its exit code.
+    pub async fn exited(&self, id: &str) -> ContainerStatus {
+        eventually("the container to end", async || {
+            let status = self.runtime.container_status(id).await.unwrap();
+            status.exit.is_some().then_some(status)
+        })
+        .await
+    }
+}
+
+/// A container that does what the words tell the test program.
+pub fn container(name: &str, words: &[&str]) -> ContainerSpec {
+    ContainerSpec {
+        name: name.into(),
+        image: IMAGE.into(),
+        command: vec![PROGRAM.into()],
+        args: words.iter().map(ToString::to_string).collect(),
+        user: 65532,
+        group: 65532,
+        log_path: format!("{name}.log"),
+        labels: labels(&[("container", name)]),
+        annotations: labels(&[("keelway.dev/note", "kept as it is")]),
+        ..ContainerSpec::default()
+    }
+}
+
+pub fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+}
+
+/// Asks until there is something, or the deadline.
+pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let mut again = tokio::time::interval(Duration::from_millis(20));
+    let found = async {
+        loop {
+            again.tick().await;
+            if let Some(found) = ask().await {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+pub fn not_found<T: std::fmt::Debug>(answer: &Result<T, Error>) {
+    assert!(matches!(answer, Err(Error::NotFound { .. })), "{answer:?}");
+}
+
+pub fn refused<T: std::fmt::Debug>(answer: &Result<T, Error>) {
+    assert!(matches!(answer, Err(Error::Refused { .. })), "{answer:?}");
+}
+
+/// A fake as a process. Dropping it ends the process.
+pub struct Served {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Served {
+    pub async fn start(test: &str, arguments: &[&str]) -> Self {
+        let prefix = format!("keelway-cri-{test}-{}-", std::process::id());
+        let directory = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_keelway-cri-fake"))
+            .arg("--socket")
+            .arg(directory.path().join("cri.sock"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let served = Self { child, directory };
+        let runtime = served.runtime();
+        eventually("the fake to answer", async || runtime.version().await.ok()).await;
+        served
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("cri.sock")
+    }
+
+    pub fn runtime(&self) -> Runtime {
+        Runtime::on_socket(self.socket(), Deadlines::default()).unwrap()
+    }
+
+    /// Asks it to end, and says whether it did so well.
+    pub fn end(&mut self) -> bool {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        // It may have ended by itself.
+        let _ = kill_process(pid, Signal::TERM);
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
