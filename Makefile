@@ -35,9 +35,9 @@ lint: setup ## Formatting, lints, rules of the house
 	@hack/lint.sh
 
 .PHONY: lint-deny
-lint-deny: ## Licences, bans and sources of dependencies, with cargo-deny
-	@cargo deny --version >/dev/null 2>&1 || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
-	@cargo deny --workspace check
+lint-deny: ## All that cargo-deny checks, advisories included; installs it where it is missing
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
+	@cargo deny --log-level error --workspace check
 
 .PHONY: soak
 soak: build ## The long runs: tests that are marked as ignored

@@ -59,7 +59,7 @@ missing=$(missing_packages)
 if [ -n "$missing" ]; then
   say "these packages are missing:$missing"
   command -v apt-get >/dev/null || die "install what has these programs in your distribution, and come back"
-  [ "$(id -u)" = 0 ] || die "run: sudo apt-get install$missing"
+  [ "$(id -u)" = 0 ] || die 'as root they are installed: sudo env "PATH=$PATH" make setup'
   install_packages "$missing"
   missing=$(missing_packages)
   [ -z "$missing" ] || die "still missing after the installation:$missing"

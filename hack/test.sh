@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/environment.sh
 
+hack/rules.sh
 cargo fmt --all --check
 start_images
 cargo clippy --workspace --all-targets -- -D warnings

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Rules of the house that a search of the tree can check.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# refuse WHAT PATTERN PATHSPEC..: no line of these files matches.
+refuse() {
+  local what=$1 pattern=$2
+  shift 2
+  local status=0
+  git grep --untracked --line-number --perl-regexp "$pattern" -- "$@" ':!hack/rules.sh' >&2 || status=$?
+  case $status in
+    0) printf 'rules: %s\n' "$what" >&2; exit 1 ;;
+    1) ;;
+    *) exit "$status" ;;
+  esac
+}
+
+refuse 'the host of a package registry does not belong in the tree' \
+  '(static|index)\.crates\.io|(proxy|sum)\.golang\.org|deb\.debian\.org' .
+refuse 'a path of one machine does not belong in the tree' '/root/|/home/[a-z]+/' .
+refuse 'processes are stopped by their id' '\b(pkill|killall)\b' .
+refuse '#[expect] says when it is no longer needed, #[allow] does not' '#!?\[allow\(' '*.rs'
+refuse 'one TLS stack, one YAML library' \
+  '^name = "(openssl|openssl-sys|native-tls|aws-lc-rs|aws-lc-sys|serde_yaml)"' Cargo.lock
+refuse 'dependencies come from crates.io' '^source = (?!"registry\+https://github\.com/rust-lang/crates\.io-index")' Cargo.lock
