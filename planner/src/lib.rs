@@ -1,1 +1,34 @@
 //! The decision: documents and observation in, plan out.
+//!
+//! No IO, and `no_std`: no file, clock, environment, thread or unordered map can be named here.
+//! The pass calls, in this order: [`identify`], [`probes`], [`plan`], and, once keys are minted, [`machine_configs`].
+#![no_std]
+
+extern crate alloc;
+
+mod access;
+mod birth;
+mod certificates;
+mod config;
+mod deletion;
+mod identify;
+mod mint;
+mod observation;
+mod placement;
+mod plan;
+mod pod;
+mod ports;
+mod probe;
+mod status;
+mod world;
+
+pub use access::{
+    ADMIN_GROUP, Access, BINDINGS_DIGEST, access, administrator, driver_identity, first_administrator, first_bindings,
+};
+pub use certificates::{DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY};
+pub use config::machine_configs;
+pub use identify::identify;
+pub use mint::{MintRequest, Subject};
+pub use observation::{CertificateSeen, Health, Observation};
+pub use plan::{Decision, Plan, Waiting, plan};
+pub use probe::{Identity, Probe, probes};

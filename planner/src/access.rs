@@ -1,0 +1,144 @@
+//! Access to the managed cluster: the pass's own identity and the first bindings.
+
+use alloc::{
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+use core::net::SocketAddr;
+
+use keelway_api::{
+    Documents,
+    documents::SecretName,
+    machine::{Seen, sha256_hex},
+    name::{ClusterId, HypervisorName},
+    role::{Role, SECURE},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Identity, Observation, Subject,
+    certificates::{API_SERVER_NAME, DRIVER_SECRET, KUBERNETES, client},
+    plan::Plan,
+    world::World,
+};
+
+/// The user of the pass inside a managed cluster.
+pub(crate) const DRIVER: &str = "keelway:driver";
+/// The user as which API servers ask kubelets.
+pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// The group of administrators' kubeconfigs. Bound by RBAC, so that it can be taken away, unlike `system:masters`.
+pub const ADMIN_GROUP: &str = "keelway:cluster-admins";
+/// The annotation of our bindings that tells which ones stand.
+pub const BINDINGS_DIGEST: &str = "keelway.dev/digest";
+
+/// Where and as whom the pass talks to a managed cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// The machine from which to dial.
+    pub machine: HypervisorName,
+    /// The API server's address.
+    pub address: SocketAddr,
+    /// The name that its certificate must hold.
+    pub server_name: &'static str,
+    /// The Secret of the authority: `bundle.crt` verifies the server, `active.key` can sign a client.
+    pub authority: SecretName,
+}
+
+/// Every API server of a cluster, by name.
+#[must_use]
+pub fn access(documents: &Documents, id: &ClusterId) -> Vec<Access> {
+    let servers = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::KubeApiserver);
+    servers
+        .filter_map(|(_, component)| {
+            let machine = documents.hypervisors.get(&component.spec.hypervisor)?;
+            let address = machine.spec.addresses.private.first()?.parse().ok()?;
+            Some(Access {
+                machine: component.spec.hypervisor.clone(),
+                address: SocketAddr::new(address, component.spec.port(SECURE)),
+                server_name: API_SERVER_NAME,
+                authority: SecretName::of(id, KUBERNETES),
+            })
+        })
+        .collect()
+}
+
+/// The pass's own identity in a cluster.
+#[must_use]
+pub fn driver_identity(id: &ClusterId) -> Identity {
+    Identity { secret: SecretName::of(id, DRIVER_SECRET), name: "client" }
+}
+
+/// The first bindings of a cluster, for server-side apply, and their digest.
+#[must_use]
+pub fn first_bindings() -> (Vec<Value>, String) {
+    let mut objects = vec![
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": { "name": DRIVER },
+            "rules": [{
+                "apiGroups": ["rbac.authorization.k8s.io"],
+                "resources": ["clusterrolebindings"],
+                "resourceNames": [DRIVER],
+                "verbs": ["get"],
+            }],
+        }),
+        binding(ADMIN_GROUP, "cluster-admin", "Group", ADMIN_GROUP),
+        binding("keelway:kubelet-client", "system:kubelet-api-admin", "User", KUBELET_CLIENT),
+        // Last, because it tells that all are there.
+        binding(DRIVER, DRIVER, "User", DRIVER),
+    ];
+    let digest = sha256_hex(Value::from(objects.clone()).to_string().as_bytes());
+    for object in &mut objects {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.insert("annotations".to_string(), json!({ BINDINGS_DIGEST: digest }));
+            metadata.insert("labels".to_string(), json!({ "app.kubernetes.io/managed-by": "keelway" }));
+        }
+    }
+    (objects, digest)
+}
+
+fn binding(name: &str, role: &str, kind: &str, subject: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": subject }],
+    })
+}
+
+/// Asks for the first bindings where an API server is ready and says that they are not there, or not these.
+pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) {
+    let (_, wanted) = first_bindings();
+    for (name, (id, _)) in &world.clusters {
+        if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
+            continue;
+        }
+        let servers = plan.documents.components_of(id).filter(|(_, server)| server.spec.role == Role::KubeApiserver);
+        let ready = servers.into_iter().any(|(pod, _)| seen.healthy(pod));
+        match seen.bindings.get(id) {
+            _ if !ready => {}
+            Some(Seen::Known(digest)) if *digest == wanted => {}
+            Some(Seen::Known(_)) => plan.bindings.push(id.clone()),
+            Some(Seen::Unreachable { why }) => {
+                let why = why.clone();
+                plan.wait(name, why);
+            }
+            None => plan.wait(name, "its API to be asked for its bindings".to_string()),
+        }
+    }
+}
+
+/// The subject of an administrator's certificate of this name.
+#[must_use]
+pub fn administrator(name: &str) -> Subject {
+    client(name, &[ADMIN_GROUP])
+}
+
+/// The subject that applies the first bindings, before any other has a right to.
+#[must_use]
+pub fn first_administrator() -> Subject {
+    client("keelway:first-bindings", &["system:masters"])
+}

@@ -1,0 +1,55 @@
+//! Deleted clusters: their machines are cleaned first, their documents go last.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Documents,
+    machine::MachineState,
+    name::{ClusterId, ClusterRef},
+};
+
+use crate::{Decision, Observation, plan::Plan, world::World};
+
+/// Drops the documents of each deleted cluster of which nothing is left on its machines.
+///
+/// The pods of a deleted cluster are in no machine config, so the machines take them away by themselves.
+pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation) {
+    let deleted: Vec<(ClusterRef, ClusterId)> = world
+        .clusters
+        .iter()
+        .filter(|(name, _)| plan.documents.clusters.get(name).is_some_and(keelway_api::Cluster::deleted))
+        .map(|(name, (id, _))| (name.clone(), id.clone()))
+        .collect();
+    for (name, id) in deleted {
+        let left = what_is_left(&plan.documents, seen, &id);
+        if left.is_empty() {
+            plan.documents.remove_cluster(&name, &id);
+            plan.decisions.push(Decision::Forget { cluster: name.to_string() });
+        } else {
+            plan.wait(&name, format!("its components to leave {}", left.join(", ")));
+        }
+    }
+}
+
+/// Machines that hold something of the cluster, or might: those that cannot be seen count.
+fn what_is_left(documents: &Documents, seen: &Observation, id: &ClusterId) -> Vec<String> {
+    let mut left: Vec<String> = documents
+        .components_of(id)
+        .map(|(_, component)| &component.spec.hypervisor)
+        .filter(|name| seen.machine(name).is_none_or(|state| holds(state, id)))
+        .map(ToString::to_string)
+        .collect();
+    left.sort();
+    left.dedup();
+    left
+}
+
+fn holds(state: &MachineState, id: &ClusterId) -> bool {
+    let directory = format!("{id}");
+    state.sandboxes.iter().any(|sandbox| sandbox.pod.cluster == *id)
+        || state.files.keys().any(|path| path.split('/').next() == Some(directory.as_str()))
+}

@@ -1,0 +1,37 @@
+//! Ids: minted once, saved before the first effect.
+
+use alloc::string::String;
+
+use keelway_api::{Documents, cluster::FINALIZER, name::NameError};
+
+/// Gives an id to each Cluster that has none, and one installation to all Hypervisors.
+///
+/// `random` returns 16 random hexadecimal digits at each call. Returns whether anything was given.
+///
+/// # Errors
+/// What `random` returned is no id.
+pub fn identify(documents: &mut Documents, mut random: impl FnMut() -> String) -> Result<bool, NameError> {
+    let mut changed = false;
+    for cluster in documents.clusters.values_mut().filter(|cluster| cluster.id().is_none()) {
+        cluster.status.get_or_insert_default().id = Some(random().parse()?);
+        let finalizers = cluster.metadata.finalizers.get_or_insert_default();
+        if !finalizers.iter().any(|name| name == FINALIZER) {
+            finalizers.push(FINALIZER.into());
+        }
+        changed = true;
+    }
+    let known = documents.hypervisors.values().find_map(|machine| machine.status.as_ref()?.installation.clone());
+    let installation = match known {
+        Some(installation) => installation,
+        None if documents.hypervisors.is_empty() => return Ok(changed),
+        None => random().parse()?,
+    };
+    for machine in documents.hypervisors.values_mut() {
+        let status = machine.status.get_or_insert_default();
+        if status.installation.is_none() {
+            status.installation = Some(installation.clone());
+            changed = true;
+        }
+    }
+    Ok(changed)
+}

@@ -1,0 +1,72 @@
+//! Keys that are wanted. Minting itself happens between planning and executing.
+
+use alloc::{string::String, vec::Vec};
+use core::{fmt, net::IpAddr};
+
+use keelway_api::{documents::SecretName, duration::Span};
+
+/// One key or certificate to be minted into a Secret. Authorities come before what they sign.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MintRequest {
+    /// A certificate authority, into a Secret of its own.
+    Authority {
+        /// Where it goes.
+        secret: SecretName,
+        /// The common name of its certificate.
+        common_name: String,
+        /// How long it lives.
+        ttl: Span,
+    },
+    /// The key pair that signs service-account tokens.
+    ServiceAccountKey {
+        /// Where it goes.
+        secret: SecretName,
+    },
+    /// The key that encrypts Secrets at rest in etcd.
+    EncryptionKey {
+        /// Where it goes.
+        secret: SecretName,
+    },
+    /// A certificate with its key, as `NAME.crt` and `NAME.key`.
+    Certificate {
+        /// Where it goes.
+        secret: SecretName,
+        /// The name within the Secret.
+        name: String,
+        /// The authority that signs it.
+        authority: SecretName,
+        /// Whom it stands for.
+        subject: Subject,
+        /// How long it lives.
+        ttl: Span,
+    },
+}
+
+/// Whom a certificate stands for, and for what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The common name; Kubernetes reads it as the user.
+    pub common_name: String,
+    /// The organizations; Kubernetes reads them as groups.
+    pub organizations: Vec<String>,
+    /// DNS names of a server.
+    pub dns_names: Vec<String>,
+    /// Addresses of a server.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it identifies a server.
+    pub server: bool,
+    /// Whether it identifies a client.
+    pub client: bool,
+}
+
+impl fmt::Display for MintRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Authority { secret, .. } => write!(f, "mint authority {}", secret.name),
+            Self::ServiceAccountKey { secret } | Self::EncryptionKey { secret } => {
+                write!(f, "mint key {}", secret.name)
+            }
+            Self::Certificate { secret, name, .. } => write!(f, "mint certificate {}/{name}", secret.name),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What was seen, at one moment, before deciding.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use core::net::IpAddr;
+
+use keelway_api::{
+    documents::SecretName,
+    jiff::Timestamp,
+    machine::{MachineState, Seen},
+    name::{ClusterId, HypervisorName, PodName},
+};
+
+/// Everything that the decision rests on beside the documents.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observation {
+    /// Each machine of the documents.
+    pub machines: BTreeMap<HypervisorName, Seen<MachineState>>,
+    /// The answer of each component's health check.
+    pub health: BTreeMap<PodName, Health>,
+    /// The digest of the bindings that stand in each managed cluster, as its API tells it; empty where there are none.
+    pub bindings: BTreeMap<ClusterId, Seen<String>>,
+    /// What the certificates in our Secrets say, by Secret and name.
+    pub certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+}
+
+/// The answer of a health check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It answers, and says that it is well.
+    Healthy,
+    /// It does not, and why, in words for people.
+    Unhealthy(String),
+}
+
+/// What a certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateSeen {
+    /// The subject's common name.
+    pub common_name: String,
+    /// The subject's organizations.
+    pub organizations: Vec<String>,
+    /// DNS names that it stands for.
+    pub dns_names: Vec<String>,
+    /// Addresses that it stands for.
+    pub addresses: Vec<IpAddr>,
+    /// When two thirds of its life are over.
+    pub renew_at: Timestamp,
+}
+
+impl Observation {
+    /// The state of a machine, where it could be seen.
+    pub(crate) fn machine(&self, name: &HypervisorName) -> Option<&MachineState> {
+        self.machines.get(name)?.known()
+    }
+
+    /// Whether a component answers its health check.
+    pub(crate) fn healthy(&self, component: &PodName) -> bool {
+        matches!(self.health.get(component), Some(Health::Healthy))
+    }
+}

@@ -1,0 +1,133 @@
+//! The plan: what to write down, mint and do next, and why.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+
+use keelway_api::{
+    Documents, Time,
+    fault::Faults,
+    jiff::Timestamp,
+    machine::Seen,
+    name::{ClusterId, HypervisorName},
+};
+
+use crate::{MintRequest, Observation, access, birth, certificates, deletion, placement, status, world::World};
+
+/// What one pass decided.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use]
+pub struct Plan {
+    /// The next documents, before minting.
+    pub documents: Documents,
+    /// Keys and certificates that they want.
+    pub mint: Vec<MintRequest>,
+    /// Clusters whose first bindings are to be applied.
+    pub bindings: Vec<ClusterId>,
+    /// What was decided, in order.
+    pub decisions: Vec<Decision>,
+    /// What is waited for. A world that waits is not settled.
+    pub waiting: Vec<Waiting>,
+}
+
+/// One decision that changes the documents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// A component was given a machine.
+    Place {
+        /// As people see it: `c1/etcd-0`.
+        component: String,
+        /// The machine.
+        hypervisor: HypervisorName,
+        /// Why that one.
+        reason: String,
+    },
+    /// A component is no longer wanted.
+    Retire {
+        /// As people see it.
+        component: String,
+        /// Why.
+        reason: String,
+    },
+    /// The first members of a store were written down, once in a cluster's life.
+    Bear {
+        /// The cluster.
+        cluster: String,
+        /// The members.
+        members: usize,
+    },
+    /// Nothing of a deleted cluster is left on any machine: its documents go.
+    Forget {
+        /// The cluster.
+        cluster: String,
+    },
+}
+
+/// Something that is not as it should be yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// What waits: `c1/kube-apiserver-0`, `hv-1`.
+    pub what: String,
+    /// For what, in words for people.
+    pub on: String,
+}
+
+/// Decides what comes next.
+///
+/// Deterministic: equal arguments give equal plans. A settled world gives a plan that changes nothing.
+///
+/// # Errors
+/// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+pub fn plan(documents: &Documents, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
+    let world = World::of(documents)?;
+    let mut plan = Plan {
+        documents: documents.clone(),
+        mint: Vec::new(),
+        bindings: Vec::new(),
+        decisions: Vec::new(),
+        waiting: Vec::new(),
+    };
+    wait_for_machines(&mut plan, seen);
+    deletion::plan_deletions(&mut plan, &world, seen);
+    placement::plan_components(&mut plan, &world, seen);
+    birth::plan_births(&mut plan, &world, &Time(now));
+    certificates::plan_certificates(&mut plan, &world, seen, now);
+    access::plan_bindings(&mut plan, &world, seen);
+    status::plan_status(&mut plan, &world, seen, &Time(now));
+    Ok(plan)
+}
+
+/// Every machine that cannot be seen is waited for: nothing is planned on it.
+fn wait_for_machines(plan: &mut Plan, seen: &Observation) {
+    for (name, state) in &seen.machines {
+        if let Seen::Unreachable { why } = state {
+            plan.wait(name, format!("the machine to answer: {why}"));
+        }
+    }
+}
+
+impl Plan {
+    pub(crate) fn wait(&mut self, what: &impl ToString, on: impl Into<String>) {
+        self.waiting.push(Waiting { what: what.to_string(), on: on.into() });
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Place { component, hypervisor, reason } => write!(f, "place {component} on {hypervisor}: {reason}"),
+            Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
+            Self::Bear { cluster, members } => write!(f, "write down the first {members} etcd member(s) of {cluster}"),
+            Self::Forget { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
+        }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} waits for {}", self.what, self.on)
+    }
+}

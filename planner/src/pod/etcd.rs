@@ -1,0 +1,71 @@
+//! etcd.
+
+use alloc::{format, string::ToString, vec, vec::Vec};
+
+use keelway_api::{
+    machine::OnChange,
+    role::{CLIENT, PEER},
+};
+
+use super::{MissingKey, Parts, Site, at, flag};
+use crate::certificates;
+
+/// How large the store may grow, in bytes: four times etcd's default, half of what its documentation calls the most.
+const QUOTA_BYTES: u64 = 4 << 30;
+/// etcd's own compaction is a net under kube-apiserver's, which compacts every five minutes.
+const COMPACTION: &str = "30m";
+/// At a start, the store is defragmented where that frees at least this many megabytes.
+const DEFRAGMENT_MEGABYTES: u32 = 200;
+
+impl Site<'_> {
+    pub(super) fn etcd(&self) -> Result<Parts, MissingKey> {
+        let [server, server_key] = self.certificate("server")?;
+        let [peer, peer_key] = self.certificate("peer")?;
+        // etcd reads an authority once, certificates at each handshake.
+        let authority = self.shared("ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?;
+        let members: Vec<_> = self
+            .documents
+            .clusters
+            .get(&self.cluster.reference)
+            .and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref())
+            .ok_or(MissingKey)?
+            .initial_cluster
+            .iter()
+            .flat_map(|(name, urls)| urls.iter().map(move |url| format!("{name}={url}")))
+            .collect();
+        let (client, peers) = (self.url(CLIENT), self.url(PEER));
+        Ok(Parts {
+            files: vec![server, server_key, peer, peer_key, authority],
+            data: vec![("data", "/var/lib/etcd")],
+            image: self.cluster.release.etcd_image(self.cluster.registry.as_deref()),
+            command: vec![
+                "etcd".to_string(),
+                flag("name", &self.pod.component),
+                flag("data-dir", "/var/lib/etcd"),
+                flag("listen-client-urls", &client),
+                flag("advertise-client-urls", &client),
+                flag("listen-peer-urls", &peers),
+                flag("initial-advertise-peer-urls", &peers),
+                flag("initial-cluster", members.join(",")),
+                flag("initial-cluster-token", self.id),
+                flag("initial-cluster-state", "new"),
+                flag("cert-file", at("server.crt")),
+                flag("key-file", at("server.key")),
+                flag("trusted-ca-file", at("ca.crt")),
+                flag("client-cert-auth", true),
+                flag("peer-cert-file", at("peer.crt")),
+                flag("peer-key-file", at("peer.key")),
+                flag("peer-trusted-ca-file", at("ca.crt")),
+                flag("peer-client-cert-auth", true),
+                flag("tls-min-version", "TLS1.2"),
+                flag("feature-gates", "InitialCorruptCheck=true,CompactHashCheck=true"),
+                flag("quota-backend-bytes", QUOTA_BYTES),
+                flag("auto-compaction-mode", "periodic"),
+                flag("auto-compaction-retention", COMPACTION),
+                flag("bootstrap-defrag-threshold-megabytes", DEFRAGMENT_MEGABYTES),
+                // kube-apiserver's watch cache wants progress notifications (kubeadm's default for etcd).
+                flag("watch-progress-notify-interval", "5s"),
+            ],
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! kube-apiserver.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{
+    machine::{File, OnChange, sha256_hex},
+    role::{CLIENT, Role, SECURE},
+};
+use serde_json::json;
+
+use super::{MissingKey, Parts, Site, at, document, flag, url};
+use crate::certificates;
+
+/// How long an API server that was told to stop goes on serving while its `/readyz` already fails: twice the two missed
+/// checks, a second apart, after which an ingress sends it nothing more.
+const DRAIN: &str = "4s";
+
+impl Site<'_> {
+    pub(super) fn kube_apiserver(&self) -> Result<Parts, MissingKey> {
+        let mut files = vec![
+            self.shared("etcd-ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?,
+            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("front-proxy-ca.crt", certificates::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("service-account.pub", certificates::SERVICE_ACCOUNT, "bundle.pub", OnChange::Restart)?,
+            self.shared("service-account.key", certificates::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
+            self.encryption()?,
+            authentication(),
+        ];
+        for name in ["server", "etcd-client", "kubelet-client", "front-proxy-client"] {
+            files.extend(self.certificate(name)?);
+        }
+        Ok(Parts { files, data: vec![], image: self.kubernetes_image(), command: self.command() })
+    }
+
+    fn command(&self) -> Vec<String> {
+        let stores: Vec<String> = self
+            .siblings(Role::Etcd)
+            .filter_map(|(_, spec, machine)| Some(url(machine.private.first()?, spec.port(CLIENT))))
+            .collect();
+        let mut command = vec![
+            "kube-apiserver".to_string(),
+            flag("advertise-address", self.address()),
+            flag("bind-address", self.address()),
+            flag("secure-port", self.spec.port(SECURE)),
+            flag("etcd-servers", stores.join(",")),
+            flag("etcd-cafile", at("etcd-ca.crt")),
+            flag("etcd-certfile", at("etcd-client.crt")),
+            flag("etcd-keyfile", at("etcd-client.key")),
+            flag("encryption-provider-config", at("encryption.json")),
+            flag("encryption-provider-config-automatic-reload", true),
+        ];
+        command.extend(serving_flags());
+        command.extend(self.identity_flags());
+        command.extend(self.network_flags());
+        command
+    }
+
+    fn identity_flags(&self) -> Vec<String> {
+        vec![
+            flag("client-ca-file", at("ca.crt")),
+            flag("authentication-config", at("authentication.json")),
+            flag("authorization-mode", "Node,RBAC"),
+            flag("enable-bootstrap-token-auth", true),
+            flag("enable-admission-plugins", "NodeRestriction"),
+            flag("allow-privileged", true),
+            flag("requestheader-client-ca-file", at("front-proxy-ca.crt")),
+            flag("requestheader-allowed-names", "front-proxy-client"),
+            flag("requestheader-username-headers", "X-Remote-User"),
+            flag("requestheader-group-headers", "X-Remote-Group"),
+            flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
+            flag("proxy-client-cert-file", at("front-proxy-client.crt")),
+            flag("proxy-client-key-file", at("front-proxy-client.key")),
+            // No address is in it, so that tokens outlive every change of ingresses.
+            flag("service-account-issuer", format!("https://kubernetes.default.svc.{}", self.cluster.domain)),
+            flag("service-account-key-file", at("service-account.pub")),
+            flag("service-account-signing-key-file", at("service-account.key")),
+        ]
+    }
+
+    fn network_flags(&self) -> Vec<String> {
+        let services: Vec<String> = self.cluster.services.iter().map(ToString::to_string).collect();
+        vec![
+            flag("service-cluster-ip-range", services.join(",")),
+            // The `kubernetes` EndpointSlice is not the API server's: it would publish private machines to workers.
+            flag("endpoint-reconciler-type", "none"),
+            flag("enable-aggregator-routing", true),
+            flag("kubelet-certificate-authority", at("ca.crt")),
+            flag("kubelet-client-certificate", at("kubelet-client.crt")),
+            flag("kubelet-client-key", at("kubelet-client.key")),
+            flag("kubelet-preferred-address-types", "InternalIP"),
+        ]
+    }
+
+    /// Secrets are encrypted from the first one on, so nothing has to be read unencrypted.
+    fn encryption(&self) -> Result<File, MissingKey> {
+        let keys = ["active.key", "next.key", "previous.key"]
+            .into_iter()
+            .filter_map(|key| self.value(certificates::ENCRYPTION, key).ok())
+            .map(|key| json!({ "name": key_name(&key), "secret": STANDARD.encode(&key) }))
+            .collect::<Vec<_>>();
+        if keys.is_empty() {
+            return Err(MissingKey);
+        }
+        let content = json!({
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "EncryptionConfiguration",
+            "resources": [{ "resources": ["secrets"], "providers": [{ "secretbox": { "keys": keys } }] }],
+        });
+        Ok(document("encryption.json", &content, OnChange::PickedUp))
+    }
+}
+
+fn serving_flags() -> Vec<String> {
+    vec![
+        flag("tls-cert-file", at("server.crt")),
+        flag("tls-private-key-file", at("server.key")),
+        flag("tls-min-version", "VersionTLS12"),
+        flag("profiling", false),
+        flag("shutdown-delay-duration", DRAIN),
+        flag("shutdown-send-retry-after", true),
+    ]
+}
+
+/// etcd keeps the name beside every object that the key encrypted, so it stays with the key through every rotation.
+fn key_name(key: &[u8]) -> String {
+    sha256_hex(key).chars().take(16).collect()
+}
+
+/// Strangers may ask for health and for nothing else (structured authentication, KEP-3331).
+fn authentication() -> File {
+    let content = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "anonymous": {
+            "enabled": true,
+            "conditions": [{ "path": "/livez" }, { "path": "/readyz" }, { "path": "/healthz" }],
+        },
+    });
+    document("authentication.json", &content, OnChange::PickedUp)
+}

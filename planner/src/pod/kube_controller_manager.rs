@@ -1,0 +1,73 @@
+//! kube-controller-manager.
+
+use alloc::{
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+
+use keelway_api::machine::OnChange;
+
+use super::{MissingKey, Parts, Site, at, flag};
+use crate::certificates;
+
+/// How long certificates of workers live.
+const WORKER_TTL: &str = "168h";
+
+impl Site<'_> {
+    pub(super) fn kube_controller_manager(&self) -> Result<Parts, MissingKey> {
+        let mut files = self.controller_files()?;
+        files.extend([
+            self.shared("signer.crt", certificates::KUBERNETES, "active.crt", OnChange::PickedUp)?,
+            self.shared("signer.key", certificates::KUBERNETES, "active.key", OnChange::PickedUp)?,
+            self.shared("service-account.key", certificates::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
+        ]);
+        let join = |ranges: &[ipnet::IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let mut command = vec!["kube-controller-manager".to_string()];
+        command.extend(self.controller_flags());
+        command.extend([
+            flag("cluster-name", &self.cluster.reference.name),
+            flag("allocate-node-cidrs", true),
+            flag("cluster-cidr", join(&self.cluster.pods)),
+            flag("service-cluster-ip-range", join(&self.cluster.services)),
+            flag("cluster-signing-cert-file", at("signer.crt")),
+            flag("cluster-signing-key-file", at("signer.key")),
+            flag("cluster-signing-duration", WORKER_TTL),
+            flag("root-ca-file", at("ca.crt")),
+            flag("service-account-private-key-file", at("service-account.key")),
+            flag("use-service-account-credentials", true),
+            flag("controllers", "*,token-cleaner-controller"),
+        ]);
+        Ok(Parts { files, data: vec![], image: self.kubernetes_image(), command })
+    }
+
+    /// Files of both kube-controller-manager and kube-scheduler.
+    pub(super) fn controller_files(&self) -> Result<Vec<keelway_api::machine::File>, MissingKey> {
+        let mut files = vec![
+            self.kubeconfig()?,
+            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
+            self.shared("front-proxy-ca.crt", certificates::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
+        ];
+        files.extend(self.certificate("client")?);
+        files.extend(self.certificate("server")?);
+        Ok(files)
+    }
+
+    /// Flags of both. Their health and metrics are on loopback: health is open, the rest asks the API server who it is.
+    pub(super) fn controller_flags(&self) -> Vec<String> {
+        vec![
+            flag("kubeconfig", at("kubeconfig.json")),
+            flag("authentication-kubeconfig", at("kubeconfig.json")),
+            flag("authorization-kubeconfig", at("kubeconfig.json")),
+            flag("bind-address", "127.0.0.1"),
+            flag("secure-port", self.spec.port(keelway_api::role::SECURE)),
+            flag("tls-cert-file", at("server.crt")),
+            flag("tls-private-key-file", at("server.key")),
+            flag("tls-min-version", "VersionTLS12"),
+            flag("client-ca-file", at("ca.crt")),
+            flag("requestheader-client-ca-file", at("front-proxy-ca.crt")),
+            flag("leader-elect", true),
+            flag("profiling", false),
+        ]
+    }
+}

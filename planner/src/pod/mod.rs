@@ -1,0 +1,165 @@
+//! The pods of components: pure templates.
+
+mod etcd;
+mod ingress;
+mod kube_apiserver;
+mod kube_controller_manager;
+mod kube_scheduler;
+mod kubeconfig;
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+use core::{fmt::Display, net::IpAddr};
+
+use keelway_api::{
+    Documents,
+    component::ComponentSpec,
+    documents::SecretName,
+    machine::{Container, File, Mount, OnChange, Pod},
+    name::{ClusterId, PodName},
+    role::Role,
+    validated::{ValidatedCluster, ValidatedHypervisor},
+};
+
+use crate::{certificates, world::World};
+
+/// Where a container finds its pod's files.
+const FILES: &str = "/etc/keelway";
+
+/// One component with all that its pod is made of.
+pub(crate) struct Site<'a> {
+    documents: &'a Documents,
+    world: &'a World,
+    id: &'a ClusterId,
+    cluster: &'a ValidatedCluster,
+    pod: &'a PodName,
+    spec: &'a ComponentSpec,
+    machine: &'a ValidatedHypervisor,
+}
+
+/// A key that the pod needs is not there yet.
+pub(crate) struct MissingKey;
+
+/// What differs between roles: the files, the directories that are written, the image, the command.
+struct Parts {
+    files: Vec<File>,
+    data: Vec<(&'static str, &'static str)>,
+    image: String,
+    command: Vec<String>,
+}
+
+impl<'a> Site<'a> {
+    /// The component with its machine and cluster, where all of them are there.
+    pub(crate) fn of(
+        documents: &'a Documents,
+        world: &'a World,
+        (id, cluster): (&'a ClusterId, &'a ValidatedCluster),
+        pod: &'a PodName,
+        spec: &'a ComponentSpec,
+    ) -> Option<Self> {
+        let machine = world.machines.get(&spec.hypervisor)?;
+        Some(Self { documents, world, id, cluster, pod, spec, machine })
+    }
+
+    /// The pod of this component.
+    pub(crate) fn pod(&self) -> Result<Pod, MissingKey> {
+        let parts = match self.spec.role {
+            Role::Etcd => self.etcd(),
+            Role::KubeApiserver => self.kube_apiserver(),
+            Role::KubeControllerManager => self.kube_controller_manager(),
+            Role::KubeScheduler => self.kube_scheduler(),
+            Role::Ingress => self.ingress(),
+        }?;
+        let row = self.spec.role.row();
+        let files = Mount { source: "files".to_string(), target: FILES.to_string(), read_only: true };
+        let written = parts.data.iter().map(|(source, target)| Mount {
+            source: (*source).to_string(),
+            target: (*target).to_string(),
+            read_only: false,
+        });
+        let container = Container {
+            name: row.name.to_string(),
+            image: parts.image,
+            command: parts.command,
+            mounts: core::iter::once(files).chain(written).collect(),
+            resources: row.resources,
+            stop_seconds: row.stop_seconds,
+        };
+        Ok(Pod {
+            user: self.spec.user,
+            files: parts.files,
+            data: parts.data.iter().map(|(source, _)| (*source).to_string()).collect(),
+            containers: vec![container],
+            pause_image: self.cluster.release.pause_image(self.cluster.registry.as_deref()),
+        })
+    }
+
+    /// The address that other machines reach this one at.
+    fn address(&self) -> String {
+        self.machine.private.first().map(ToString::to_string).unwrap_or_default()
+    }
+
+    fn url(&self, port: &str) -> String {
+        self.machine.private.first().map(|address| url(address, self.spec.port(port))).unwrap_or_default()
+    }
+
+    fn kubernetes_image(&self) -> String {
+        self.cluster.release.kubernetes_image(self.spec.role.row().name, self.cluster.registry.as_deref())
+    }
+
+    /// Components of one role of this cluster, each with its machine.
+    fn siblings(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a ComponentSpec, &'a ValidatedHypervisor)> {
+        let world = self.world;
+        self.documents.components_of(self.id).filter(move |(_, component)| component.spec.role == role).filter_map(
+            move |(pod, component)| Some((pod, &component.spec, world.machines.get(&component.spec.hypervisor)?)),
+        )
+    }
+
+    fn value(&self, secret: &str, key: &str) -> Result<Vec<u8>, MissingKey> {
+        let name = SecretName::of(self.id, secret);
+        certificates::data(self.documents.secrets.get(&name), key).map(<[u8]>::to_vec).ok_or(MissingKey)
+    }
+
+    /// A file with a value of one of the cluster's Secrets.
+    fn shared(&self, path: &str, secret: &str, key: &str, on_change: OnChange) -> Result<File, MissingKey> {
+        Ok(File { path: path.to_string(), content: self.value(secret, key)?, on_change })
+    }
+
+    /// The two files of a certificate of this component, which its program reads anew by itself.
+    fn certificate(&self, name: &str) -> Result<[File; 2], MissingKey> {
+        let secret = self.pod.component.as_str();
+        let (certificate, key) = (format!("{name}.crt"), format!("{name}.key"));
+        Ok([
+            self.shared(&certificate, secret, &certificate, OnChange::PickedUp)?,
+            self.shared(&key, secret, &key, OnChange::PickedUp)?,
+        ])
+    }
+}
+
+/// `https://ADDRESS:PORT`, with the brackets that an IPv6 address wants.
+pub(crate) fn url(address: &IpAddr, port: u16) -> String {
+    format!("https://{}", core::net::SocketAddr::new(*address, port))
+}
+
+/// The path of a file inside the container.
+fn at(path: &str) -> String {
+    format!("{FILES}/{path}")
+}
+
+/// `--name=value`.
+fn flag(name: &str, value: impl Display) -> String {
+    format!("--{name}={value}")
+}
+
+fn text(path: &str, content: impl Into<String>, on_change: OnChange) -> File {
+    File { path: path.to_string(), content: content.into().into_bytes(), on_change }
+}
+
+/// A configuration file of Kubernetes, as JSON: it is YAML, and its writer cannot fail.
+fn document(path: &str, content: &serde_json::Value, on_change: OnChange) -> File {
+    text(path, format!("{content:#}\n"), on_change)
+}

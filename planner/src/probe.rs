@@ -1,0 +1,91 @@
+//! Health checks: what to ask each component.
+
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::net::{IpAddr, SocketAddr};
+
+use keelway_api::{
+    Component, Documents,
+    documents::SecretName,
+    fault::Faults,
+    name::{HypervisorName, PodName},
+    role::{API, CLIENT, Role, SECURE},
+    validated::ValidatedHypervisor,
+};
+
+use crate::{
+    certificates::{self, API_SERVER_NAME, DRIVER_SECRET},
+    world::World,
+};
+
+/// One `GET` over verified TLS, dialled from the machine's own network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// The component that it asks.
+    pub component: PodName,
+    /// The machine from which it dials.
+    pub machine: HypervisorName,
+    /// Where it dials.
+    pub address: SocketAddr,
+    /// The path; 200 means healthy.
+    pub path: &'static str,
+    /// The name that the server's certificate must hold.
+    pub server_name: String,
+    /// The Secret whose `bundle.crt` the server's certificate is verified with.
+    pub authority: SecretName,
+    /// The client certificate to show, where one is asked for.
+    pub identity: Option<Identity>,
+}
+
+/// A certificate and key in one of our Secrets: `NAME.crt` and `NAME.key`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The Secret.
+    pub secret: SecretName,
+    /// The name within it.
+    pub name: &'static str,
+}
+
+/// The health check of every component whose keys are there.
+///
+/// # Errors
+/// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
+    let world = World::of(documents)?;
+    let probe = |(pod, component): (&PodName, &Component)| {
+        let machine = world.machines.get(&component.spec.hypervisor)?;
+        let probe = of(pod, component, machine)?;
+        documents.secrets.contains_key(&probe.authority).then_some(probe)
+    };
+    Ok(documents.components.iter().filter_map(probe).collect())
+}
+
+fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Option<Probe> {
+    let private = *machine.private.first()?;
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    let role = component.spec.role;
+    let (address, port, path, server_name, authority) = match role {
+        Role::Etcd => (private, CLIENT, "/readyz", pod.component.to_string(), certificates::ETCD),
+        Role::KubeApiserver => (private, SECURE, "/readyz", API_SERVER_NAME.to_string(), certificates::KUBERNETES),
+        Role::KubeControllerManager | Role::KubeScheduler => {
+            (loopback, SECURE, "/healthz", role.to_string(), certificates::INFRASTRUCTURE)
+        }
+        Role::Ingress => {
+            (*machine.public.first()?, API, "/readyz", API_SERVER_NAME.to_string(), certificates::KUBERNETES)
+        }
+    };
+    let id = &pod.cluster;
+    let identity =
+        (role == Role::Etcd).then(|| Identity { secret: SecretName::of(id, DRIVER_SECRET), name: "etcd-client" });
+    Some(Probe {
+        component: pod.clone(),
+        machine: machine.name.clone(),
+        address: SocketAddr::new(address, component.spec.port(port)),
+        path,
+        server_name,
+        authority: SecretName::of(id, authority),
+        identity,
+    })
+}

@@ -1,0 +1,153 @@
+//! Status of documents: conditions from what was seen.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::net::SocketAddr;
+
+use keelway_api::{
+    Time,
+    condition::{self, Status, Verdict},
+    machine::{ContainerPhase, MachineState, Seen},
+    name::{ClusterId, ClusterRef, PodName},
+    role::Role,
+    validated::ValidatedCluster,
+};
+
+use crate::{Health, Observation, plan::Plan, world::World};
+
+/// Writes what was seen into the status of every document, and waits for what is not well.
+pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
+    machines(plan, seen, now);
+    components(plan, seen, now);
+    for (name, (id, cluster)) in &world.clusters {
+        clusters(plan, world, (name, id, cluster), now);
+    }
+}
+
+fn verdict(status: Status, reason: &str, message: impl Into<String>) -> Verdict {
+    Verdict { status, reason: reason.to_string(), message: message.into() }
+}
+
+fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
+    for (name, document) in &mut plan.documents.hypervisors {
+        let says = match seen.machines.get(name) {
+            Some(Seen::Known(state)) => {
+                verdict(Status::True, "Answers", format!("{} {}", state.runtime.name, state.runtime.version))
+            }
+            Some(Seen::Unreachable { why }) => verdict(Status::False, "Unreachable", why.clone()),
+            None => verdict(Status::Unknown, "NotObserved", "nobody looked yet"),
+        };
+        let generation = document.metadata.generation;
+        let status = document.status.get_or_insert_default();
+        if let Some(Seen::Known(state)) = seen.machines.get(name) {
+            status.applied.clone_from(&state.applied);
+        }
+        condition::set(&mut status.conditions, "Ready", says, generation, now);
+    }
+}
+
+fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
+    let names: Vec<PodName> = plan.documents.components.keys().cloned().collect();
+    for pod in names {
+        let Some(document) = plan.documents.components.get_mut(&pod) else { continue };
+        let says = component(&pod, seen, seen.machine(&document.spec.hypervisor));
+        let ready = says.status == Status::True;
+        let shown = format!("{}/{}", document.spec.cluster, pod.component);
+        let message = says.message.clone();
+        let deleted = plan.documents.clusters.get(&document.spec.cluster).is_some_and(keelway_api::Cluster::deleted);
+        let status = document.status.get_or_insert_default();
+        condition::set(&mut status.conditions, "Ready", says, document.metadata.generation, now);
+        if !ready && !deleted {
+            plan.wait(&shown, message);
+        }
+    }
+}
+
+fn component(pod: &PodName, seen: &Observation, machine: Option<&MachineState>) -> Verdict {
+    let Some(machine) = machine else {
+        return verdict(Status::Unknown, "MachineUnreachable", "its machine to answer");
+    };
+    let Some(sandbox) = machine.sandboxes.iter().find(|sandbox| sandbox.pod == *pod) else {
+        return verdict(Status::False, "NotStarted", "its start");
+    };
+    let newest = machine.containers.iter().find(|container| container.sandbox == sandbox.id);
+    match newest.map(|container| container.phase) {
+        Some(ContainerPhase::Running) => match seen.health.get(pod) {
+            Some(Health::Healthy) => verdict(Status::True, "Healthy", "it answers its health check"),
+            Some(Health::Unhealthy(why)) => {
+                verdict(Status::False, "Unhealthy", format!("its health check to succeed: {why}"))
+            }
+            None => verdict(Status::Unknown, "NotAsked", "its health check to be asked"),
+        },
+        Some(ContainerPhase::Exited { code }) => {
+            verdict(Status::False, "Exited", format!("its restart: it ended with exit code {code}"))
+        }
+        Some(ContainerPhase::Created | ContainerPhase::Unknown) | None => {
+            verdict(Status::False, "NotStarted", "its start")
+        }
+    }
+}
+
+fn clusters(
+    plan: &mut Plan,
+    world: &World,
+    (name, id, cluster): (&ClusterRef, &ClusterId, &ValidatedCluster),
+    now: &Time,
+) {
+    let not_ready = |role: Option<Role>| -> Vec<String> {
+        plan.documents
+            .components_of(id)
+            .filter(|(_, component)| role.is_none_or(|role| component.spec.role == role))
+            .filter(|(_, component)| {
+                let status = component.status.as_ref();
+                !status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
+            })
+            .map(|(pod, _)| pod.component.to_string())
+            .collect()
+    };
+    let (broken, ingresses) = (not_ready(None), not_ready(Some(Role::Ingress)));
+    let endpoints = endpoints(plan, world, id, cluster);
+    let Some(document) = plan.documents.clusters.get_mut(name) else { return };
+    let generation = document.metadata.generation;
+    let wanted = document.spec.replicas(Role::Ingress) as usize;
+    let deleted = document.deleted();
+    let status = document.status.get_or_insert_default();
+    let available = if deleted {
+        verdict(Status::False, "Deleting", "it is being deleted")
+    } else if wanted == 0 && broken.is_empty() {
+        verdict(Status::True, "Serving", "the API serves other hypervisors; there is no ingress")
+    } else if ingresses.is_empty() && endpoints.len() >= wanted && wanted > 0 {
+        verdict(Status::True, "Serving", "the API serves through every ingress")
+    } else {
+        verdict(Status::False, "NotServing", "the API does not serve through every ingress")
+    };
+    let degraded = if broken.is_empty() {
+        verdict(Status::False, "AllReady", "every component is ready")
+    } else {
+        verdict(Status::True, "NotReady", format!("not ready: {}", broken.join(", ")))
+    };
+    status.endpoints = endpoints;
+    status.observed_generation = generation;
+    condition::set(&mut status.conditions, "Available", available, generation, now);
+    condition::set(&mut status.conditions, "Degraded", degraded, generation, now);
+}
+
+fn endpoints(plan: &Plan, world: &World, id: &ClusterId, cluster: &ValidatedCluster) -> Vec<String> {
+    let ingresses = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == Role::Ingress);
+    let mut urls = Vec::new();
+    for (_, ingress) in ingresses {
+        let port = ingress.spec.port(keelway_api::role::API);
+        if let Some(host) = &cluster.host {
+            urls.push(format!("https://{host}:{port}"));
+        } else {
+            let machine = world.machines.get(&ingress.spec.hypervisor);
+            let addresses = machine.map(|machine| machine.public.as_slice()).unwrap_or_default();
+            urls.extend(addresses.iter().map(|address| format!("https://{}", SocketAddr::new(*address, port))));
+        }
+    }
+    urls.dedup();
+    urls
+}

@@ -1,0 +1,49 @@
+//! The documents as what they mean.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use keelway_api::{
+    Documents,
+    fault::Faults,
+    hypervisor::HypervisorRole,
+    name::{ClusterId, ClusterRef, HypervisorName},
+    validated::{ValidatedCluster, ValidatedHypervisor},
+};
+
+/// Machines and clusters after validation. Components and Secrets stay in the documents.
+pub(crate) struct World {
+    pub(crate) machines: BTreeMap<HypervisorName, ValidatedHypervisor>,
+    pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
+}
+
+impl World {
+    /// Reads the documents. A cluster that has no id yet is left out: it is identified first.
+    pub(crate) fn of(documents: &Documents) -> Result<Self, Faults> {
+        let mut faults = Vec::new();
+        let mut machines = BTreeMap::new();
+        for (name, document) in &documents.hypervisors {
+            match ValidatedHypervisor::parse(document) {
+                Ok(machine) => {
+                    machines.insert(name.clone(), machine);
+                }
+                Err(found) => faults.extend(found),
+            }
+        }
+        let mut clusters = BTreeMap::new();
+        for (name, document) in &documents.clusters {
+            let Some(id) = document.id() else { continue };
+            match ValidatedCluster::parse(document) {
+                Ok(cluster) => {
+                    clusters.insert(name.clone(), (id.clone(), cluster));
+                }
+                Err(found) => faults.extend(found),
+            }
+        }
+        if faults.is_empty() { Ok(Self { machines, clusters }) } else { Err(Faults(faults)) }
+    }
+
+    /// Machines of one role, by name.
+    pub(crate) fn with_role(&self, role: HypervisorRole) -> impl Iterator<Item = &ValidatedHypervisor> {
+        self.machines.values().filter(move |machine| machine.role == role)
+    }
+}
