@@ -1,0 +1,72 @@
+//! The ports of the network namespace that the calling thread is in.
+
+use std::{collections::BTreeSet, fs, io};
+
+use keelway_api::machine::PortFacts;
+
+/// `TCP_LISTEN` in the kernel's socket tables.
+const TCP_LISTEN: &str = "0A";
+/// A UDP socket without a peer: `TCP_CLOSE` in the kernel's socket tables.
+const UDP_UNCONNECTED: &str = "07";
+
+/// Reads the tables. `/proc/sys/net` and `/proc/thread-self/net` both show the reader's namespace.
+pub(super) fn read() -> io::Result<PortFacts> {
+    let mut listening = BTreeSet::new();
+    for (table, state) in
+        [("tcp", TCP_LISTEN), ("tcp6", TCP_LISTEN), ("udp", UDP_UNCONNECTED), ("udp6", UDP_UNCONNECTED)]
+    {
+        let text = read_where_present(&format!("/proc/thread-self/net/{table}"))?;
+        listening.extend(local_ports(&text, state));
+    }
+    let range = read_where_present("/proc/sys/net/ipv4/ip_local_port_range")?;
+    Ok(PortFacts { ephemeral: parse_range(&range), listening })
+}
+
+/// A kernel without IPv6 lacks its tables.
+fn read_where_present(path: &str) -> io::Result<String> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        other => other,
+    }
+}
+
+/// Local ports of the sockets in the given state. Lines are `sl local_address rem_address st ..`, with `ADDRESS:PORT` in
+/// hexadecimal digits (Linux, Documentation/networking/proc_net_tcp.rst).
+fn local_ports<'a>(table: &'a str, state: &'a str) -> impl Iterator<Item = u16> + 'a {
+    table.lines().skip(1).filter_map(move |line| {
+        let mut columns = line.split_ascii_whitespace().skip(1);
+        let local = columns.next()?;
+        let found = columns.nth(1)?;
+        let (_, port) = local.rsplit_once(':')?;
+        (found == state).then(|| u16::from_str_radix(port, 16).ok()).flatten()
+    })
+}
+
+fn parse_range(text: &str) -> Option<(u16, u16)> {
+    let mut ends = text.split_ascii_whitespace().map(str::parse);
+    Some((ends.next()?.ok()?, ends.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 20 4 30 10 -1
+   2: 00000000000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 3
+";
+
+    #[test]
+    fn listening_ports_are_told_from_connections() {
+        assert_eq!(local_ports(TABLE, TCP_LISTEN).collect::<Vec<_>>(), [8080, 80]);
+        assert_eq!(local_ports("", TCP_LISTEN).count(), 0);
+    }
+
+    #[test]
+    fn the_range_has_two_ends() {
+        assert_eq!(parse_range("32768\t60999\n"), Some((32768, 60999)));
+        assert_eq!(parse_range(""), None);
+    }
+}

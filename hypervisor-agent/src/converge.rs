@@ -1,0 +1,81 @@
+//! The second level of planning: what a machine should hold and what it holds, to what is to be done. Pure.
+
+mod pod;
+mod tree;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{MachineConfig, MachineState},
+    name::{ClusterId, ComponentName, PodName},
+};
+
+use crate::{
+    action::Action,
+    files::is_ours,
+    refusal::{self, Refusal},
+};
+
+/// What is to be done on a machine, in order. Empty where the machine holds what it should, and the config is recorded.
+pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Action>, Refusal> {
+    refusal::check_fence(config, state)?;
+    refusal::check_content(config)?;
+    let mut actions = Vec::new();
+    if state.owner.is_none() && !config.pods.is_empty() {
+        actions.push(Action::WriteOwner(config.installation.clone()));
+    }
+    for name in pods_seen(state).union(&config.pods.keys().cloned().collect()) {
+        let steps = match config.pods.get(name) {
+            Some(pod) => pod::plan_wanted(name, pod, state),
+            None => pod::plan_removal(name, state),
+        };
+        actions.extend(steps.into_iter().map(|step| Action::Pod(name.clone(), step)));
+    }
+    actions.extend(plan_forgetting(config, state));
+    actions.extend(plan_record(config, state));
+    Ok(actions)
+}
+
+/// What is recorded once a config is applied.
+#[must_use]
+pub fn applied_by(config: &MachineConfig) -> Applied {
+    Applied { term: config.term, generation: config.generation, digest: config.digest() }
+}
+
+/// Pods that have a sandbox or a directory on the machine.
+fn pods_seen(state: &MachineState) -> BTreeSet<PodName> {
+    let of_sandboxes = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone());
+    of_sandboxes.chain(state.files.keys().filter_map(|path| pod_of(path))).collect()
+}
+
+fn pod_of(path: &str) -> Option<PodName> {
+    let (cluster, component) = path.split_once('/')?;
+    Some(PodName { cluster: cluster.parse().ok()?, component: component.parse::<ComponentName>().ok()? })
+}
+
+/// Clusters that were on the machine and have no pod on it any more.
+fn plan_forgetting(config: &MachineConfig, state: &MachineState) -> Vec<Action> {
+    let of_files = state.files.keys().filter_map(|path| path.parse::<ClusterId>().ok());
+    let of_pods = pods_seen(state).into_iter().map(|pod| pod.cluster);
+    let seen: BTreeSet<_> = of_files.chain(of_pods).collect();
+    let wanted: BTreeSet<_> = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
+    seen.difference(&wanted).cloned().map(Action::ForgetCluster).collect()
+}
+
+/// A machine that holds nothing has nothing to remember, and is left as it was found.
+fn plan_record(config: &MachineConfig, state: &MachineState) -> Option<Action> {
+    if config.pods.is_empty() {
+        let made_by_us = state.files.get("").is_some_and(|top| is_ours(top.mode));
+        return (made_by_us || state.owner.is_some() || state.applied.is_some()).then_some(Action::Leave);
+    }
+    let applied = applied_by(config);
+    (state.applied.as_ref() != Some(&applied)).then_some(Action::RecordApplied(applied))
+}

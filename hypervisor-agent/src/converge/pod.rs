@@ -1,0 +1,196 @@
+//! The sandbox and the containers of one pod.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    machine::{Container, ContainerPhase, ContainerState, MachineState, Pod, SandboxState},
+    name::PodName,
+};
+
+use super::tree;
+use crate::{
+    action::{NewContainer, NewSandbox, PodAction},
+    layout::{cgroup_parent, pod_directory},
+};
+
+/// The grace of a container that carries none: Kubernetes' own default for pods.
+const DEFAULT_GRACE_SECONDS: u32 = 30;
+
+/// Images first, as they take longest and harm nobody; then files, so that a pod that cannot get them goes on as it is; then
+/// the pod itself; what only its predecessor read goes last.
+pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+    let seen = Seen::new(name, state);
+    let digest = pod.digest();
+    // A mount of a directory that was removed stays what it was, and shows nothing of a new one.
+    let kept = seen.newest_ready(&digest).filter(|_| tree::has_files_directory(name, state));
+    let old = seen.sandboxes.iter().filter(|sandbox| kept.is_none_or(|kept| kept.id != sandbox.id));
+    let replacing: Vec<_> = old.flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
+    let running = match kept {
+        Some(sandbox) => seen.plan_containers(sandbox, pod),
+        None => seen.plan_new(pod, digest),
+    };
+
+    let mut steps = plan_images(pod, &running, state);
+    steps.extend(tree::plan_present(name, pod, state));
+    steps.extend(replacing);
+    steps.extend(running);
+    steps.extend(tree::plan_absent(name, pod, state));
+    steps
+}
+
+/// Stops and removes all of a pod, its data last.
+pub(super) fn plan_removal(name: &PodName, state: &MachineState) -> Vec<PodAction> {
+    let seen = Seen::new(name, state);
+    let mut steps: Vec<_> = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
+    if !seen.sandboxes.is_empty() || state.files.contains_key(&pod_directory(name)) {
+        steps.push(PodAction::RemoveTree);
+    }
+    steps
+}
+
+/// Fetches what is about to be used, and nothing for a pod that runs: its images may have been cleaned up since.
+fn plan_images(pod: &Pod, steps: &[PodAction], state: &MachineState) -> Vec<PodAction> {
+    let mut images = BTreeSet::new();
+    for step in steps {
+        if let PodAction::CreateSandbox(_) = step {
+            images.insert(&pod.pause_image);
+        }
+        if let PodAction::CreateContainer(new) = step {
+            images.insert(&new.container.image);
+        }
+    }
+    images
+        .into_iter()
+        .filter(|image| !state.images.contains(*image))
+        .map(|image| PodAction::EnsureImage(image.clone()))
+        .collect()
+}
+
+/// What was seen of one pod.
+struct Seen<'a> {
+    name: &'a PodName,
+    state: &'a MachineState,
+    sandboxes: Vec<&'a SandboxState>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(name: &'a PodName, state: &'a MachineState) -> Self {
+        let of_pod = |sandbox: &&SandboxState| sandbox.pod == *name;
+        Self { name, state, sandboxes: state.sandboxes.iter().filter(of_pod).collect() }
+    }
+
+    fn newest_ready(&self, digest: &str) -> Option<&'a SandboxState> {
+        self.sandboxes
+            .iter()
+            .copied()
+            .filter(|sandbox| sandbox.ready && sandbox.digest == digest)
+            .max_by_key(|sandbox| sandbox.attempt)
+    }
+
+    fn containers_in(&self, sandbox: &SandboxState) -> impl Iterator<Item = &'a ContainerState> {
+        let id = sandbox.id.clone();
+        self.state.containers.iter().filter(move |container| container.sandbox == id)
+    }
+
+    /// Containers get their time to drain before the sandbox's end, which gives none.
+    fn plan_end_of(&self, sandbox: &SandboxState) -> Vec<PodAction> {
+        let mut steps: Vec<_> = self.containers_in(sandbox).filter_map(plan_stop).collect();
+        steps.push(PodAction::StopSandbox { id: sandbox.id.clone() });
+        steps.push(PodAction::RemoveSandbox { id: sandbox.id.clone() });
+        steps
+    }
+
+    /// A new sandbox with all its containers.
+    fn plan_new(&self, pod: &Pod, digest: String) -> Vec<PodAction> {
+        let attempt = next(self.sandboxes.iter().map(|sandbox| sandbox.attempt));
+        let sandbox = self.sandbox(attempt, digest, pod.user);
+        let containers = pod.containers.iter().flat_map(|container| self.plan_container(None, &sandbox, container));
+        let create = PodAction::CreateSandbox(sandbox.clone());
+        std::iter::once(create).chain(containers).collect()
+    }
+
+    fn sandbox(&self, attempt: u32, digest: String, user: u32) -> NewSandbox {
+        NewSandbox {
+            attempt,
+            digest,
+            cgroup_parent: cgroup_parent(&self.name.cluster, self.state.runtime.cgroup_driver),
+            user,
+        }
+    }
+
+    /// Mends the containers of a sandbox that is as it should be.
+    fn plan_containers(&self, sandbox: &SandboxState, pod: &Pod) -> Vec<PodAction> {
+        let made_from = self.sandbox(sandbox.attempt, sandbox.digest.clone(), pod.user);
+        let mut steps = Vec::new();
+        let is_wanted = |name: &str| pod.containers.iter().any(|wanted| wanted.name == name);
+        for stray in self.containers_in(sandbox).filter(|found| !is_wanted(&found.name)) {
+            steps.extend(plan_end_of_container(stray));
+        }
+        for wanted in &pod.containers {
+            let found: Vec<_> = self.containers_in(sandbox).filter(|found| found.name == wanted.name).collect();
+            let kept = pick(&found);
+            for other in found.iter().filter(|found| kept.is_none_or(|kept| kept.id != found.id)) {
+                steps.extend(plan_end_of_container(other));
+            }
+            match kept {
+                None => steps.extend(self.plan_container(Some(&sandbox.id), &made_from, wanted)),
+                Some(kept) if kept.phase == ContainerPhase::Created => {
+                    steps.push(PodAction::StartContainer { id: Some(kept.id.clone()), name: kept.name.clone() });
+                }
+                Some(_) => {}
+            }
+        }
+        steps
+    }
+
+    /// Makes and starts a container. Runtimes name containers by pod, name and attempt, whichever sandbox they are in.
+    fn plan_container(&self, sandbox_id: Option<&str>, sandbox: &NewSandbox, container: &Container) -> [PodAction; 2] {
+        let in_pod = self.sandboxes.iter().flat_map(|sandbox| self.containers_in(sandbox));
+        let of_name = in_pod.filter(|found| found.name == container.name);
+        let create = PodAction::CreateContainer(Box::new(NewContainer {
+            sandbox_id: sandbox_id.map(str::to_owned),
+            sandbox: sandbox.clone(),
+            attempt: next(of_name.map(|found| found.attempt)),
+            container: container.clone(),
+        }));
+        let start = PodAction::StartContainer { id: None, name: container.name.clone() };
+        [create, start]
+    }
+}
+
+fn next(attempts: impl Iterator<Item = u32>) -> u32 {
+    attempts.max().map_or(0, |highest| highest.saturating_add(1))
+}
+
+/// The container to go on with: one that runs before one that never started, the newest of its kind. Nothing can be done
+/// with one that ended, or that the runtime lost.
+fn pick<'a>(found: &[&'a ContainerState]) -> Option<&'a ContainerState> {
+    let rank = |container: &ContainerState| match container.phase {
+        ContainerPhase::Running => Some(2),
+        ContainerPhase::Created => Some(1),
+        ContainerPhase::Exited { .. } | ContainerPhase::Unknown => None,
+    };
+    found
+        .iter()
+        .copied()
+        .filter_map(|container| Some((rank(container)?, container.attempt, container)))
+        .max_by_key(|(rank, attempt, _)| (*rank, *attempt))
+        .map(|(_, _, container)| container)
+}
+
+fn plan_end_of_container(container: &ContainerState) -> Vec<PodAction> {
+    let remove = PodAction::RemoveContainer { id: container.id.clone(), name: container.name.clone() };
+    plan_stop(container).into_iter().chain([remove]).collect()
+}
+
+/// What the runtime lost may still run.
+fn plan_stop(container: &ContainerState) -> Option<PodAction> {
+    match container.phase {
+        ContainerPhase::Running | ContainerPhase::Unknown => Some(PodAction::StopContainer {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            grace_seconds: container.stop_seconds.unwrap_or(DEFAULT_GRACE_SECONDS),
+        }),
+        ContainerPhase::Created | ContainerPhase::Exited { .. } => None,
+    }
+}

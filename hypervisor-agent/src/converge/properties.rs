@@ -1,0 +1,389 @@
+//! What holds for every config and every state of a machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    machine::{
+        Container, ContainerPhase, ContainerState, File, MachineConfig, MachineState, Mount, OnChange, Pod, Resources,
+        SandboxState, sha256_hex,
+    },
+    name::PodName,
+};
+use proptest::{
+    collection::vec,
+    option,
+    prelude::*,
+    sample::{Index, subsequence},
+};
+
+use super::{
+    applied_by, converge,
+    model::{Model, file_state},
+};
+use crate::{
+    action::Action,
+    layout::{FILES, file_path, pod_directory},
+};
+
+fn pod_names() -> Vec<PodName> {
+    ["0000000000000001", "0000000000000002"]
+        .iter()
+        .flat_map(|cluster| ["etcd-0", "kube-apiserver-0"].map(|component| (cluster, component)))
+        .map(|(cluster, component)| PodName {
+            cluster: cluster.parse().unwrap(),
+            component: component.parse().unwrap(),
+        })
+        .collect()
+}
+
+fn container(name: &str, image: &str, data: &[String]) -> Container {
+    let sources = data.iter().cloned().chain([FILES.to_owned()]);
+    Container {
+        name: name.to_owned(),
+        image: image.to_owned(),
+        command: vec![format!("/bin/{name}")],
+        mounts: sources
+            .map(|source| Mount { target: format!("/{source}"), read_only: source == FILES, source })
+            .collect(),
+        resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+        stop_seconds: 10,
+    }
+}
+
+prop_compose! {
+    fn file(path: &'static str)(content in 0..3u8, restart in any::<bool>()) -> File {
+        File {
+            path: path.to_owned(),
+            content: vec![content],
+            on_change: if restart { OnChange::Restart } else { OnChange::PickedUp },
+        }
+    }
+}
+
+/// Two sets of paths in which files of one are directories of the other.
+fn files() -> impl Strategy<Value = Vec<File>> {
+    let some_of = |paths: [&'static str; 3]| {
+        paths.map(|path| option::of(file(path))).prop_map(|files| files.into_iter().flatten().collect())
+    };
+    prop_oneof![some_of(["config", "pki/ca.crt", "pki/etcd/key"]), some_of(["pki", "config/a", "b"]),]
+}
+
+prop_compose! {
+    fn pod()(
+        user in 1000..1002u32,
+        files in files(),
+        data in subsequence(vec!["data".to_owned(), "run".to_owned()], 0..=2),
+        names in subsequence(vec!["main", "side"], 1..=2),
+        image in prop_oneof![Just("image:a"), Just("image:b")],
+    ) -> Pod {
+        Pod {
+            user,
+            files,
+            containers: names.iter().map(|name| container(name, image, &data)).collect(),
+            data,
+            pause_image: "pause:1".to_owned(),
+        }
+    }
+}
+
+fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
+    vec(option::weighted(0.7, pod()), 4).prop_map(move |pods| MachineConfig {
+        installation: "00000000000000ff".parse().unwrap(),
+        term: 1,
+        generation,
+        pods: pod_names().into_iter().zip(pods).filter_map(|(name, pod)| Some((name, pod?))).collect(),
+    })
+}
+
+/// Something that happens to a machine without our doing.
+#[derive(Debug, Clone)]
+enum Event {
+    SandboxDies,
+    SandboxVanishes,
+    SandboxDoubled { ready: bool },
+    ContainerIs(ContainerPhase),
+    ContainerVanishes,
+    ContainerDoubled(ContainerPhase),
+    PathVanishes,
+    FileIs(&'static str),
+    ModeIs(u32),
+    Stray(&'static str, bool),
+    ImagesVanish,
+    OwnerVanishes,
+    AppliedVanishes,
+}
+
+fn phase() -> impl Strategy<Value = ContainerPhase> {
+    prop_oneof![
+        Just(ContainerPhase::Created),
+        Just(ContainerPhase::Running),
+        Just(ContainerPhase::Exited { code: 1 }),
+        Just(ContainerPhase::Unknown),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let stray = prop_oneof![
+        Just("files/stray"),
+        Just("files/pki"),
+        Just("files/config"),
+        Just("files/pki/etcd"),
+        Just("files/pki/ca.crt"),
+        Just("data"),
+        Just("run"),
+    ];
+    prop_oneof![
+        Just(Event::SandboxDies),
+        Just(Event::SandboxVanishes),
+        any::<bool>().prop_map(|ready| Event::SandboxDoubled { ready }),
+        phase().prop_map(Event::ContainerIs),
+        Just(Event::ContainerVanishes),
+        phase().prop_map(Event::ContainerDoubled),
+        Just(Event::PathVanishes),
+        prop_oneof![Just(""), Just("other")].prop_map(Event::FileIs),
+        Just(Event::ModeIs(0o777)),
+        (stray, any::<bool>()).prop_map(|(path, directory)| Event::Stray(path, directory)),
+        Just(Event::ImagesVanish),
+        Just(Event::OwnerVanishes),
+        Just(Event::AppliedVanishes),
+    ]
+}
+
+fn pick<T>(items: &[T], index: Index) -> Option<usize> {
+    (!items.is_empty()).then(|| index.index(items.len()))
+}
+
+fn happen(model: &mut Model, event: &Event, index: Index) {
+    match event {
+        Event::ImagesVanish => model.state.images.clear(),
+        Event::OwnerVanishes => model.state.owner = None,
+        Event::AppliedVanishes => model.state.applied = None,
+        Event::SandboxDies | Event::SandboxVanishes | Event::SandboxDoubled { .. } => {
+            if let Some(at) = pick(&model.state.sandboxes, index) {
+                happen_to_sandbox(model, event, at);
+            }
+        }
+        Event::ContainerIs(_) | Event::ContainerVanishes | Event::ContainerDoubled(_) => {
+            if let Some(at) = pick(&model.state.containers, index) {
+                happen_to_container(model, event, at);
+            }
+        }
+        Event::PathVanishes | Event::FileIs(_) | Event::ModeIs(_) | Event::Stray(..) => {
+            let below_top = model.state.files.keys().filter(|path| path.contains('/'));
+            let paths: Vec<String> = below_top.cloned().collect();
+            if let Some(at) = pick(&paths, index) {
+                happen_to_path(model, event, &paths[at]);
+            }
+        }
+    }
+}
+
+fn happen_to_sandbox(model: &mut Model, event: &Event, at: usize) {
+    let sandboxes = &mut model.state.sandboxes;
+    if let Event::SandboxDoubled { ready } = event {
+        let highest = sandboxes.iter().map(|sandbox| sandbox.attempt).max();
+        let double = SandboxState { attempt: highest.unwrap_or(0) + 1, ready: *ready, ..sandboxes[at].clone() };
+        let id = model.new_id();
+        model.state.sandboxes.insert(0, SandboxState { id, ..double });
+    } else if matches!(event, Event::SandboxVanishes) {
+        let gone = sandboxes.remove(at).id;
+        model.state.containers.retain(|container| container.sandbox != gone);
+    } else {
+        sandboxes[at].ready = false;
+    }
+}
+
+fn happen_to_container(model: &mut Model, event: &Event, at: usize) {
+    if let Event::ContainerDoubled(phase) = event {
+        let highest = model.state.containers.iter().map(|container| container.attempt).max();
+        let double = ContainerState {
+            id: model.new_id(),
+            attempt: highest.unwrap_or(0) + 1,
+            phase: *phase,
+            ..model.state.containers[at].clone()
+        };
+        model.state.containers.insert(0, double);
+    } else if let Event::ContainerIs(phase) = event {
+        model.state.containers[at].phase = *phase;
+    } else {
+        model.state.containers.remove(at);
+    }
+}
+
+fn happen_to_path(model: &mut Model, event: &Event, path: &str) {
+    let of_pod = path.match_indices('/').nth(1).map_or(path, |(end, _)| &path[..end]);
+    let is_directory = model.state.files[path].sha256.is_none();
+    match event {
+        Event::FileIs(digest) if !is_directory => {
+            model.state.files.get_mut(path).unwrap().sha256 = Some((*digest).to_owned());
+        }
+        Event::ModeIs(mode) => model.state.files.get_mut(path).unwrap().mode = *mode,
+        Event::Stray(name, directory) => {
+            let path = format!("{of_pod}/{name}");
+            let parent = path.rsplit_once('/').unwrap().0;
+            if model.state.files.get(parent).is_some_and(|parent| parent.sha256.is_none()) {
+                model.remove_tree(&path);
+                let digest = (!directory).then(|| sha256_hex(b"stray"));
+                model.state.files.insert(path, file_state(0, 0, 0o755, digest));
+            }
+        }
+        Event::PathVanishes => model.remove_tree(path),
+        Event::FileIs(_)
+        | Event::SandboxDies
+        | Event::SandboxVanishes
+        | Event::SandboxDoubled { .. }
+        | Event::ContainerIs(_)
+        | Event::ContainerVanishes
+        | Event::ContainerDoubled(_)
+        | Event::ImagesVanish
+        | Event::OwnerVanishes
+        | Event::AppliedVanishes => {}
+    }
+}
+
+fn machine() -> impl Strategy<Value = Model> {
+    (option::of(config(1)), vec((event(), any::<Index>()), 0..8)).prop_map(|(before, events)| {
+        let mut model = Model::empty();
+        if let Some(before) = before {
+            model.execute(&converge(&before, &model.state).unwrap());
+        }
+        for (event, index) in &events {
+            happen(&mut model, event, *index);
+        }
+        model
+    })
+}
+
+/// Whether a machine holds what it should, judged without `converge`.
+fn assert_holds(state: &MachineState, config: &MachineConfig) {
+    let pods: BTreeSet<_> = state.sandboxes.iter().map(|sandbox| &sandbox.pod).collect();
+    assert_eq!(pods, config.pods.keys().collect());
+    assert_eq!(state.sandboxes.len(), config.pods.len());
+    for sandbox in &state.sandboxes {
+        let pod = &config.pods[&sandbox.pod];
+        assert!(sandbox.ready);
+        assert_eq!(sandbox.digest, pod.digest());
+        let found = state.containers.iter().filter(|found| found.sandbox == sandbox.id);
+        let running: BTreeMap<_, _> = found.map(|found| (&found.name, found.phase)).collect();
+        let wanted = pod.containers.iter().map(|wanted| (&wanted.name, ContainerPhase::Running));
+        assert_eq!(running, wanted.collect());
+    }
+    for (name, pod) in &config.pods {
+        let below = file_path(name, "");
+        let found: BTreeMap<_, _> = state
+            .files
+            .iter()
+            .filter(|(path, found)| path.starts_with(&below) && found.sha256.is_some())
+            .map(|(path, found)| (path.clone(), found.clone()))
+            .collect();
+        let wanted = pod.files.iter().map(|file| {
+            let digest = sha256_hex(&file.content);
+            (file_path(name, &file.path), file_state(pod.user, pod.user, 0o600, Some(digest)))
+        });
+        assert_eq!(found, wanted.collect());
+    }
+    if config.pods.is_empty() {
+        assert_eq!((&state.owner, &state.applied, state.files.len()), (&None, &None, 0));
+    } else {
+        assert_eq!(state.owner.as_ref(), Some(&config.installation));
+        assert_eq!(state.applied, Some(applied_by(config)));
+    }
+}
+
+/// Part of what is to be done: a number of steps of each pod, as pods do not wait for each other, and what comes after all
+/// pods only where nothing was left out.
+fn part(actions: &[Action], cuts: &BTreeMap<PodName, Index>) -> Vec<Action> {
+    let mut left: BTreeMap<&PodName, usize> = BTreeMap::new();
+    for (pod, cut) in cuts {
+        let steps = actions.iter().filter(|action| action.pod() == Some(pod)).count();
+        left.insert(pod, cut.index(steps + 1));
+    }
+    let mut all = true;
+    let mut kept = Vec::new();
+    for action in actions {
+        let goes = match action.pod().map(|pod| left.get_mut(pod)) {
+            Some(Some(0)) => false,
+            Some(Some(steps)) => {
+                *steps -= 1;
+                true
+            }
+            Some(None) => true,
+            None => all,
+        };
+        all &= goes;
+        kept.extend(goes.then(|| action.clone()));
+    }
+    kept
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn one_round_leads_to_the_wanted_state(machine in machine(), config in config(2)) {
+        let mut machine = machine;
+        let actions = converge(&config, &machine.state).unwrap();
+        machine.execute(&actions);
+        assert_holds(&machine.state, &config);
+        prop_assert_eq!(converge(&config, &machine.state).unwrap(), []);
+    }
+
+    #[test]
+    fn a_round_may_be_cut_anywhere(
+        machine in machine(),
+        config in config(2),
+        cuts in vec(any::<Index>(), 4),
+    ) {
+        let mut machine = machine;
+        let cuts = pod_names().into_iter().zip(cuts).collect();
+        let actions = converge(&config, &machine.state).unwrap();
+        machine.execute(&part(&actions, &cuts));
+        machine.execute(&converge(&config, &machine.state).unwrap());
+        assert_holds(&machine.state, &config);
+        prop_assert_eq!(converge(&config, &machine.state).unwrap(), []);
+    }
+
+    #[test]
+    fn the_data_of_a_wanted_pod_stays(machine in machine(), config in config(2)) {
+        let mut machine = machine;
+        let data: Vec<String> = machine.state.files.iter().filter_map(|(path, found)| {
+            let of_wanted = config.pods.keys().any(|pod| {
+                ["data", "run"].iter().any(|name| *path == format!("{}/{name}", pod_directory(pod)))
+            });
+            (of_wanted && found.sha256.is_none()).then(|| path.clone())
+        }).collect();
+        for action in converge(&config, &machine.state).unwrap() {
+            let removed = |path: &String| matches!(
+                &action,
+                Action::Pod(_, crate::action::PodAction::RemovePath { path: removed }) if removed == path
+            );
+            prop_assert!(!data.iter().any(removed));
+        }
+        machine.execute(&converge(&config, &machine.state).unwrap());
+        prop_assert!(data.iter().all(|path| machine.state.files.contains_key(path)));
+    }
+
+    #[test]
+    fn what_runs_as_wanted_is_not_restarted(before in config(1), users in 0..4usize) {
+        let mut machine = Model::empty();
+        machine.execute(&converge(&before, &machine.state).unwrap());
+        let mut config = MachineConfig { generation: 2, ..before };
+        // A file that is picked up, and another pod's removal, touch no process.
+        for pod in config.pods.values_mut() {
+            for file in pod.files.iter_mut().filter(|file| file.on_change == OnChange::PickedUp) {
+                file.content.push(1);
+            }
+        }
+        config.pods.remove(&pod_names()[users]);
+        let ids = |machine: &Model| -> Vec<_> {
+            let kept = machine.state.sandboxes.iter().filter(|sandbox| config.pods.contains_key(&sandbox.pod));
+            let kept: BTreeSet<_> = kept.map(|sandbox| sandbox.id.clone()).collect();
+            let inside = machine.state.containers.iter().filter(|found| kept.contains(&found.sandbox));
+            inside.map(|found| found.id.clone()).collect()
+        };
+        let seen = ids(&machine);
+        machine.execute(&converge(&config, &machine.state).unwrap());
+        prop_assert_eq!(seen, ids(&machine));
+        assert_holds(&machine.state, &config);
+    }
+}

@@ -1,0 +1,199 @@
+//! Single cases that people should be able to read.
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{Container, File, MachineConfig, Mount, OnChange, Pod, Resources},
+    name::PodName,
+};
+
+use super::{applied_by, converge, model::Model};
+use crate::refusal::Refusal;
+
+fn etcd() -> PodName {
+    PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() }
+}
+
+fn config() -> MachineConfig {
+    let container = Container {
+        name: "etcd".to_owned(),
+        image: "registry.k8s.io/etcd:3.7.0-0".to_owned(),
+        command: vec!["etcd".to_owned()],
+        mounts: vec![Mount { source: "data".to_owned(), target: "/data".to_owned(), read_only: false }],
+        resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 30 },
+        stop_seconds: 25,
+    };
+    let pod = Pod {
+        user: 20000,
+        files: vec![File {
+            path: "pki/ca.crt".to_owned(),
+            content: b"certificate".to_vec(),
+            on_change: OnChange::PickedUp,
+        }],
+        data: vec!["data".to_owned()],
+        containers: vec![container],
+        pause_image: "registry.k8s.io/pause:3.10.2".to_owned(),
+    };
+    MachineConfig {
+        installation: "00000000000000ff".parse().unwrap(),
+        term: 3,
+        generation: 7,
+        pods: [(etcd(), pod)].into(),
+    }
+}
+
+fn plan(config: &MachineConfig, machine: &Model) -> Vec<String> {
+    let actions = converge(config, &machine.state).unwrap();
+    actions.iter().map(ToString::to_string).collect()
+}
+
+fn settled(config: &MachineConfig) -> Model {
+    let mut machine = Model::empty();
+    machine.execute(&converge(config, &machine.state).unwrap());
+    machine
+}
+
+#[test]
+fn a_first_pod_comes_up_in_order() {
+    assert_eq!(
+        plan(&config(), &Model::empty()),
+        [
+            "take the machine for installation 00000000000000ff",
+            "fetch image registry.k8s.io/etcd:3.7.0-0",
+            "fetch image registry.k8s.io/pause:3.10.2",
+            "make 5 directories",
+            "write file pki/ca.crt",
+            "create sandbox 0",
+            "create container etcd",
+            "start container etcd",
+            "record config 3.7 as applied",
+        ]
+    );
+}
+
+#[test]
+fn a_changed_program_drains_before_it_is_replaced() {
+    let mut machine = settled(&config());
+    let mut config = config();
+    config.generation += 1;
+    let pod = config.pods.get_mut(&etcd()).unwrap();
+    pod.containers[0].command.push("--new".to_owned());
+    pod.containers[0].stop_seconds = 1;
+    assert_eq!(
+        plan(&config, &machine),
+        [
+            "stop container etcd within 25 s",
+            "stop sandbox id-1",
+            "remove sandbox id-1",
+            "create sandbox 1",
+            "create container etcd",
+            "start container etcd",
+            "record config 3.8 as applied",
+        ]
+    );
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert_eq!(plan(&config, &machine), [""; 0]);
+}
+
+#[test]
+fn an_exited_container_comes_back_in_its_sandbox() {
+    let mut machine = settled(&config());
+    machine.state.containers[0].phase = keelway_api::machine::ContainerPhase::Exited { code: 137 };
+    assert_eq!(plan(&config(), &machine), ["remove container etcd", "create container etcd", "start container etcd"]);
+    machine.execute(&converge(&config(), &machine.state).unwrap());
+    assert_eq!(machine.state.containers[0].attempt, 1);
+}
+
+#[test]
+fn a_pod_whose_files_were_removed_is_replaced() {
+    let mut machine = settled(&config());
+    machine.remove_tree("0123456789abcdef/etcd-0/files");
+    assert_eq!(
+        plan(&config(), &machine),
+        [
+            "make 2 directories",
+            "write file pki/ca.crt",
+            "stop container etcd within 25 s",
+            "stop sandbox id-1",
+            "remove sandbox id-1",
+            "create sandbox 1",
+            "create container etcd",
+            "start container etcd",
+        ]
+    );
+}
+
+#[test]
+fn the_last_pod_takes_everything_with_it() {
+    let machine = settled(&config());
+    let empty = MachineConfig { generation: 8, pods: [].into(), ..config() };
+    assert_eq!(
+        plan(&empty, &machine),
+        [
+            "stop container etcd within 25 s",
+            "stop sandbox id-1",
+            "remove sandbox id-1",
+            "remove files, data and logs",
+            "remove what is left of cluster 0123456789abcdef",
+            "leave the machine as it was found",
+        ]
+    );
+}
+
+#[test]
+fn another_installation_is_refused_with_the_mend() {
+    let machine = settled(&config());
+    let stranger = MachineConfig { installation: "00000000000000ee".parse().unwrap(), generation: 9, ..config() };
+    let refusal = converge(&stranger, &machine.state).unwrap_err();
+    assert!(matches!(refusal, Refusal::AnotherInstallation { .. }));
+    assert!(refusal.to_string().contains("hypervisor adopt --from 00000000000000ff"));
+}
+
+#[test]
+fn only_the_same_or_a_newer_config_is_taken() {
+    let machine = settled(&config());
+    let numbered = |term, generation| MachineConfig { term, generation, ..config() };
+    assert_eq!(converge(&numbered(3, 7), &machine.state), Ok(Vec::new()));
+    for (term, generation) in [(3, 6), (2, 9)] {
+        let refusal = converge(&numbered(term, generation), &machine.state).unwrap_err();
+        assert!(matches!(refusal, Refusal::Stale { .. }), "{refusal}");
+    }
+    for (term, generation) in [(3, 8), (4, 1)] {
+        assert!(converge(&numbered(term, generation), &machine.state).is_ok());
+    }
+    let mut changed = config();
+    changed.pods.get_mut(&etcd()).unwrap().user += 1;
+    let refusal = Refusal::Changed { term: 3, generation: 7 };
+    assert_eq!(converge(&changed, &machine.state), Err(refusal));
+}
+
+#[test]
+fn a_record_of_another_content_is_renewed_with_a_new_number() {
+    let mut machine = settled(&config());
+    machine.state.applied = Some(Applied { generation: 6, ..applied_by(&config()) });
+    assert_eq!(plan(&config(), &machine), ["record config 3.7 as applied"]);
+}
+
+#[test]
+fn a_pod_keeps_to_its_own_directory_and_has_no_privilege() {
+    type Spoil = fn(&mut Pod);
+    let spoils: [Spoil; 8] = [
+        |pod| pod.user = 0,
+        |pod| pod.files[0].path = "../../x".to_owned(),
+        |pod| pod.files[0].path = "/etc/passwd".to_owned(),
+        |pod| pod.files.push(pod.files[0].clone()),
+        |pod| {
+            let mut file = pod.files[0].clone();
+            file.path.push_str("/below");
+            pod.files.push(file);
+        },
+        |pod| pod.data.push("files".to_owned()),
+        |pod| pod.containers[0].mounts[0].source = "..".to_owned(),
+        |pod| pod.containers.push(pod.containers[0].clone()),
+    ];
+    for (index, spoil) in spoils.iter().enumerate() {
+        let mut config = config();
+        spoil(config.pods.get_mut(&etcd()).unwrap());
+        let refused = converge(&config, &Model::empty().state);
+        assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{index}: {refused:?}");
+    }
+}

@@ -1,0 +1,103 @@
+//! The directories and files of one pod.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    machine::{File, FileState, MachineState, Pod, sha256_hex},
+    name::PodName,
+};
+
+use crate::{
+    action::PodAction,
+    layout::{Directory, FILE_MODE, FILES, file_path, pod_directory},
+};
+
+/// Makes what should be there and is not, and takes away first what stands in its way.
+pub(super) fn plan_present(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+    let directories = directories_of(name, pod);
+    let blocked_directories =
+        directories.iter().map(|directory| directory.path.clone()).filter(|path| is_other_than_directory(path, state));
+    let blocked_files =
+        pod.files.iter().map(|file| file_path(name, &file.path)).filter(|path| is_directory(path, state));
+    let mut steps: Vec<_> =
+        blocked_directories.chain(blocked_files).map(|path| PodAction::RemovePath { path }).collect();
+
+    let missing: Vec<_> =
+        directories.into_iter().filter(|directory| !holds(directory, state.files.get(&directory.path))).collect();
+    if !missing.is_empty() {
+        steps.push(PodAction::MakeDirectories(missing));
+    }
+    for file in &pod.files {
+        let found = state.files.get(&file_path(name, &file.path));
+        if !found.is_some_and(|found| *found == file_state(file, pod.user)) {
+            steps.push(PodAction::WriteFile { file: file.clone(), user: pod.user });
+        }
+    }
+    steps
+}
+
+/// Whether the directory that all containers of the pod have mounted is there.
+pub(super) fn has_files_directory(name: &PodName, state: &MachineState) -> bool {
+    is_directory(&format!("{}/{FILES}", pod_directory(name)), state)
+}
+
+/// Removes files that nobody wants any more. Only below `files`: data is never looked into.
+pub(super) fn plan_absent(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+    let wanted: BTreeSet<String> = pod
+        .files
+        .iter()
+        .map(|file| file_path(name, &file.path))
+        .chain(directories_of(name, pod).into_iter().map(|directory| directory.path))
+        .collect();
+    let below = file_path(name, "");
+    let mut steps = Vec::new();
+    let mut removed: Option<&str> = None;
+    for path in state.files.keys().filter(|path| path.starts_with(&below)) {
+        let goes_along = removed.is_some_and(|above| is_below(path, above));
+        if !goes_along && !wanted.contains(path) && !has_blocked_parent(path, pod, name) {
+            removed = Some(path);
+            steps.push(PodAction::RemovePath { path: path.clone() });
+        }
+    }
+    steps
+}
+
+/// Whether a path lies below what [`plan_present`] already removed: a directory where a file should be.
+fn has_blocked_parent(path: &str, pod: &Pod, name: &PodName) -> bool {
+    pod.files.iter().any(|file| is_below(path, &file_path(name, &file.path)))
+}
+
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// A pod's directories, each after the one that it is in.
+fn directories_of(name: &PodName, pod: &Pod) -> Vec<Directory> {
+    let own = pod_directory(name);
+    let of_files = |path: String| Directory::of_files(path, pod.user);
+    let inner: BTreeSet<&str> =
+        pod.files.iter().flat_map(|file| file.path.match_indices('/').map(|(end, _)| &file.path[..end])).collect();
+    let mut directories =
+        vec![Directory::of_cluster(&name.cluster), of_files(own.clone()), of_files(format!("{own}/{FILES}"))];
+    directories.extend(inner.into_iter().map(|path| of_files(file_path(name, path))));
+    directories.extend(pod.data.iter().map(|path| Directory::of_data(format!("{own}/{path}"), pod.user)));
+    directories
+}
+
+fn holds(wanted: &Directory, found: Option<&FileState>) -> bool {
+    found.is_some_and(|found| {
+        found.sha256.is_none() && (found.user, found.group, found.mode) == (wanted.user, wanted.group, wanted.mode)
+    })
+}
+
+fn file_state(file: &File, user: u32) -> FileState {
+    FileState { user, group: user, mode: FILE_MODE, sha256: Some(sha256_hex(&file.content)) }
+}
+
+fn is_directory(path: &str, state: &MachineState) -> bool {
+    state.files.get(path).is_some_and(|found| found.sha256.is_none())
+}
+
+fn is_other_than_directory(path: &str, state: &MachineState) -> bool {
+    state.files.get(path).is_some_and(|found| found.sha256.is_some())
+}

@@ -1,0 +1,105 @@
+//! The steps of one pod, in order: what one makes, a later one uses.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keelway_api::name::PodName;
+
+use super::{EffectError, spec};
+use crate::{
+    action::{NewContainer, NewSandbox, PodAction},
+    image::Images,
+    layout::log_name,
+    local::LocalMachine,
+};
+
+pub(super) struct Chain<'a> {
+    machine: &'a LocalMachine,
+    images: &'a Images<'a>,
+    pod: &'a PodName,
+    sandbox: Option<String>,
+    containers: BTreeMap<String, String>,
+}
+
+impl<'a> Chain<'a> {
+    pub(super) fn new(machine: &'a LocalMachine, images: &'a Images<'a>, pod: &'a PodName) -> Self {
+        Self { machine, images, pod, sandbox: None, containers: BTreeMap::new() }
+    }
+
+    pub(super) async fn apply(&mut self, action: &PodAction) -> Result<(), EffectError> {
+        let runtime = &self.machine.runtime;
+        match action {
+            PodAction::EnsureImage(image) => self.images.ensure(image).await?,
+            PodAction::MakeDirectories(_)
+            | PodAction::WriteFile { .. }
+            | PodAction::RemovePath { .. }
+            | PodAction::RemoveTree => self.apply_to_files(action).await?,
+            PodAction::StopContainer { id, grace_seconds, .. } => {
+                let grace = Duration::from_secs((*grace_seconds).into());
+                runtime.stop_container(id, grace).await?;
+            }
+            PodAction::RemoveContainer { id, .. } => runtime.remove_container(id).await?,
+            PodAction::StopSandbox { id } => runtime.stop_pod_sandbox(id).await?,
+            PodAction::RemoveSandbox { id } => runtime.remove_pod_sandbox(id).await?,
+            PodAction::CreateSandbox(new) => self.create_sandbox(new).await?,
+            PodAction::CreateContainer(new) => self.create_container(new).await?,
+            PodAction::StartContainer { id, name } => {
+                let id = id.as_ref().or_else(|| self.containers.get(name));
+                runtime.start_container(id.ok_or(EffectError::OutOfOrder)?).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply_to_files(&self, action: &PodAction) -> Result<(), EffectError> {
+        let (pod, action) = (self.pod.clone(), action.clone());
+        let work = move |files: crate::files::Files<'_>| match action {
+            PodAction::MakeDirectories(directories) => {
+                directories.iter().try_for_each(|directory| files.make_directory(directory))
+            }
+            PodAction::WriteFile { file, user } => files.write_file(&pod, user, &file),
+            PodAction::RemovePath { path } => files.remove(&path),
+            PodAction::RemoveTree => files.remove_pod(&pod),
+            PodAction::EnsureImage(_)
+            | PodAction::StopContainer { .. }
+            | PodAction::RemoveContainer { .. }
+            | PodAction::StopSandbox { .. }
+            | PodAction::RemoveSandbox { .. }
+            | PodAction::CreateSandbox(_)
+            | PodAction::CreateContainer(_)
+            | PodAction::StartContainer { .. } => Ok(()),
+        };
+        Ok(self.machine.with_files(work).await?)
+    }
+
+    async fn create_sandbox(&mut self, new: &NewSandbox) -> Result<(), EffectError> {
+        let spec = spec::sandbox(self.pod, new);
+        self.sandbox = Some(self.machine.runtime.run_pod_sandbox(&spec).await?);
+        Ok(())
+    }
+
+    async fn create_container(&mut self, new: &NewContainer) -> Result<(), EffectError> {
+        let sandbox = new.sandbox_id.as_ref().or(self.sandbox.as_ref());
+        let sandbox = sandbox.ok_or(EffectError::OutOfOrder)?;
+        self.make_room_for_log(new).await?;
+        let id = self
+            .machine
+            .runtime
+            .create_container(sandbox, &spec::sandbox(self.pod, &new.sandbox), &spec::container(self.pod, new))
+            .await?;
+        self.containers.insert(new.container.name.clone(), id);
+        Ok(())
+    }
+
+    /// The last log tells why there is a new container; the one before is of no more use. So a container that goes on
+    /// ending fills no disk.
+    async fn make_room_for_log(&self, new: &NewContainer) -> Result<(), EffectError> {
+        let pod = self.pod.clone();
+        let useless = new.attempt.checked_sub(2);
+        let useless = useless.map(|attempt| log_name(&new.container.name, attempt));
+        let work = move |files: crate::files::Files<'_>| {
+            files.make_log_directory(&pod)?;
+            useless.map_or(Ok(()), |log| files.remove_log(&pod, &log))
+        };
+        Ok(self.machine.with_files(work).await?)
+    }
+}

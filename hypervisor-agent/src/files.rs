@@ -1,0 +1,140 @@
+//! Everything of Keelway's on a machine's file system, reached through a descriptor of its root and never through a path
+//! of this process.
+
+mod cgroup;
+mod error;
+mod folder;
+mod look;
+mod remove;
+#[cfg(test)]
+mod tests;
+mod top;
+
+use std::{io, os::fd::BorrowedFd};
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{File, STATE_DIRECTORY},
+    name::{ClusterId, InstallationId, PodName},
+};
+
+pub use error::FileError;
+pub use look::Observed;
+pub(crate) use top::is_ours;
+
+use crate::layout::{self, Directory, FILE_MODE, LOG_DIRECTORY};
+use folder::{Attributes, Folder};
+
+/// The files of one machine. All of it blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Files<'a> {
+    root: BorrowedFd<'a>,
+}
+
+impl<'a> Files<'a> {
+    /// The files of the machine with the given root directory.
+    #[must_use]
+    pub fn new(root: BorrowedFd<'a>) -> Self {
+        Self { root }
+    }
+
+    /// Records who the machine obeys.
+    pub fn write_owner(self, installation: &InstallationId) -> Result<(), FileError> {
+        self.write_record(layout::OWNER, format!("{installation}\n").as_bytes())
+    }
+
+    /// Records the config that was applied.
+    pub fn record_applied(self, applied: &Applied) -> Result<(), FileError> {
+        let text = serde_json::to_vec(applied)
+            .map_err(|error| FileError::Write { path: layout::APPLIED.to_owned(), source: error.into() })?;
+        self.write_record(layout::APPLIED, &text)
+    }
+
+    fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {
+        top::make(self.root, STATE_DIRECTORY)
+            .and_then(|state| state.replace(name, content, Attributes::of_root(FILE_MODE)))
+            .map_err(FileError::write(name))
+    }
+
+    /// Makes a directory in one that exists, or gives it the right owner and mode.
+    pub fn make_directory(self, directory: &Directory) -> Result<(), FileError> {
+        let (parent, name) = split(&directory.path);
+        top::make(self.root, STATE_DIRECTORY)
+            .and_then(|state| state.descend(parent)?.make(name, directory.into()))
+            .map_err(FileError::make(&directory.path))
+    }
+
+    /// Writes a file of a pod in one step: a reader sees the old content or the new. Its directory exists.
+    pub fn write_file(self, pod: &PodName, user: u32, file: &File) -> Result<(), FileError> {
+        let path = layout::file_path(pod, &file.path);
+        let (parent, name) = split(&path);
+        let attributes = Attributes::of_user(user, FILE_MODE);
+        Folder::under(self.root, STATE_DIRECTORY)
+            .and_then(|state| state.descend(parent)?.replace(name, &file.content, attributes))
+            .map_err(FileError::write(&path))
+    }
+
+    /// Removes a file, a link, or a directory with all that is in it, given relative to [`STATE_DIRECTORY`].
+    pub fn remove(self, path: &str) -> Result<(), FileError> {
+        self.remove_below(STATE_DIRECTORY, path)
+    }
+
+    fn remove_below(self, top: &str, path: &str) -> Result<(), FileError> {
+        let (parent, name) = split(path);
+        let removed = Folder::under(self.root, top)
+            .and_then(|folder| folder.descend(parent))
+            .and_then(|folder| remove::tree(&folder, name));
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(FileError::remove(&format!("{top}/{path}"))),
+        }
+    }
+
+    /// Makes the directory that a pod's logs go to.
+    pub fn make_log_directory(self, pod: &PodName) -> Result<(), FileError> {
+        let attributes = Attributes::of_root(0o700);
+        let make = || {
+            let logs = top::make(self.root, LOG_DIRECTORY)?;
+            logs.make(pod.cluster.as_str(), attributes)?;
+            logs.child(pod.cluster.as_str())?.make(pod.component.as_str(), attributes)
+        };
+        make().map_err(FileError::make(&layout::log_directory(pod)))
+    }
+
+    /// Removes one log of a pod.
+    pub fn remove_log(self, pod: &PodName, name: &str) -> Result<(), FileError> {
+        self.remove_below(LOG_DIRECTORY, &format!("{}/{name}", layout::pod_directory(pod)))
+    }
+
+    /// Removes all of a pod: its logs, then its files and data with its own directory.
+    pub fn remove_pod(self, pod: &PodName) -> Result<(), FileError> {
+        let directory = layout::pod_directory(pod);
+        self.remove_below(LOG_DIRECTORY, &directory)?;
+        self.remove(&directory)
+    }
+
+    /// Removes what a cluster left on the machine, its directory last.
+    pub fn forget_cluster(self, cluster: &ClusterId) -> Result<(), FileError> {
+        cgroup::remove_parents(self.root, cluster).map_err(FileError::remove(&format!("the cgroups of {cluster}")))?;
+        self.remove_below(LOG_DIRECTORY, cluster.as_str())?;
+        self.remove(cluster.as_str())
+    }
+
+    /// Removes the machine's own records, and the directories that Keelway made where nothing else is in them.
+    pub fn leave(self) -> Result<(), FileError> {
+        top::leave(self.root, LOG_DIRECTORY, &[]).map_err(FileError::remove(LOG_DIRECTORY))?;
+        top::leave(self.root, STATE_DIRECTORY, &[layout::APPLIED, layout::OWNER])
+            .map_err(FileError::remove(STATE_DIRECTORY))
+    }
+}
+
+/// The parent of a path, which may be the empty one, and its last name.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+impl From<&Directory> for Attributes {
+    fn from(directory: &Directory) -> Self {
+        Self { user: directory.user, group: directory.group, mode: directory.mode }
+    }
+}

@@ -1,0 +1,43 @@
+//! The cgroups above our pods, where the runtime writes the cgroup file system itself. Runtimes make them and never remove them.
+
+use std::{io, os::fd::BorrowedFd};
+
+use keelway_api::name::ClusterId;
+use rustix::io::Errno;
+
+use super::folder::Folder;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// Removes a cluster's cgroup, and the one above, in each hierarchy where nothing is in them. Machines that share a kernel
+/// share them: the last one to go takes them away.
+pub(super) fn remove_parents(root: BorrowedFd<'_>, cluster: &ClusterId) -> io::Result<()> {
+    for hierarchy in hierarchies(root)? {
+        let keelway = match hierarchy.child("keelway") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
+        unless_used(keelway.remove_empty(cluster.as_str()))?;
+        unless_used(hierarchy.remove_empty("keelway"))?;
+    }
+    Ok(())
+}
+
+/// The root of each hierarchy: version 2 is mounted as one, version 1 as one for each set of controllers.
+fn hierarchies(root: BorrowedFd<'_>) -> io::Result<Vec<Folder>> {
+    let mount = match Folder::under(root, MOUNT) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        found => found?,
+    };
+    // Of several names for one hierarchy all but one are links, which do not open as directories.
+    let mut found: Vec<Folder> = mount.names()?.iter().filter_map(|name| mount.child(name).ok()).collect();
+    found.push(mount);
+    Ok(found)
+}
+
+fn unless_used(removed: Result<(), Errno>) -> io::Result<()> {
+    match removed {
+        Err(Errno::NOTEMPTY | Errno::BUSY | Errno::NOENT | Errno::EXIST) => Ok(()),
+        other => Ok(other?),
+    }
+}

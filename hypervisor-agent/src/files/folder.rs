@@ -1,0 +1,203 @@
+//! One open directory. What is in it is named by one plain name at a time, and links are never followed.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, Dir, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fsync, mkdirat, openat,
+        openat2, renameat, statat, unlinkat,
+    },
+    io::Errno,
+    path::Arg,
+    rand::{GetRandomFlags, getrandom},
+};
+
+/// How the name of a file that is not yet whole begins. One that a crash left behind is seen as a file that nobody wants.
+pub(super) const UNFINISHED: &str = ".keelway-new-";
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Owner and permission bits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attributes {
+    pub(super) user: u32,
+    pub(super) group: u32,
+    pub(super) mode: u32,
+}
+
+impl Attributes {
+    pub(super) fn of_root(mode: u32) -> Self {
+        Self::of_user(0, mode)
+    }
+
+    pub(super) fn of_user(user: u32, mode: u32) -> Self {
+        Self { user, group: user, mode }
+    }
+
+    fn set(self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let found = fstat(descriptor)?;
+        if (found.st_uid, found.st_gid) != (self.user, self.group) {
+            let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.group));
+            fchown(descriptor, Some(user), Some(group))?;
+        }
+        if found.st_mode & 0o7777 != self.mode {
+            fchmod(descriptor, Mode::from_raw_mode(self.mode))?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Folder(OwnedFd);
+
+impl Folder {
+    /// Opens a directory by its absolute path on the machine. Links on the way, which the machine's owner may have put
+    /// there, are taken as on the machine itself and never lead out of it.
+    pub(super) fn under(root: BorrowedFd<'_>, path: &str) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        loop {
+            match openat2(root, path, flags, Mode::empty(), resolve) {
+                // The kernel says so where something was renamed meanwhile.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                other => return Ok(Self(other?)),
+            }
+        }
+    }
+
+    /// Opens a directory in this one.
+    pub(super) fn child(&self, name: impl Arg) -> io::Result<Self> {
+        Ok(Self(openat(&self.0, name, DIRECTORY, Mode::empty())?))
+    }
+
+    /// Opens a directory further down, name by name. The empty path is this one.
+    pub(super) fn descend(self, path: &str) -> io::Result<Self> {
+        path.split('/').filter(|name| !name.is_empty()).try_fold(self, |folder, name| folder.child(name))
+    }
+
+    /// Makes a directory in this one; one that is there only gets its attributes.
+    pub(super) fn make(&self, name: &str, attributes: Attributes) -> io::Result<()> {
+        let made = self.make_bare(name, attributes.mode)?;
+        let child = self.child(name)?;
+        attributes.set(child.0.as_fd())?;
+        if made {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory in this one, less the bits of the umask. Returns whether it was not there before.
+    pub(super) fn make_bare(&self, name: &str, mode: u32) -> io::Result<bool> {
+        match mkdirat(&self.0, name, Mode::from_raw_mode(mode)) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Puts a file in the place of whatever has its name: at any moment, also after a loss of power, the old one or the
+    /// new one is there, whole and with its owner.
+    pub(super) fn replace(&self, name: &str, content: &[u8], attributes: Attributes) -> io::Result<()> {
+        let unfinished = format!("{UNFINISHED}{}", random_digits()?);
+        let placed = self
+            .create(&unfinished, content, attributes)
+            .and_then(|()| Ok(renameat(&self.0, &unfinished, &self.0, name)?));
+        if placed.is_err() {
+            // The first error is the one to tell; a file left behind is removed by the next pass.
+            let _ = unlinkat(&self.0, &unfinished, AtFlags::empty());
+        }
+        placed?;
+        self.sync()
+    }
+
+    fn create(&self, name: &str, content: &[u8], attributes: Attributes) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?);
+        file.write_all(content)?;
+        attributes.set(file.as_fd())?;
+        file.sync_all()
+    }
+
+    /// A regular file's descriptor, opened without waiting for anybody (a pipe has no reader); `None` for anything else.
+    pub(super) fn open_regular(&self, name: impl Arg) -> io::Result<Option<File>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match openat(&self.0, name, flags, Mode::empty()) {
+            Ok(file) => {
+                let file = File::from(file);
+                Ok(file.metadata()?.is_file().then_some(file))
+            }
+            // A link, and a socket.
+            Err(Errno::LOOP | Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The content of a small file; `None` where there is none.
+    pub(super) fn read(&self, name: &str) -> io::Result<Option<String>> {
+        let file = match self.open_regular(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let Some(file) = file else {
+            return Err(io::Error::other("not a regular file"));
+        };
+        let mut text = String::new();
+        file.take(1 << 20).read_to_string(&mut text)?;
+        Ok(Some(text))
+    }
+
+    /// The names in this directory, as they are right now.
+    pub(super) fn names(&self) -> io::Result<Vec<CString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                names.push(entry.file_name().to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// What a name stands for, a link for itself.
+    pub(super) fn stat(&self, name: impl Arg) -> io::Result<Stat> {
+        Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// This directory's own attributes.
+    pub(super) fn own_stat(&self) -> io::Result<Stat> {
+        Ok(fstat(&self.0)?)
+    }
+
+    pub(super) fn set(&self, attributes: Attributes) -> io::Result<()> {
+        attributes.set(self.0.as_fd())
+    }
+
+    /// Makes what was made, renamed or removed in this directory survive a loss of power.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        Ok(fsync(&self.0)?)
+    }
+
+    pub(super) fn unlink(&self, name: impl Arg) -> Result<(), Errno> {
+        unlinkat(&self.0, name, AtFlags::empty())
+    }
+
+    pub(super) fn remove_empty(&self, name: impl Arg) -> Result<(), Errno> {
+        unlinkat(&self.0, name, AtFlags::REMOVEDIR)
+    }
+
+    pub(super) fn move_to(&self, name: impl Arg, to: &Self, new: &str) -> Result<(), Errno> {
+        renameat(&self.0, name, &to.0, new)
+    }
+}
+
+/// Sixteen hexadecimal digits that nobody else uses.
+pub(super) fn random_digits() -> io::Result<String> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}

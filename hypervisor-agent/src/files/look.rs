@@ -1,0 +1,141 @@
+//! What of ours is on a machine's file system.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    fs::File,
+    io::{self, Read},
+};
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{FileState, STATE_DIRECTORY},
+    name::{ClusterId, ComponentName, InstallationId},
+};
+use rustix::fs::{FileType, Stat};
+use sha2::{Digest, Sha256};
+
+use super::{FileError, Files, folder::Folder};
+use crate::layout::{APPLIED, FILES, OWNER};
+
+/// The machine's records and files.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Who the machine obeys.
+    pub owner: Option<InstallationId>,
+    /// The config that it holds.
+    pub applied: Option<Applied>,
+    /// By path relative to [`STATE_DIRECTORY`], which is itself the empty path.
+    pub files: BTreeMap<String, FileState>,
+}
+
+impl Files<'_> {
+    /// Looks at the machine's records, at each pod's files with their content, and at its data directories from outside.
+    pub fn observe(self) -> Result<Observed, FileError> {
+        let state = match Folder::under(self.root, STATE_DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Observed::default());
+            }
+            found => found.map_err(FileError::read(STATE_DIRECTORY))?,
+        };
+        let mut files = BTreeMap::new();
+        look_at_all(&state, &mut files).map_err(FileError::read(STATE_DIRECTORY))?;
+        Ok(Observed {
+            owner: record(&state, OWNER, |text| text.trim_end().parse().map_err(io::Error::other))?,
+            applied: record(&state, APPLIED, |text| Ok(serde_json::from_str(text)?))?,
+            files,
+        })
+    }
+}
+
+fn record<T>(state: &Folder, name: &str, parse: impl FnOnce(&str) -> io::Result<T>) -> Result<Option<T>, FileError> {
+    let text = state.read(name);
+    text.and_then(|text| text.as_deref().map(parse).transpose()).map_err(FileError::read(name))
+}
+
+fn look_at_all(state: &Folder, files: &mut BTreeMap<String, FileState>) -> io::Result<()> {
+    files.insert(String::new(), file_state(&state.own_stat()?, None));
+    for (cluster, name) in directories(state, "", files, is::<ClusterId>)? {
+        for (pod, name) in directories(&cluster, &name, files, is::<ComponentName>)? {
+            for (folder, name) in directories(&pod, &name, files, |_| true)? {
+                if name.ends_with(&format!("/{FILES}")) {
+                    look_below(folder, name, files)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is<T: std::str::FromStr>(name: &str) -> bool {
+    name.parse::<T>().is_ok()
+}
+
+/// Looks at a directory of a pod's files, with all below.
+fn look_below(folder: Folder, path: String, files: &mut BTreeMap<String, FileState>) -> io::Result<()> {
+    let mut left = vec![(folder, path)];
+    while let Some((folder, path)) = left.pop() {
+        left.extend(directories(&folder, &path, files, |_| true)?);
+    }
+    Ok(())
+}
+
+/// Records what is in a directory under the names that count, and returns the directories among it.
+fn directories(
+    folder: &Folder,
+    path: &str,
+    files: &mut BTreeMap<String, FileState>,
+    counts: impl Fn(&str) -> bool,
+) -> io::Result<Vec<(Folder, String)>> {
+    let mut found = Vec::new();
+    for name in folder.names()? {
+        // Names of ours are text; others were put there by hand and are not ours to judge.
+        let Some(name) = name.to_str().ok().filter(|name| counts(name)) else {
+            continue;
+        };
+        let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+        match look_at(folder, name) {
+            // Removed since its directory was read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            seen => {
+                let (state, child) = seen?;
+                files.insert(below.clone(), state);
+                found.extend(child.map(|child| (child, below)));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// One name's state, and where it is a directory, the directory.
+fn look_at(folder: &Folder, name: &str) -> io::Result<(FileState, Option<Folder>)> {
+    let stat = folder.stat(name)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind == FileType::Directory {
+        return Ok((file_state(&stat, None), Some(folder.child(name)?)));
+    }
+    let regular = if kind == FileType::RegularFile { folder.open_regular(name)? } else { None };
+    let digest = regular.map(digest).transpose()?.unwrap_or_default();
+    Ok((file_state(&stat, Some(digest)), None))
+}
+
+fn file_state(stat: &Stat, sha256: Option<String>) -> FileState {
+    FileState { user: stat.st_uid, group: stat.st_gid, mode: stat.st_mode & 0o7777, sha256 }
+}
+
+fn digest(mut file: File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = [0; 1 << 14];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            count => hash.update(&buffer[..count]),
+        }
+    }
+    let mut digits = String::with_capacity(64);
+    for byte in hash.finalize() {
+        // Writing to a String cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    Ok(digits)
+}

@@ -1,0 +1,84 @@
+//! Images on the machine: those that it has, those from archives, those from registries.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use keelway_cri::Runtime;
+use tokio::sync::Mutex;
+
+use crate::{
+    action::{Action, PodAction},
+    execute::EffectError,
+};
+
+/// The file in a directory of archives that holds an image: its name with `/` and `:` replaced by `_`, and `.tar`.
+#[must_use]
+pub fn archive_name(image: &str) -> String {
+    format!("{}.tar", image.replace(['/', ':'], "_"))
+}
+
+/// The images of one execution. Pods that want the same one wait for one fetch.
+pub(crate) struct Images<'a> {
+    runtime: &'a Runtime,
+    archives: Option<&'a Path>,
+    turns: BTreeMap<&'a str, Mutex<()>>,
+}
+
+impl<'a> Images<'a> {
+    pub(crate) fn new(runtime: &'a Runtime, archives: Option<&'a Path>, actions: &'a [Action]) -> Self {
+        let mut turns = BTreeMap::new();
+        for action in actions {
+            if let Action::Pod(_, PodAction::EnsureImage(image)) = action {
+                turns.insert(image.as_str(), Mutex::new(()));
+            }
+        }
+        Self { runtime, archives, turns }
+    }
+
+    pub(crate) async fn ensure(&self, image: &str) -> Result<(), EffectError> {
+        let _turn = match self.turns.get(image) {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        if self.runtime.image_status(image).await?.is_some() {
+            return Ok(());
+        }
+        let Some((archive, path)) = self.open_archive(image).await? else {
+            self.runtime.pull_image(image).await?;
+            return Ok(());
+        };
+        self.runtime.import_images(archive).await?;
+        match self.runtime.image_status(image).await? {
+            Some(_) => Ok(()),
+            None => Err(EffectError::OtherImage { path, image: image.to_owned() }),
+        }
+    }
+
+    async fn open_archive(&self, image: &str) -> Result<Option<(tokio::fs::File, PathBuf)>, EffectError> {
+        let Some(archives) = self.archives else {
+            return Ok(None);
+        };
+        let path = archives.join(archive_name(image));
+        match tokio::fs::File::open(&path).await {
+            Ok(archive) => Ok(Some((archive, path))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(EffectError::OpenArchive { path, source }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_is_named_after_its_image() {
+        assert_eq!(
+            archive_name("registry.k8s.io/kube-apiserver:v1.37.0"),
+            "registry.k8s.io_kube-apiserver_v1.37.0.tar"
+        );
+    }
+}

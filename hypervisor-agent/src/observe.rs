@@ -1,0 +1,134 @@
+//! What is on a machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{future::try_join_all, try_join};
+use keelway_api::{
+    machine::{
+        CLUSTER_LABEL, COMPONENT_LABEL, CgroupDriver, ContainerPhase, ContainerState, DIGEST_ANNOTATION, MachineState,
+        RuntimeFacts, STOP_LABEL, SandboxState,
+    },
+    name::PodName,
+};
+use keelway_cri::{self as cri, Runtime};
+
+use crate::{
+    access::AccessError,
+    local::{FilesError, LocalMachine},
+};
+
+/// Why a machine could not be observed. What was seen of it until then counts for nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// The runtime does not tell.
+    #[error("cannot ask the runtime")]
+    Runtime {
+        /// The cause.
+        #[from]
+        source: cri::Error,
+    },
+    /// The files cannot be read.
+    #[error("cannot look at the machine's files")]
+    Files {
+        /// The cause.
+        #[from]
+        source: FilesError,
+    },
+    /// The network cannot be looked at.
+    #[error("cannot look at the machine's network")]
+    Network {
+        /// The cause.
+        #[from]
+        source: AccessError,
+    },
+}
+
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method is not general over its lifetime")]
+pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, ObserveError> {
+    let runtime = &machine.runtime;
+    let (facts, (sandboxes, containers), images, found, ports) = try_join!(
+        async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
+        async { Ok(observe_pods(runtime).await?) },
+        async { Ok(observe_images(runtime).await?) },
+        async { Ok(machine.with_files(|files| files.observe()).await?) },
+        async { Ok(machine.access.ports().await?) },
+    )?;
+    Ok(MachineState {
+        runtime: facts,
+        owner: found.owner,
+        applied: found.applied,
+        sandboxes,
+        containers,
+        files: found.files,
+        images,
+        ports,
+    })
+}
+
+async fn observe_runtime(runtime: &Runtime) -> Result<RuntimeFacts, cri::Error> {
+    let (version, status) = try_join!(runtime.version(), runtime.status())?;
+    Ok(RuntimeFacts {
+        name: version.runtime,
+        version: version.runtime_version,
+        cgroup_driver: match status.cgroup_driver {
+            cri::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+            cri::CgroupDriver::Systemd => CgroupDriver::Systemd,
+        },
+    })
+}
+
+/// Sandboxes first: a container that is listed after them belongs to one of them or to a newer one, which is left for the
+/// next look.
+async fn observe_pods(runtime: &Runtime) -> Result<(Vec<SandboxState>, Vec<ContainerState>), cri::Error> {
+    let everything = BTreeMap::new();
+    let mut listed = runtime.list_pod_sandboxes(&everything).await?;
+    listed.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created));
+    let sandboxes: Vec<SandboxState> = listed.iter().filter_map(sandbox_state).collect();
+
+    let ours: BTreeSet<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
+    let mut listed = runtime.list_containers(&everything).await?;
+    listed.sort_by_key(|container| std::cmp::Reverse(container.created));
+    let of_ours = listed.iter().filter(|container| ours.contains(container.sandbox_id.as_str()));
+    let containers = try_join_all(of_ours.map(|container| container_state(runtime, container)));
+    let containers = containers.await?.into_iter().flatten().collect();
+    Ok((sandboxes, containers))
+}
+
+/// `None` for a sandbox of somebody else.
+fn sandbox_state(sandbox: &cri::Sandbox) -> Option<SandboxState> {
+    let label = |name| sandbox.labels.get(name);
+    Some(SandboxState {
+        id: sandbox.id.clone(),
+        pod: PodName { cluster: label(CLUSTER_LABEL)?.parse().ok()?, component: label(COMPONENT_LABEL)?.parse().ok()? },
+        attempt: sandbox.attempt,
+        digest: sandbox.annotations.get(DIGEST_ANNOTATION).cloned().unwrap_or_default(),
+        ready: sandbox.state == cri::SandboxState::Ready,
+    })
+}
+
+/// `None` for a container that is gone by now.
+async fn container_state(runtime: &Runtime, container: &cri::Container) -> Result<Option<ContainerState>, cri::Error> {
+    let phase = match container.state {
+        cri::ContainerState::Created => ContainerPhase::Created,
+        cri::ContainerState::Running => ContainerPhase::Running,
+        cri::ContainerState::Unknown => ContainerPhase::Unknown,
+        cri::ContainerState::Exited => match runtime.container_status(&container.id).await {
+            Err(cri::Error::NotFound { .. }) => return Ok(None),
+            status => ContainerPhase::Exited { code: status?.exit.map_or(0, |exit| exit.code) },
+        },
+    };
+    let stop_seconds = container.labels.get(STOP_LABEL);
+    Ok(Some(ContainerState {
+        id: container.id.clone(),
+        sandbox: container.sandbox_id.clone(),
+        name: container.name.clone(),
+        attempt: container.attempt,
+        phase,
+        stop_seconds: stop_seconds.and_then(|text| text.parse().ok()),
+    }))
+}
+
+async fn observe_images(runtime: &Runtime) -> Result<BTreeSet<String>, cri::Error> {
+    let images = runtime.list_images().await?;
+    Ok(images.into_iter().flat_map(|image| image.tags.into_iter().chain(image.digests)).collect())
+}
