@@ -1,2 +1,27 @@
-//! Entry point.
-fn main() {}
+//! `keelway`: documents in, Kubernetes control planes on your machines, documents out.
+
+mod args;
+mod commands;
+mod exit;
+mod faults;
+mod input;
+mod pipe;
+mod progress;
+mod signals;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let arguments = args::Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(arguments.log_filter()))
+        .with_writer(std::io::stderr)
+        .init();
+    match commands::run(arguments) {
+        Ok(code) => code.into(),
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,1 +1,109 @@
-//! The pass: load, observe, plan, mint, save, execute.
+//! The pass: load, observe, plan, mint, save, execute. Once, or until the world is settled.
+
+mod certificates;
+mod dial;
+mod health;
+mod local;
+mod managed_cluster;
+mod mint;
+mod observe;
+mod pass;
+mod run;
+mod tls;
+
+pub use local::LocalMachines;
+pub use mint::{Credentials, MintError, PkiMinter, issue_client};
+pub use pass::{Context, Failure, Outcome, PassError, Preview, pass, preview};
+pub use run::{End, Limits, run};
+
+use std::{net::SocketAddr, time::Duration};
+
+use async_trait::async_trait;
+use keelway_api::{
+    Documents, Hypervisor,
+    jiff::Timestamp,
+    machine::{MachineConfig, MachineState, Seen},
+    name::HypervisorName,
+};
+use keelway_hypervisor_agent::action::Action;
+use keelway_planner::MintRequest;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+/// Where documents live: a pipe, a directory, a management cluster.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Everything that the pass works on.
+    async fn load(&self) -> Result<Documents, StoreError>;
+    /// Keeps the documents, durably, before any effect that relies on them.
+    async fn save(&self, documents: &Documents) -> Result<(), StoreError>;
+}
+
+/// The store did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("could not {operation} the documents")]
+pub struct StoreError {
+    /// `load` or `save`.
+    pub operation: &'static str,
+    /// Why.
+    #[source]
+    pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// The machines of an installation.
+#[async_trait]
+pub trait Machines: Send + Sync {
+    /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
+    async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState>;
+    /// Brings a machine to its config. Stops between two effects when told to.
+    ///
+    /// `actions` is what [`converge`](keelway_hypervisor_agent::converge::converge) makes of the config and a recent look.
+    async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying;
+    /// A connection from within the machine's network.
+    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<TcpStream>;
+    /// Returns when something changed on one of these machines. May return early, never late.
+    async fn changed(&self, machines: &[&Hypervisor]);
+}
+
+/// Mints keys. The only place with randomness.
+pub trait Minter: Send {
+    /// 16 random hexadecimal digits.
+    fn id(&mut self) -> String;
+    /// Mints what is asked for, in order, into the Secrets of the documents.
+    fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError>;
+}
+
+/// What came of applying a config to one machine.
+#[derive(Debug, Default)]
+pub struct Applying {
+    /// Effects that were done.
+    pub effects: usize,
+    /// What failed, each in words for people with its causes.
+    pub failures: Vec<String>,
+}
+
+/// How an execution is watched and ended.
+#[derive(Clone)]
+pub struct Run {
+    /// Cancelled when no further effect may begin.
+    pub stop: CancellationToken,
+    /// Told of each effect as it begins.
+    pub progress: std::sync::Arc<dyn Progress>,
+}
+
+/// Who watches a run. Every method may be called from many tasks at once.
+pub trait Progress: Send + Sync {
+    /// An effect begins on a machine.
+    fn effect(&self, machine: &HypervisorName, action: &str);
+    /// A pass ended, and this is waited for.
+    fn waiting(&self, waiting: &[keelway_planner::Waiting]);
+}
+
+/// Nobody watches.
+#[derive(Debug, Clone, Copy)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn effect(&self, _machine: &HypervisorName, _action: &str) {}
+    fn waiting(&self, _waiting: &[keelway_planner::Waiting]) {}
+}

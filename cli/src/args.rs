@@ -1,0 +1,251 @@
+//! The command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use keelway_api::duration::Span;
+
+/// Makes and runs Kubernetes control planes on machines you bring.
+///
+/// Documents come in as YAML on stdin (or with -f), and go out as YAML on stdout. Messages go to stderr.
+#[derive(Parser)]
+#[command(name = "keelway", version, after_help = EXAMPLE)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  keelway hypervisor local create --public 1 --private 1 > world.yaml
+  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml
+  keelway cluster kubeconfig --name c1 < c1.yaml > c1.kubeconfig
+  kubectl --kubeconfig c1.kubeconfig get --raw /readyz
+
+Exit codes:
+  0  done; for reconcile: settled      3  not settled in time
+  1  failed                            4  plan --exit-code: something to do
+  2  bad input or usage                130, 143  ended by SIGINT, SIGTERM";
+
+#[derive(Args)]
+pub(crate) struct Global {
+    /// Read documents from this file instead of stdin; may be given many times
+    #[arg(short = 'f', long = "filename", value_name = "FILE", global = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Say more on stderr; twice: say everything
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+}
+
+impl Arguments {
+    pub(crate) fn log_filter(&self) -> &'static str {
+        match (self.global.quiet, self.global.verbose) {
+            (true, _) => "off",
+            (false, 0) => "warn",
+            (false, 1) => "info",
+            (false, _) => "debug",
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Machines that hold control planes
+    #[command(subcommand)]
+    Hypervisor(HypervisorCommand),
+    /// Kubernetes clusters
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Bring machines to what the documents say, and write the documents as they are then
+    #[command(after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml")]
+    Reconcile(ReconcileArguments),
+    /// Show what a pass would do and why; nothing is changed
+    #[command(after_help = "Example:\n  keelway plan < c1.yaml")]
+    Plan(PlanArguments),
+    /// Show clusters, components and machines as the documents tell of them
+    #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
+    Status(StatusArguments),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum HypervisorCommand {
+    /// Hypervisors on this machine, each in network and mount namespaces of its own, to try Keelway
+    #[command(subcommand)]
+    Local(LocalCommand),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum LocalCommand {
+    /// Make local hypervisors and write their documents
+    #[command(after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml")]
+    Create(LocalCreateArguments),
+    /// Remove the local hypervisors of the documents, and write the documents that are left
+    #[command(after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml")]
+    Destroy,
+    /// Become a machine's containerd
+    #[command(hide = true)]
+    RunMachine {
+        /// What to become
+        launch: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct LocalCreateArguments {
+    /// How many public ones
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) public: u8,
+    /// How many private ones
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) private: u8,
+    /// Zones that machines are dealt out to in turn, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "ZONE,..")]
+    pub(crate) zones: Vec<String>,
+    /// What to call this set of machines; sets live side by side
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) fleet: String,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Add a Cluster to the documents
+    #[command(after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml")]
+    Inject(Box<InjectArguments>),
+    /// Mark a Cluster for deletion: the next reconcile takes it off its machines
+    #[command(after_help = "Example:\n  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml")]
+    Delete(ClusterName),
+    /// Write a kubeconfig for an administrator
+    #[command(after_help = "Example:\n  keelway cluster kubeconfig --name c1 < c1.yaml > c1.kubeconfig")]
+    Kubeconfig(KubeconfigArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct ClusterName {
+    /// The cluster's name
+    #[arg(long)]
+    pub(crate) name: String,
+    /// The cluster's namespace
+    #[arg(short, long, default_value = "default")]
+    pub(crate) namespace: String,
+}
+
+#[derive(Args)]
+pub(crate) struct InjectArguments {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterName,
+    /// The Kubernetes release [default: the newest one]
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) version: Option<String>,
+    /// etcd members
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) etcd_replicas: u32,
+    /// API servers, controller managers and schedulers, of each
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) control_plane_replicas: u32,
+    /// Ingresses
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) ingress_replicas: u32,
+    /// A DNS name of your own over all ingresses
+    #[arg(long, value_name = "NAME")]
+    pub(crate) endpoint_host: Option<String>,
+    /// One more name or address in the API servers' certificates; may be given many times
+    #[arg(long = "extra-san", value_name = "NAME")]
+    pub(crate) extra_sans: Vec<String>,
+    /// A range of pods; may be given once per family
+    #[arg(long = "pod-cidr", value_name = "CIDR")]
+    pub(crate) pod_cidrs: Vec<String>,
+    /// A range of Services; may be given once per family
+    #[arg(long = "service-cidr", value_name = "CIDR")]
+    pub(crate) service_cidrs: Vec<String>,
+    /// The DNS domain of the cluster [default: cluster.local]
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) dns_domain: Option<String>,
+    /// A registry that holds every image under its own name and tag
+    #[arg(long, value_name = "REGISTRY")]
+    pub(crate) image_registry: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct KubeconfigArguments {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterName,
+    /// The user's name, as it appears in audit logs
+    #[arg(long, default_value = "admin")]
+    pub(crate) user: String,
+    /// How long the certificate lives [default: spec.certificates.adminTTL]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) ttl: Option<Span>,
+    /// Use the group system:masters, which no RBAC can take anything from
+    #[arg(long)]
+    pub(crate) break_glass: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ReconcileArguments {
+    /// Make one pass only, whether the world is settled after it or not
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How long to go on until the world is settled
+    #[arg(long, default_value = "5m", value_name = "DURATION")]
+    pub(crate) timeout: Span,
+}
+
+impl ReconcileArguments {
+    pub(crate) fn patience(&self) -> Duration {
+        self.timeout.into()
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct PlanArguments {
+    /// End with 4 where there is something to do
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct StatusArguments {
+    /// How to show it
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: StatusOutput,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatusOutput {
+    /// Tables
+    Table,
+    /// Tables with more columns
+    Wide,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn no_two_flags_meet() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        fn check(command: &clap::Command) {
+            let leaf = command.get_subcommands().next().is_none();
+            let example = command.get_after_help().is_some_and(|help| help.to_string().contains("Example"));
+            assert!(!leaf || command.is_hide_set() || example, "{} has no example", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Arguments::command());
+    }
+}

@@ -1,0 +1,34 @@
+//! `keelway cluster delete`.
+
+use keelway_api::{Documents, Time, jiff::Timestamp};
+
+use super::print;
+use crate::{
+    args::{ClusterName, Global},
+    exit::{Code, Failure},
+    input::Input,
+};
+
+pub(super) fn run(global: &Global, name: &ClusterName) -> Result<Code, Failure> {
+    let input = Input::read(&global.files)?;
+    let documents = delete(&input, name).map_err(|failure| failure.echoing(&input))?;
+    print(&documents.write())?;
+    Ok(Code::Done)
+}
+
+/// A cluster that was never reconciled has nothing on any machine: its document goes at once. Any other is only marked.
+fn delete(input: &Input, name: &ClusterName) -> Result<Documents, Failure> {
+    let mut documents = input.documents()?;
+    let reference = name.reference();
+    let cluster = documents.clusters.get_mut(&reference);
+    match cluster {
+        None => return Err(name.missing(&documents)),
+        Some(cluster) if cluster.id().is_none() => {
+            documents.clusters.remove(&reference);
+        }
+        Some(cluster) => {
+            cluster.metadata.deletion_timestamp.get_or_insert(Time(Timestamp::now()));
+        }
+    }
+    Ok(documents)
+}

@@ -1,0 +1,78 @@
+//! `keelway cluster inject`.
+
+use keelway_api::{
+    Cluster, Documents, ObjectMeta, Time,
+    cluster::{
+        ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
+        IngressSpec, NetworkSpec,
+    },
+    fault::Faults,
+    jiff::Timestamp,
+    release,
+    validated::ValidatedCluster,
+};
+
+use super::print;
+use crate::{
+    args::{Global, InjectArguments},
+    exit::{Code, Failure},
+    input::Input,
+};
+
+pub(super) fn run(global: &Global, arguments: InjectArguments) -> Result<Code, Failure> {
+    let input = Input::read(&global.files)?;
+    let documents = inject(&input, arguments).map_err(|failure| failure.echoing(&input))?;
+    print(&documents.write())?;
+    Ok(Code::Done)
+}
+
+fn inject(input: &Input, arguments: InjectArguments) -> Result<Documents, Failure> {
+    let mut documents = input.documents()?;
+    let reference = arguments.cluster.reference();
+    if documents.clusters.contains_key(&reference) {
+        return Err(Failure::usage(
+            format!("there is a cluster {reference} already"),
+            "choose another --name, or change the document itself",
+        ));
+    }
+    let cluster = cluster(arguments);
+    ValidatedCluster::parse(&cluster).map_err(|faults| Failure::faults(Faults(faults), &nowhere()))?;
+    documents.clusters.insert(reference, cluster);
+    Ok(documents)
+}
+
+/// The document that the flags make is not part of the input, so no line of it is quoted.
+fn nowhere() -> Input {
+    Input { name: "flags".to_owned(), bytes: Vec::new() }
+}
+
+fn cluster(arguments: InjectArguments) -> Cluster {
+    let network = NetworkSpec::default();
+    let given = |list: Vec<String>, default: Vec<String>| if list.is_empty() { default } else { list };
+    let spec = ClusterSpec {
+        version: arguments.version.unwrap_or_else(|| release::newest().kubernetes.to_owned()),
+        etcd: EtcdSpec { replicas: arguments.etcd_replicas },
+        control_plane: ControlPlaneSpec {
+            replicas: arguments.control_plane_replicas,
+            kube_api_server: ApiServerSpec { replicas: None, extra_sans: arguments.extra_sans },
+            ..ControlPlaneSpec::default()
+        },
+        ingress: IngressSpec { replicas: arguments.ingress_replicas },
+        endpoint: EndpointSpec { host: arguments.endpoint_host },
+        network: NetworkSpec {
+            pod_cidrs: given(arguments.pod_cidrs, network.pod_cidrs),
+            service_cidrs: given(arguments.service_cidrs, network.service_cidrs),
+            dns_domain: arguments.dns_domain.unwrap_or(network.dns_domain),
+        },
+        images: ImagesSpec { registry: arguments.image_registry },
+        certificates: CertificatesSpec::default(),
+    };
+    let mut cluster = Cluster::new(&arguments.cluster.name, spec);
+    cluster.metadata = ObjectMeta {
+        name: Some(arguments.cluster.name),
+        namespace: Some(arguments.cluster.namespace),
+        creation_timestamp: Some(Time(Timestamp::now())),
+        ..ObjectMeta::default()
+    };
+    cluster
+}

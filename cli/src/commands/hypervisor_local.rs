@@ -1,0 +1,89 @@
+//! `keelway hypervisor local`.
+
+use std::ffi::OsString;
+
+use keelway_api::{Documents, Hypervisor};
+use keelway_local_hypervisor::{
+    CreateRequest, FLEET_LABEL, Fleet, Launcher, Search, Step, create, destroy_machines, run_machine,
+};
+
+use super::{print, session::runtime};
+use crate::{
+    args::{Global, LocalCommand, LocalCreateArguments},
+    exit::{Code, Failure},
+    input::Input,
+    pipe::cache_directory,
+    progress::Line,
+};
+
+/// The hidden command that becomes a machine's containerd.
+const RUN_MACHINE: &str = "run-machine";
+
+pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failure> {
+    match command {
+        LocalCommand::Create(arguments) => make(global, &arguments),
+        LocalCommand::Destroy => destroy(global),
+        LocalCommand::RunMachine { launch } => {
+            let Err(error) = run_machine(&launch);
+            Err(Failure::other(error))
+        }
+    }
+}
+
+fn make(global: &Global, arguments: &LocalCreateArguments) -> Result<Code, Failure> {
+    let request = CreateRequest {
+        fleet: Fleet::new(&arguments.fleet).map_err(Failure::other)?,
+        public: arguments.public,
+        private: arguments.private,
+        zones: arguments.zones.clone(),
+        search: Search { cache_bin: cache_directory().join("bin"), path: std::env::var_os("PATH").unwrap_or_default() },
+        launcher: Launcher {
+            program: std::env::current_exe().map_err(Failure::other)?,
+            arguments: ["hypervisor", "local", RUN_MACHINE].map(OsString::from).to_vec(),
+        },
+    };
+    let line = Line::of_terminal(global.quiet);
+    let made = runtime()?.block_on(create(&request, &|step: &Step| line.say(&step.to_string())));
+    let mut documents = Documents::default();
+    for machine in made.map_err(Failure::other)? {
+        let name = machine.metadata.name.clone().unwrap_or_default();
+        documents.hypervisors.insert(name.parse().map_err(Failure::other)?, machine);
+    }
+    drop(line);
+    print(&documents.write())?;
+    Ok(Code::Done)
+}
+
+fn destroy(global: &Global) -> Result<Code, Failure> {
+    let input = Input::read(&global.files)?;
+    let left = destroy_those_of(global, &input).map_err(|failure| failure.echoing(&input))?;
+    print(&left.write())?;
+    Ok(Code::Done)
+}
+
+/// The documents without their local hypervisors, which are gone.
+fn destroy_those_of(global: &Global, input: &Input) -> Result<Documents, Failure> {
+    let mut documents = input.documents()?;
+    let holds = |machine: &Hypervisor| {
+        let name = machine.metadata.name.as_deref();
+        documents.components.values().any(|component| Some(component.spec.hypervisor.as_str()) == name)
+    };
+    let local: Vec<Hypervisor> = documents.hypervisors.values().filter(|machine| is_local(machine)).cloned().collect();
+    if let Some(machine) = local.iter().find(|machine| holds(machine)) {
+        let name = machine.metadata.name.clone().unwrap_or_default();
+        return Err(Failure::usage(
+            format!("hypervisor {name} still holds components"),
+            "delete their clusters first: keelway cluster delete --name NAME | keelway reconcile",
+        ));
+    }
+    let line = Line::of_terminal(global.quiet);
+    runtime()?
+        .block_on(destroy_machines(&local, &|step: &Step| line.say(&step.to_string())))
+        .map_err(Failure::other)?;
+    documents.hypervisors.retain(|_, machine| !is_local(machine));
+    Ok(documents)
+}
+
+fn is_local(machine: &Hypervisor) -> bool {
+    machine.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(FLEET_LABEL))
+}

@@ -1,0 +1,37 @@
+//! What `plan` and `reconcile` share: the pass with this machine's clock, randomness and sockets.
+
+use std::sync::Arc;
+
+use keelway_api::{Documents, jiff::Timestamp};
+use keelway_reconciler::{Context, LocalMachines, PkiMinter, Run};
+use rand::{SeedableRng, rngs::StdRng};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::Global,
+    exit::Failure,
+    pipe::{Pipe, cache_directory, state_directory},
+    progress::Line,
+};
+
+/// A pass over documents of a pipe.
+pub(super) struct Session {
+    pub(super) pipe: Arc<Pipe>,
+    pub(super) context: Context,
+    pub(super) minter: PkiMinter<StdRng>,
+}
+
+impl Session {
+    pub(super) fn new(global: &Global, documents: Documents) -> Self {
+        let pipe = Arc::new(Pipe::new(documents, &state_directory(), global.quiet));
+        let run = Run { stop: CancellationToken::new(), progress: Arc::new(Line::of_terminal(global.quiet)) };
+        let machines = Arc::new(LocalMachines::new(cache_directory().join("images")));
+        let context = Context { store: pipe.clone(), machines, clock: Timestamp::now, run };
+        Self { pipe, context, minter: PkiMinter::new(StdRng::from_rng(&mut rand::rng())) }
+    }
+}
+
+/// The runtime of a command that talks to machines.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Failure::other)
+}

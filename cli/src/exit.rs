@@ -1,0 +1,95 @@
+//! How a command ends.
+
+use std::{io::Write, process::ExitCode};
+
+use keelway_api::fault::Faults;
+
+use crate::{faults, input::Input};
+
+/// The documented exit codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// Done; for `reconcile`: settled.
+    Done,
+    /// Something failed.
+    Failed,
+    /// Bad input or usage.
+    Usage,
+    /// Not settled in time.
+    NotSettled,
+    /// `plan --exit-code`: there is something to do.
+    SomethingToDo,
+    /// Ended by a signal of this number.
+    Signal(u8),
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(match code {
+            Code::Done => 0,
+            Code::Failed => 1,
+            Code::Usage => 2,
+            Code::NotSettled => 3,
+            Code::SomethingToDo => 4,
+            Code::Signal(number) => 128 + number,
+        })
+    }
+}
+
+/// A command that could not do what it was asked for.
+pub(crate) struct Failure {
+    cause: Cause,
+    /// The input, given back byte for byte where the command's output is documents.
+    echo: Option<Vec<u8>>,
+}
+
+enum Cause {
+    Faults(Faults, Box<Input>),
+    Usage { problem: String, mend: String },
+    Other(anyhow::Error),
+}
+
+impl Failure {
+    /// The documents have faults.
+    pub(crate) fn faults(faults: Faults, input: &Input) -> Self {
+        Self { cause: Cause::Faults(faults, Box::new(input.clone())), echo: None }
+    }
+
+    /// The command was asked for something that makes no sense with these documents.
+    pub(crate) fn usage(problem: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { cause: Cause::Usage { problem: problem.into(), mend: mend.into() }, echo: None }
+    }
+
+    /// Anything else.
+    pub(crate) fn other(error: impl Into<anyhow::Error>) -> Self {
+        Self { cause: Cause::Other(error.into()), echo: None }
+    }
+
+    /// The same, giving the input back on stdout: nothing of it is lost.
+    pub(crate) fn echoing(mut self, input: &Input) -> Self {
+        self.echo = Some(input.bytes.clone());
+        self
+    }
+
+    /// Tells people on stderr, gives the input back on stdout, and ends with the documented code.
+    pub(crate) fn report(self) -> ExitCode {
+        if let Some(bytes) = &self.echo {
+            let _ = std::io::stdout().write_all(bytes);
+        }
+        let code = match &self.cause {
+            Cause::Faults(found, input) => {
+                faults::report(found, input);
+                Code::Usage
+            }
+            Cause::Usage { problem, mend } => {
+                let _ = writeln!(std::io::stderr(), "error: {problem}\n  help: {mend}");
+                Code::Usage
+            }
+            Cause::Other(error) => {
+                let _ = writeln!(std::io::stderr(), "error: {error:#}");
+                Code::Failed
+            }
+        };
+        code.into()
+    }
+}

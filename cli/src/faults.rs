@@ -1,0 +1,55 @@
+//! Faults of documents, shown to people with the line that holds them.
+
+use std::io::{IsTerminal, Write};
+
+use keelway_api::fault::{Fault, Faults};
+use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report};
+
+use crate::input::Input;
+
+/// Writes every fault to stderr.
+pub(crate) fn report(faults: &Faults, input: &Input) {
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
+    let handler = GraphicalReportHandler::new_themed(theme).with_context_lines(0).with_links(false);
+    for fault in &faults.0 {
+        let report = diagnostic(fault, input);
+        let mut text = String::new();
+        if handler.render_report(&mut text, report.as_ref()).is_err() {
+            text = format!("{fault}\n");
+        }
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+fn diagnostic(fault: &Fault, input: &Input) -> Report {
+    let place = match (fault.document.as_str(), fault.field.as_str()) {
+        ("", "") => String::new(),
+        (document, "") => format!("{document}: "),
+        ("", field) => format!("{field}: "),
+        (document, field) => format!("{document}, {field}: "),
+    };
+    let line = if fault.line > 0 { format!(" (line {})", fault.line) } else { String::new() };
+    let diagnostic = MietteDiagnostic::new(format!("{place}{}{line}", fault.problem)).with_help(fault.mend.clone());
+    match quoted(fault, input) {
+        Some((start, length)) => {
+            let source = NamedSource::new(&input.name, input.text().into_owned());
+            Report::new(diagnostic.with_label(LabeledSpan::at(start..start + length, "here"))).with_source_code(source)
+        }
+        None => Report::new(diagnostic),
+    }
+}
+
+/// Where the faulty line is, in bytes. A line of a Secret is never quoted.
+fn quoted(fault: &Fault, input: &Input) -> Option<(usize, usize)> {
+    if fault.line == 0 || fault.document.contains("Secret") {
+        return None;
+    }
+    let index = usize::try_from(fault.line - 1).ok()?;
+    let text = input.text();
+    let start: usize = text.split_inclusive('\n').take(index).map(str::len).sum();
+    let line = text.split_inclusive('\n').nth(index)?;
+    let indent = line.len() - line.trim_start().len();
+    let length = line.trim().len();
+    (length > 0).then_some((start + indent, length))
+}

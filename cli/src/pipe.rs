@@ -1,0 +1,100 @@
+//! The store of a pipe: stdin, then a file that holds the documents until stdout has them.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use anyhow::Context;
+use async_trait::async_trait;
+use keelway_api::Documents;
+use keelway_reconciler::{Store, StoreError};
+
+/// Documents in memory, saved to a file of mode 0600 before every effect that relies on them.
+pub(crate) struct Pipe {
+    documents: Mutex<Documents>,
+    file: PathBuf,
+    quiet: bool,
+}
+
+impl Pipe {
+    /// A pipe that read these documents. Nothing is written before the first save.
+    pub(crate) fn new(documents: Documents, directory: &Path, quiet: bool) -> Self {
+        let file = directory.join(format!("reconcile-{}.yaml", std::process::id()));
+        Self { documents: Mutex::new(documents), file, quiet }
+    }
+
+    /// The documents as they were saved last.
+    pub(crate) fn documents(&self) -> Documents {
+        self.documents.lock().map(|documents| documents.clone()).unwrap_or_default()
+    }
+
+    /// Removes the file: stdout has the documents.
+    pub(crate) fn done(&self) {
+        let _ = fs::remove_file(&self.file);
+    }
+
+    fn keep(&self, documents: &Documents) -> anyhow::Result<()> {
+        let first = !self.file.exists();
+        write_durably(&self.file, documents.write().as_bytes())?;
+        if first && !self.quiet {
+            let _ = writeln!(std::io::stderr(), "documents are kept in {} until they are written", self.file.display());
+        }
+        if let Ok(mut held) = self.documents.lock() {
+            held.clone_from(documents);
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Pipe {
+    async fn load(&self) -> Result<Documents, StoreError> {
+        Ok(self.documents())
+    }
+
+    async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
+        self.keep(documents).map_err(|error| StoreError { operation: "save", cause: error.into() })
+    }
+}
+
+/// Replaces a file in one step: whoever reads it sees the old or the new text, also after a crash.
+fn write_durably(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let directory = file.parent().context("the file has no directory")?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .with_context(|| format!("could not make {}", directory.display()))?;
+    let next = file.with_extension("next");
+    let write = || -> std::io::Result<()> {
+        let mut options = fs::OpenOptions::new();
+        let mut handle = options.write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+        handle.write_all(bytes)?;
+        handle.sync_all()?;
+        fs::rename(&next, file)?;
+        fs::File::open(directory)?.sync_all()
+    };
+    write().with_context(|| format!("could not write {}", file.display()))
+}
+
+/// `$XDG_STATE_HOME/keelway`, else `~/.local/state/keelway` (XDG Base Directory Specification).
+pub(crate) fn state_directory() -> PathBuf {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .unwrap_or_else(std::env::temp_dir)
+        .join("keelway")
+}
+
+/// `$KEELWAY_CACHE`, else `$XDG_CACHE_HOME/keelway`, else `~/.cache/keelway`: images and programs for local hypervisors.
+pub(crate) fn cache_directory() -> PathBuf {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("KEELWAY_CACHE")
+        .or_else(|| absolute("XDG_CACHE_HOME").map(|cache| cache.join("keelway")))
+        .or_else(|| absolute("HOME").map(|home| home.join(".cache/keelway")))
+        .unwrap_or_else(|| std::env::temp_dir().join("keelway"))
+}

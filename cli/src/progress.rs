@@ -1,0 +1,51 @@
+//! Progress for people: on stderr, and only where that is a terminal.
+
+use std::{io::IsTerminal, time::Duration};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use keelway_api::name::HypervisorName;
+use keelway_planner::Waiting;
+use keelway_reconciler::Progress;
+
+/// One line that tells what happens now; nothing where nobody looks.
+pub(crate) struct Line(ProgressBar);
+
+impl Line {
+    /// A line on stderr where that is a terminal.
+    pub(crate) fn of_terminal(quiet: bool) -> Self {
+        if quiet || !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} [{elapsed}] {wide_msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+
+    /// Says what happens now.
+    pub(crate) fn say(&self, text: &str) {
+        self.0.set_message(text.to_owned());
+    }
+}
+
+impl Progress for Line {
+    fn effect(&self, machine: &HypervisorName, action: &str) {
+        self.say(&format!("{machine}: {action}"));
+    }
+
+    fn waiting(&self, waiting: &[Waiting]) {
+        if let Some(first) = waiting.first() {
+            let more = waiting.len() - 1;
+            let others = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+            self.say(&format!("{first}{others}"));
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

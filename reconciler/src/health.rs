@@ -1,0 +1,74 @@
+//! Health checks of components.
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use http::{Request, StatusCode};
+use http_body_util::Empty;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use keelway_api::{Documents, condition};
+use keelway_planner::{Health, Probe, probes};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{Machines, dial::Dialler, tls};
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Asks one component how it is.
+pub(crate) async fn ask(machines: &Arc<dyn Machines>, documents: &Documents, probe: &Probe) -> Health {
+    match tokio::time::timeout(ANSWER, get(machines, documents, probe)).await {
+        Ok(Ok(StatusCode::OK)) => Health::Healthy,
+        Ok(Ok(status)) => Health::Unhealthy(format!("{} answers {status}", probe.path)),
+        Ok(Err(error)) => Health::Unhealthy(root_cause(error.as_ref())),
+        Err(_) => Health::Unhealthy(format!("{} does not answer within {} s", probe.path, ANSWER.as_secs())),
+    }
+}
+
+/// Returns when a component that the documents do not call ready is well. Asks all of them at once, again and again.
+pub(crate) async fn until_better(machines: &Arc<dyn Machines>, documents: &Documents, pause: Duration) {
+    let probes = probes(documents).unwrap_or_default();
+    let waiting: Vec<&Probe> = probes.iter().filter(|probe| !ready(documents, probe)).collect();
+    if waiting.is_empty() {
+        return std::future::pending().await;
+    }
+    let mut again = interval(pause);
+    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        again.tick().await;
+        let answers = join_all(waiting.iter().map(|probe| ask(machines, documents, probe))).await;
+        if answers.contains(&Health::Healthy) {
+            return;
+        }
+    }
+}
+
+fn ready(documents: &Documents, probe: &Probe) -> bool {
+    let component = documents.components.get(&probe.component);
+    let status = component.and_then(|component| component.status.as_ref());
+    status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
+}
+
+async fn get(
+    machines: &Arc<dyn Machines>,
+    documents: &Documents,
+    probe: &Probe,
+) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
+    let machine = documents.hypervisors.get(&probe.machine).ok_or("its machine has no document")?;
+    let config = tls::client(documents, &probe.authority, probe.identity.as_ref())?;
+    let connector = Dialler::new(Arc::clone(machines), machine, probe.address).https(config);
+    let client: Client<_, Empty<&[u8]>> =
+        Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+    let uri = format!("https://{}:{}{}", probe.server_name, probe.address.port(), probe.path);
+    let request = Request::get(uri).body(Empty::new())?;
+    Ok(client.request(request).await?.status())
+}
+
+/// The innermost cause, which is what tells: `Connection refused`, `certificate expired`.
+pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,126 @@
+//! The managed cluster, through its API.
+
+use std::{sync::Arc, time::Duration};
+
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use keelway_api::{Documents, Hypervisor, jiff::Timestamp, machine::Seen, name::ClusterId};
+use keelway_planner::{Access, BINDINGS_DIGEST, access, driver_identity, first_bindings};
+use kube::{
+    Api, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    core::GroupVersionKind,
+};
+use rustls::ClientConfig;
+use tower::ServiceBuilder;
+
+use crate::{Machines, dial::Dialler, health::root_cause, mint, tls};
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(5);
+/// Whose fields the bindings are, in server-side apply.
+const FIELD_MANAGER: &str = "keelway";
+/// The group and version of bindings.
+const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
+
+/// The cluster did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ManagedClusterError {
+    /// No API server has a place.
+    #[error("the cluster has no API server")]
+    NoServer,
+    /// Certificates cannot be used.
+    #[error("could not make a client of its API")]
+    Tls(#[source] tls::TlsError),
+    /// The certificate of the first bindings could not be minted.
+    #[error("could not mint the certificate that applies the first bindings")]
+    Mint(#[source] mint::MintError),
+    /// A binding is not an object, which is a fault of the program.
+    #[error("a binding cannot be sent")]
+    Object(#[source] serde_json::Error),
+    /// The API refused, or could not be reached.
+    #[error("could not apply {object}")]
+    Apply {
+        /// Which binding.
+        object: String,
+        /// Why.
+        #[source]
+        cause: kube::Error,
+    },
+    /// The API did not answer in time.
+    #[error("its API did not answer within {} s", REQUEST.as_secs())]
+    TimedOut,
+}
+
+/// The digest of the bindings that stand, asked for as the driver; empty where the driver has no right to ask, which is so
+/// before the first ones.
+pub(crate) async fn bindings(machines: &Arc<dyn Machines>, documents: &Documents, id: &ClusterId) -> Seen<String> {
+    let unreachable = |why: String| Seen::Unreachable { why };
+    let Some((server, machine)) = first_server(documents, id) else {
+        return unreachable("an API server with a place".to_owned());
+    };
+    let config = match tls::client(documents, &server.authority, Some(&driver_identity(id))) {
+        Ok(config) => config,
+        Err(error) => return unreachable(root_cause(&error)),
+    };
+    let api = api(client(machines, machine, &server, config), "ClusterRoleBinding");
+    match tokio::time::timeout(REQUEST, api.get("keelway:driver")).await {
+        Ok(Ok(binding)) => Seen::Known(binding.annotations().get(BINDINGS_DIGEST).cloned().unwrap_or_default()),
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => Seen::Known(String::new()),
+        Ok(Err(error)) => unreachable(format!("its API to answer: {}", root_cause(&error))),
+        Err(_) => unreachable("its API to answer in time".to_owned()),
+    }
+}
+
+/// Applies the first bindings, as `system:masters`, with a certificate of ten minutes that is minted here and never saved.
+pub(crate) async fn apply_bindings(
+    machines: &Arc<dyn Machines>,
+    documents: &Documents,
+    id: &ClusterId,
+    now: Timestamp,
+) -> Result<(), ManagedClusterError> {
+    let (server, machine) = first_server(documents, id).ok_or(ManagedClusterError::NoServer)?;
+    let certificate = mint::first_certificate(documents, &server.authority, now).map_err(ManagedClusterError::Mint)?;
+    let authorities = tls::value(documents, &server.authority, "bundle.crt").map_err(ManagedClusterError::Tls)?;
+    let identity = (certificate.certificate_pem.as_bytes(), certificate.key_pem.expose().as_bytes());
+    let config = tls::client_from_pem(authorities, Some(identity)).map_err(ManagedClusterError::Tls)?;
+    let client = client(machines, machine, &server, config);
+    for object in first_bindings().0 {
+        let object: DynamicObject = serde_json::from_value(object).map_err(ManagedClusterError::Object)?;
+        let kind = object.types.as_ref().map(|types| types.kind.clone()).unwrap_or_default();
+        let name = object.name_any();
+        let api = api(client.clone(), &kind);
+        let (parameters, patch) = (PatchParams::apply(FIELD_MANAGER).force(), Patch::Apply(&object));
+        tokio::time::timeout(REQUEST, api.patch(&name, &parameters, &patch))
+            .await
+            .map_err(|_| ManagedClusterError::TimedOut)?
+            .map_err(|cause| ManagedClusterError::Apply { object: format!("{kind} {name}"), cause })?;
+    }
+    Ok(())
+}
+
+fn first_server<'a>(documents: &'a Documents, id: &ClusterId) -> Option<(Access, &'a Hypervisor)> {
+    let server = access(documents, id).into_iter().next()?;
+    let machine = documents.hypervisors.get(&server.machine)?;
+    Some((server, machine))
+}
+
+fn api(client: kube::Client, kind: &str) -> Api<DynamicObject> {
+    let (group, version) = RBAC;
+    Api::all_with(client, &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
+}
+
+fn client(machines: &Arc<dyn Machines>, machine: &Hypervisor, server: &Access, config: ClientConfig) -> kube::Client {
+    let connector = Dialler::new(Arc::clone(machines), machine, server.address).https(config);
+    let https: Client<_, kube::client::Body> = Client::builder(TokioExecutor::new()).build(connector);
+    let base = format!("https://{}:{}", server.server_name, server.address.port());
+    let service = ServiceBuilder::new()
+        .map_request(move |mut request: http::Request<kube::client::Body>| {
+            let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+            if let Ok(uri) = format!("{base}{path}").parse() {
+                *request.uri_mut() = uri;
+            }
+            request
+        })
+        .service(https);
+    kube::Client::new(service, "default")
+}

@@ -1,0 +1,194 @@
+//! Minting: randomness, and the Secrets that hold what comes of it.
+
+use std::collections::BTreeMap;
+
+use keelway_api::{
+    ByteString, Documents, ObjectMeta, Secret,
+    documents::SecretName,
+    duration::Span,
+    jiff::{SignedDuration, Timestamp},
+    machine::CLUSTER_LABEL,
+    name::ID_DIGITS,
+};
+use keelway_pki::{
+    Authority, AuthorityError, AuthorityKeyring, EncryptionKey, EncryptionKeyring, IssuedCertificate, KeyError,
+    KeyringError, LeafError, LeafRequest, ServiceAccountKey, ServiceAccountKeyring, Usage, Validity, ValidityError,
+    random_id,
+};
+use keelway_planner::{MintRequest, Subject};
+use rand::CryptoRng;
+
+use crate::Minter;
+
+/// How long the certificate lives that applies the first bindings.
+const FIRST_CERTIFICATE: SignedDuration = SignedDuration::from_mins(10);
+
+/// A key or certificate could not be minted.
+#[derive(Debug, thiserror::Error)]
+pub enum MintError {
+    /// The authority's Secret is not there.
+    #[error("the authority {0} is not there")]
+    NoAuthority(String),
+    /// The Secret of an authority or key cannot be read.
+    #[error("Secret {name} cannot be read")]
+    Keyring {
+        /// The Secret's name.
+        name: String,
+        /// Why.
+        #[source]
+        cause: KeyringError,
+    },
+    /// An authority could not be made.
+    #[error("could not make an authority")]
+    Authority(#[source] AuthorityError),
+    /// A certificate could not be issued.
+    #[error("could not issue a certificate")]
+    Leaf(#[source] LeafError),
+    /// A key could not be made.
+    #[error("could not make a key")]
+    Key(#[source] KeyError),
+    /// The times of a certificate make no sense.
+    #[error("the life of a certificate makes no sense")]
+    Validity(#[source] ValidityError),
+}
+
+/// Mints with the `pki` crate from a source of randomness.
+pub struct PkiMinter<R> {
+    rng: R,
+}
+
+impl<R: CryptoRng> PkiMinter<R> {
+    /// A minter that draws from this source.
+    pub fn new(rng: R) -> Self {
+        Self { rng }
+    }
+
+    fn data(
+        &mut self,
+        documents: &Documents,
+        wanted: &MintRequest,
+        now: Timestamp,
+    ) -> Result<BTreeMap<String, Vec<u8>>, MintError> {
+        match wanted {
+            MintRequest::Authority { common_name, ttl, .. } => {
+                let validity = validity(now, *ttl)?;
+                let active = Authority::mint(common_name, validity, &mut self.rng).map_err(MintError::Authority)?;
+                Ok(AuthorityKeyring::first(active).to_secret_data())
+            }
+            MintRequest::ServiceAccountKey { .. } => {
+                let active = ServiceAccountKey::mint(&mut self.rng).map_err(MintError::Key)?;
+                Ok(ServiceAccountKeyring::first(active).to_secret_data())
+            }
+            MintRequest::EncryptionKey { .. } => {
+                Ok(EncryptionKeyring::first(EncryptionKey::mint(&mut self.rng)).to_secret_data())
+            }
+            MintRequest::Certificate { name, authority, subject, ttl, .. } => {
+                let issued = issue(&mut self.rng, documents, authority, subject, validity(now, *ttl)?)?;
+                let mut data = BTreeMap::new();
+                issued.write_to(&mut data, name);
+                Ok(data)
+            }
+        }
+    }
+}
+
+impl<R: CryptoRng + Send> Minter for PkiMinter<R> {
+    fn id(&mut self) -> String {
+        random_id(&mut self.rng, ID_DIGITS / 2)
+    }
+
+    fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
+        for request in wanted {
+            let data = self.data(documents, request, now)?;
+            keep(documents, request, data);
+        }
+        Ok(())
+    }
+}
+
+fn keep(documents: &mut Documents, request: &MintRequest, data: BTreeMap<String, Vec<u8>>) {
+    let (MintRequest::Authority { secret: name, .. }
+    | MintRequest::ServiceAccountKey { secret: name }
+    | MintRequest::EncryptionKey { secret: name }
+    | MintRequest::Certificate { secret: name, .. }) = request;
+    let secret = documents.secrets.entry(name.clone()).or_insert_with(|| empty(name));
+    let values = data.into_iter().map(|(key, value)| (key, ByteString(value)));
+    secret.data.get_or_insert_default().extend(values);
+}
+
+fn empty(name: &SecretName) -> Secret {
+    let id = name.namespace.strip_prefix("keelway-").unwrap_or_default();
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.name.clone()),
+            namespace: Some(name.namespace.clone()),
+            labels: Some([(CLUSTER_LABEL.to_owned(), id.to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
+}
+
+fn validity(now: Timestamp, ttl: Span) -> Result<Validity, MintError> {
+    let seconds = i64::try_from(ttl.seconds()).unwrap_or(i64::MAX);
+    Validity::starting(now, SignedDuration::from_secs(seconds)).map_err(MintError::Validity)
+}
+
+/// Signs a certificate with an authority of the documents.
+pub(crate) fn issue<R: CryptoRng + ?Sized>(
+    rng: &mut R,
+    documents: &Documents,
+    authority: &SecretName,
+    subject: &Subject,
+    validity: Validity,
+) -> Result<IssuedCertificate, MintError> {
+    let keyring = authority_of(documents, authority)?;
+    let usages = [(subject.server, Usage::ServerAuth), (subject.client, Usage::ClientAuth)];
+    let request = LeafRequest {
+        common_name: subject.common_name.clone(),
+        organizations: subject.organizations.clone(),
+        dns_names: subject.dns_names.clone(),
+        ip_addresses: subject.addresses.clone(),
+        usages: usages.into_iter().filter(|(wanted, _)| *wanted).map(|(_, usage)| usage).collect(),
+        validity,
+    };
+    keyring.active.issue(&request, rng).map_err(MintError::Leaf)
+}
+
+fn authority_of(documents: &Documents, name: &SecretName) -> Result<AuthorityKeyring, MintError> {
+    let secret = documents.secrets.get(name).ok_or_else(|| MintError::NoAuthority(name.name.clone()))?;
+    let data = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
+    AuthorityKeyring::from_secret_data(&data).map_err(|cause| MintError::Keyring { name: name.name.clone(), cause })
+}
+
+/// The certificate that applies the first bindings: `system:masters`, for ten minutes.
+pub(crate) fn first_certificate(
+    documents: &Documents,
+    authority: &SecretName,
+    now: Timestamp,
+) -> Result<IssuedCertificate, MintError> {
+    let validity = Validity::starting(now, FIRST_CERTIFICATE).map_err(MintError::Validity)?;
+    issue(&mut rand::rng(), documents, authority, &keelway_planner::first_administrator(), validity)
+}
+
+/// A client certificate of a person, with what it takes to trust the other side.
+pub struct Credentials {
+    /// The certificates of the authority.
+    pub authority_pem: String,
+    /// The client certificate with its key.
+    pub certificate: IssuedCertificate,
+}
+
+/// Issues a client certificate that is kept nowhere but in what is returned.
+pub fn issue_client(
+    documents: &Documents,
+    authority: &SecretName,
+    subject: &Subject,
+    ttl: Span,
+    now: Timestamp,
+) -> Result<Credentials, MintError> {
+    let keyring = authority_of(documents, authority)?;
+    let certificate = issue(&mut rand::rng(), documents, authority, subject, validity(now, ttl)?)?;
+    Ok(Credentials { authority_pem: keyring.bundle_pem(), certificate })
+}

@@ -1,0 +1,78 @@
+//! Passes until the world is settled.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::{Context, Minter, Outcome, PassError, health, pass};
+
+/// How often a component that is not well is asked again: readiness has no event to wait for.
+const RECHECK: Duration = Duration::from_millis(100);
+/// How soon a pass follows one without effects, should nothing tell of a change: machines that were out of reach send none.
+const LOOK: Duration = Duration::from_secs(2);
+/// How soon a pass follows one in which something failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How far a run goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// One pass only.
+    pub once: bool,
+    /// When it ends at the latest.
+    pub timeout: Duration,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// There is nothing to do and nothing to wait for.
+    Settled,
+    /// One pass was asked for, and there is more to do.
+    Once,
+    /// The time was over before.
+    TimedOut,
+    /// It was told to stop.
+    Stopped,
+}
+
+/// Runs passes until the world is settled, the time is over, or it is told to stop. Returns the last pass.
+pub async fn run(context: &Context, minter: &mut dyn Minter, limits: Limits) -> Result<(End, Outcome), PassError> {
+    let deadline = Instant::now() + limits.timeout;
+    loop {
+        let outcome = pass(context, minter).await?;
+        let end = if outcome.settled {
+            Some(End::Settled)
+        } else if context.run.stop.is_cancelled() {
+            Some(End::Stopped)
+        } else if limits.once {
+            Some(End::Once)
+        } else if Instant::now() >= deadline {
+            Some(End::TimedOut)
+        } else {
+            None
+        };
+        if let Some(end) = end {
+            return Ok((end, outcome));
+        }
+        context.run.progress.waiting(&outcome.plan.waiting);
+        until_next(context, &outcome, deadline).await;
+    }
+}
+
+/// Waits until another pass makes sense: at once after effects, else when a machine tells of a change, a component that was
+/// not well is, or it is time to look again.
+async fn until_next(context: &Context, outcome: &Outcome, deadline: Instant) {
+    let pause = match (outcome.failures.is_empty(), outcome.effects) {
+        (true, 1..) => return,
+        (false, _) => RETRY,
+        (true, 0) => LOOK,
+    };
+    let documents = &outcome.plan.documents;
+    let machines: Vec<_> = documents.hypervisors.values().collect();
+    tokio::select! {
+        () = context.machines.changed(&machines) => {}
+        () = health::until_better(&context.machines, documents, RECHECK) => {}
+        () = context.run.stop.cancelled() => {}
+        () = sleep_until(deadline.min(Instant::now() + pause)) => {}
+    }
+}
