@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Documents,
+    Component, Documents,
     documents::Place,
     fault::Fault,
     kind::Kind,
@@ -84,12 +84,15 @@ fn components(documents: &Documents, seen: &Seen<'_>) -> Found {
                     format!("there is no Cluster {}", spec.cluster),
                     back("its document"),
                 )),
-                Some(cluster) if cluster.id() != Some(&spec.cluster_id) => add(Fault::of(
-                    "spec.clusterId",
-                    format!("Cluster {} has another id", spec.cluster),
-                    back("its document of that id"),
-                )),
-                Some(_) => {}
+                Some(cluster) if cluster.id() == Some(&spec.cluster_id) => {}
+                Some(cluster) => {
+                    let other = if cluster.id().is_some() { "another" } else { "no" };
+                    add(Fault::of(
+                        "spec.clusterId",
+                        format!("Cluster {} has {other} id", spec.cluster),
+                        back("its document of that id"),
+                    ));
+                }
             }
         }
         let machine = documents.hypervisors.contains_key(&spec.hypervisor);
@@ -126,17 +129,19 @@ fn secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
 
 /// A port of a machine is one component's.
 fn ports(documents: &Documents, _: &Seen<'_>) -> Found {
-    let mut taken: BTreeMap<(&HypervisorName, u16), &PodName> = BTreeMap::new();
+    let mut taken: BTreeMap<(&HypervisorName, u16), (&PodName, &Component)> = BTreeMap::new();
     let mut found = Vec::new();
     for (name, component) in &documents.components {
         for (port_name, port) in &component.spec.ports {
             let key = (&component.spec.hypervisor, *port);
-            if let Some(other) = taken.insert(key, name).filter(|other| *other != name) {
+            let before = taken.insert(key, (name, component));
+            if let Some((other, owner)) = before.filter(|(other, _)| *other != name) {
+                let owner = format!("{}/{}", owner.spec.cluster, other.component);
                 found.push((
                     Place::Component(name.clone()),
                     Fault::of(
                         field("spec.ports", port_name),
-                        format!("{port} is a port of {other} on that machine"),
+                        format!("{port} is a port of {owner} on that machine"),
                         "put the documents back as reconcile wrote them",
                     ),
                 ));

@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+/// The most faults of one input that are told. A person mends none of the rest before reading again.
+pub(crate) const MOST_FAULTS: usize = 1000;
+
 /// One fault of one document.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {

@@ -1,6 +1,6 @@
 //! Text to documents, strictly: all faults of an input at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use serde::de::DeserializeOwned;
@@ -10,7 +10,7 @@ use crate::{
     Cluster, Component, Documents, Hypervisor,
     across::across,
     documents::{Foreign, Place, SecretName},
-    fault::{Fault, Faults},
+    fault::{Fault, Faults, MOST_FAULTS},
     kind::{API_VERSION, GROUP, Kind},
     machine::CLUSTER_LABEL,
     schema::{self, suggestion},
@@ -37,6 +37,9 @@ impl Documents {
         }
         let mut reader = Reader::default();
         for chunk in chunks {
+            if reader.faults.len() >= MOST_FAULTS {
+                return Err(reader.stop(chunk.line));
+            }
             reader.chunk(chunk);
         }
         reader.finish()
@@ -67,7 +70,7 @@ pub(crate) struct Seen<'a> {
     /// Origins of sound documents.
     pub(crate) origins: BTreeMap<Place, Origin<'a>>,
     /// Kinds of which some document is broken: what is missing among these may be in it.
-    pub(crate) broken: Vec<Kind>,
+    pub(crate) broken: BTreeSet<Kind>,
 }
 
 /// Kind, namespace and name, as kube-apiserver tells objects apart.
@@ -132,7 +135,7 @@ impl<'a> Reader<'a> {
                 Vec::new()
             }
             Err(faults) => {
-                self.seen.broken.push(kind);
+                self.seen.broken.insert(kind);
                 faults
             }
         };
@@ -169,9 +172,34 @@ impl<'a> Reader<'a> {
         if self.faults.is_empty() {
             return Ok(self.documents);
         }
-        self.faults.sort_by_key(|fault| fault.line);
-        Err(Faults(self.faults))
+        Err(in_order(self.faults))
     }
+
+    fn stop(mut self, line: u64) -> Faults {
+        let problem = format!("there are {MOST_FAULTS} faults before this line");
+        let fault = Fault::of("", problem, "mend those first: nothing after it was read");
+        self.faults.push(Fault { line, ..fault });
+        in_order(self.faults)
+    }
+}
+
+/// Faults in the order of the input, each short enough to be read.
+fn in_order(mut faults: Vec<Fault>) -> Faults {
+    faults.sort_by_key(|fault| fault.line);
+    for fault in &mut faults {
+        for text in [&mut fault.document, &mut fault.field, &mut fault.problem, &mut fault.mend] {
+            *text = printable(text);
+        }
+    }
+    Faults(faults)
+}
+
+/// A text on one line and of bounded length: values and names of the input are in it.
+fn printable(text: &str) -> String {
+    const LONGEST: usize = 400;
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let cut = if text.chars().nth(LONGEST).is_some() { ".." } else { "" };
+    text.chars().take(LONGEST).map(shown).chain(cut.chars()).collect()
 }
 
 fn owner(root: &Node<'_>) -> Result<Owner, Fault> {

@@ -6,9 +6,10 @@ use serde_json::{Map, Number, Value as Json};
 
 use crate::{
     duration::Span,
-    fault::Fault,
+    fault::{Fault, MOST_FAULTS},
     kind::{Kind, resolve},
     name::{ClusterId, HypervisorName, InstallationId},
+    release,
     tree::{Meaning, Node, Scalar, Value, field, item},
 };
 
@@ -75,7 +76,9 @@ struct Check {
 
 impl Check {
     fn fault(&mut self, line: u64, path: &str, problem: String, mend: impl Into<String>) {
-        self.faults.push(Fault { line, ..Fault::of(path, problem, mend) });
+        if self.faults.len() < MOST_FAULTS {
+            self.faults.push(Fault { line, ..Fault::of(path, problem, mend) });
+        }
     }
 
     fn value(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
@@ -141,7 +144,7 @@ impl Check {
         let mend = if key == "<<" {
             "write the fields out: merge keys are not read here".to_owned()
         } else {
-            suggestion(key, &names)
+            removal(key, &names)
         };
         self.fault(line, path, "there is no such field".to_owned(), mend);
     }
@@ -165,7 +168,11 @@ impl Check {
             Meaning::Text => {}
             Meaning::Null => return self.mismatch(node, path, "text", "write a text"),
             Meaning::Bool(_) | Meaning::Integer(_) | Meaning::Number(_) => {
-                let mend = if self.show { format!("quote it: \"{}\"", scalar.text) } else { "quote it".to_owned() };
+                let mend = match path {
+                    "spec.version" => format!("write one of {}", release::names()),
+                    _ if self.show => format!("quote it: \"{}\"", short(&scalar.text)),
+                    _ => "quote it".to_owned(),
+                };
                 return self.mismatch(node, path, "text", &mend);
             }
         }
@@ -248,7 +255,7 @@ impl Check {
                 self.fault(
                     node.line,
                     path,
-                    format!("{:?} is none of {}", scalar.text, words.join(", ")),
+                    format!("{:?} is not known here", short(&scalar.text)),
                     suggestion(&scalar.text, &words),
                 );
                 Json::Null
@@ -278,11 +285,12 @@ impl Check {
                 fields.insert((*name).to_owned(), value);
             } else {
                 let problem = "there is no such field".to_owned();
-                self.fault(entry.line, &path, problem, suggestion(&entry.key, &names));
+                self.fault(entry.line, &path, problem, removal(&entry.key, &names));
             }
         }
         if fields.len() > 1 || entries.is_empty() {
-            let problem = format!("{} fields are given where one is wanted", fields.len());
+            let count = if fields.is_empty() { "no field is" } else { "several fields are" };
+            let problem = format!("{count} given where one is wanted");
             self.fault(node.line, path, problem, mend);
         }
         Json::Object(fields)
@@ -331,17 +339,28 @@ fn required(schema: &'static Json) -> Vec<&'static str> {
     names.into_iter().flatten().filter_map(Json::as_str).collect()
 }
 
-/// What to write instead of a word that is not known.
+/// What to write instead of a word that is none of these.
 pub(crate) fn suggestion(word: &str, known: &[&str]) -> String {
-    let lower = word.to_lowercase();
-    let closest = known.iter().map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), *name)).min();
-    match closest {
-        Some((distance, name)) if distance <= 1 + name.len() / 4 => {
-            format!("did you mean {name}?")
-        }
-        _ if known.is_empty() => "take it away".to_owned(),
-        _ => format!("take it away, or write one of {}", known.join(", ")),
+    match closest(word, known) {
+        Some(name) => format!("did you mean {name}?"),
+        None => format!("write one of {}", known.join(", ")),
     }
+}
+
+/// The same where leaving the word out is another way.
+pub(crate) fn removal(word: &str, known: &[&str]) -> String {
+    match closest(word, known) {
+        None if known.is_empty() => "take it away".to_owned(),
+        None => format!("take it away; known here: {}", known.join(", ")),
+        Some(_) => suggestion(word, known),
+    }
+}
+
+fn closest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    let distances = known.iter().map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), *name));
+    let (distance, name) = distances.min()?;
+    (distance <= 1 + name.len() / 4).then_some(name)
 }
 
 fn describe(node: &Node<'_>, show: bool) -> String {
@@ -350,13 +369,11 @@ fn describe(node: &Node<'_>, show: bool) -> String {
         Value::Map(_) => return "a map".to_owned(),
         Value::Scalar(scalar) => scalar,
     };
-    let shown = |words: &str| {
-        if show { format!("{words} {}", scalar.text) } else { words.to_owned() }
-    };
     match scalar.meaning() {
         Meaning::Null => "nothing".to_owned(),
         Meaning::Bool(value) => value.to_string(),
-        Meaning::Integer(_) | Meaning::Number(_) => shown("the number"),
+        Meaning::Integer(_) | Meaning::Number(_) if show => format!("the number {}", short(&scalar.text)),
+        Meaning::Integer(_) | Meaning::Number(_) => "a number".to_owned(),
         Meaning::Text if show => format!("the text {:?}", short(&scalar.text)),
         Meaning::Text => "a text".to_owned(),
     }

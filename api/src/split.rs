@@ -156,6 +156,18 @@ fn objects<'a>(chunk: Chunk<'a>, chunks: &mut Vec<Chunk<'a>>) {
     }
 }
 
+/// Whether a chunk is one JSON object with nothing after it, which another one may follow.
+pub(crate) fn is_object(text: &str) -> bool {
+    let content = object_start(text).and_then(|start| text.get(start..));
+    content.is_some_and(|content| serde_json::from_str::<IgnoredAny>(content).is_ok())
+}
+
+/// Whether a chunk begins with a JSON object, which may follow another one.
+pub(crate) fn begins_with_object(text: &str) -> bool {
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    text.trim_start().starts_with('{') && stream.next().is_some_and(|object| object.is_ok())
+}
+
 fn breaks(text: &str) -> u64 {
     let broken = lines(text).filter(|line| line.ends_with(['\n', '\r']));
     u64::try_from(broken.count()).unwrap_or(u64::MAX)

@@ -8,7 +8,7 @@ use crate::{
     documents::{Foreign, Place},
     kind::Kind,
     schema,
-    split::{is_marker, lines},
+    split::{begins_with_object, is_marker, is_object, lines},
 };
 
 /// The order of fields in a document. Others follow as their type declares them.
@@ -93,24 +93,23 @@ impl Output {
     }
 
     fn foreign(&mut self, Foreign(text): &Foreign) {
-        let object = text.trim_start().starts_with('{');
-        let follows = match self.last {
+        let separated = is_marker(text, "---");
+        let fits = match self.last {
             Last::Nothing | Last::End => true,
-            Last::Object => object || is_marker(text, "---"),
-            Last::Document => is_marker(text, "---"),
+            Last::Object => separated || begins_with_object(text),
+            Last::Document => separated,
         };
-        if !follows {
+        if !fits {
             self.end_line();
             self.text.push_str("...\n");
-        } else if self.last != Last::Object || !object {
+        } else if separated || self.last == Last::End {
             self.end_line();
         }
         self.text.push_str(text);
-        let end = lines(text).last().unwrap_or_default();
-        self.last = match () {
-            () if is_marker(end, "...") => Last::End,
-            () if object => Last::Object,
-            () => Last::Document,
+        self.last = match lines(text).last() {
+            Some(end) if is_marker(end, "...") => Last::End,
+            _ if is_object(text) => Last::Object,
+            _ => Last::Document,
         };
     }
 

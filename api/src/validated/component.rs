@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Component, fault::Fault, name::PodName, release, schema::suggestion, tree::field};
+use crate::{Component, fault::Fault, name::PodName, release, schema::removal, tree::field};
 
 use super::Faults;
 
@@ -56,7 +56,7 @@ fn check_ports(document: &Component, faults: &mut Faults) {
         let field = field(PORTS, name);
         if !wanted.contains(&name.as_str()) {
             let problem = format!("{} has no such port", spec.role);
-            faults.add(&field, problem, suggestion(name, wanted));
+            faults.add(&field, problem, removal(name, wanted));
         }
         if *port == 0 {
             faults.add(&field, "0 is no port", MADE);
