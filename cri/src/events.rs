@@ -57,9 +57,9 @@ pub enum Notice {
 
 /// A subscription to events.
 ///
-/// containerd blocks its own calls when a subscriber stops reading, so a task of its own reads here whatever the consumer
-/// does, and what the consumer does not fetch in time is lost and counted. A runtime gives no sign that a subscription is in
-/// effect before the first event: after subscribing, list, and list again now and then.
+/// containerd blocks its own calls when a subscriber stops reading, so a task of its own reads here whatever the
+/// consumer does, and what the consumer does not fetch in time is lost and counted. A runtime gives no sign that a
+/// subscription is in effect before the first event: after subscribing, list, and list again now and then.
 ///
 /// Dropping it ends the subscription.
 #[derive(Debug)]
@@ -70,7 +70,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next notice; `None` after the runtime ended the stream. An error is the last notice: subscribe again, and list.
+    /// The next notice; `None` after the runtime ended the stream. An error is the last notice: subscribe again, and
+    /// list.
     pub async fn next(&mut self) -> Option<Result<Notice, Error>> {
         let missed = self.missed.swap(0, Ordering::Relaxed);
         if missed > 0 {

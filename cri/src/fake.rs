@@ -1,8 +1,9 @@
 //! A runtime in memory that passes the same contract as the real one.
 //!
-//! It has names, states, exits, labels, images and events as containerd has them, and no processes: what a container's program
-//! would do is decided by its arguments (see [`Fake::exit_container`] and the test program of the feature `testing`). Tests can make any
-//! of the calls that change something fail, hang, or be the moment at which their caller gets a signal.
+//! It has names, states, exits, labels, images and events as containerd has them, and no processes. What a container's
+//! program would do is decided by its arguments, if it is the test program of the feature `testing`; any other runs
+//! until it is stopped, with exit code 0, or until [`Fake::exit_container`]. Tests can make any of the calls that change
+//! something fail, hang, or be the moment at which its caller gets a signal ([`Fake::inject`]).
 
 mod behaviour;
 mod change;

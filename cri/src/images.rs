@@ -32,16 +32,17 @@ use crate::{Error, Operation, Runtime};
 const NAMESPACE: &str = "k8s.io";
 /// The largest piece of an archive that containerd's own client sends.
 const PIECE: usize = 32 << 10;
-/// How often CRI is asked whether it knows an image by now: it learns of them by an event that nobody else can wait for.
+/// How often CRI is asked whether it knows an image by now: it learns of them by an event that nobody else can wait
+/// for.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Where an image goes whose archive has only a tag for it.
 const UNNAMED: &str = "unnamed.invalid/image";
 
 /// Imports an archive, waits until CRI knows its images, and returns their names in order.
 ///
-/// `runtime` has to be containerd 2 or newer. The archive is a tar as `docker save` writes it, or one of an OCI layout, plain
-/// or compressed; names are taken from it in full (`registry.k8s.io/pause:3.10.2`). Images that exist by these names are
-/// replaced. All of it has to be done within `deadline`.
+/// `runtime` has to be containerd 2 or newer. The archive is a tar as `docker save` writes it, or one of an OCI layout,
+/// plain or compressed; names are taken from it in full (`registry.k8s.io/pause:3.10.2`). Images that exist by these
+/// names are replaced. All of it has to be done within `deadline`.
 pub async fn import<R: AsyncRead + Unpin>(
     runtime: &Runtime,
     archive: R,

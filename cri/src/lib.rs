@@ -1,8 +1,8 @@
 //! CRI client, and a fake runtime that passes the same contract.
 //!
 //! [`Runtime`] speaks `runtime.v1` to a container runtime. What is asked for are plain structs ([`SandboxSpec`],
-//! [`ContainerSpec`]), what comes back are others ([`Sandbox`], [`Container`], [`ContainerStatus`]); the wire types stay
-//! inside. Every call has a deadline ([`Deadlines`]), and every [`Error`] says of what kind it is.
+//! [`ContainerSpec`]), what comes back are others ([`Sandbox`], [`Container`], [`ContainerStatus`]); the wire types
+//! stay inside. Every call has a deadline ([`Deadlines`]), and every [`Error`] says of what kind it is.
 //!
 //! [`images`] imports an image archive over containerd's own API, which CRI lacks.
 //!

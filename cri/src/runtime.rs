@@ -22,8 +22,8 @@ use crate::{CgroupDriver, Deadlines, Error, Events, Operation, RuntimeStatus, Ve
 /// The largest answer that is read: what the kubelet reads, and what containerd sends.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// A container runtime that speaks `runtime.v1`. Cheap to clone; clones share one connection, which is made with the first
-/// call and again after it broke.
+/// A container runtime that speaks `runtime.v1`. Cheap to clone; clones share one connection, which is made with the
+/// first call and again after it broke.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     channel: Channel,

@@ -29,8 +29,8 @@ pub struct SandboxSpec {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A container to create. It never has a capability, never gains privileges, always has the runtime's seccomp profile, and
-/// has a process namespace of its own.
+/// A container to create. It never has a capability, never gains privileges, always has the runtime's seccomp profile,
+/// and has a process namespace of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSpec {
     /// The container's name in its pod.

@@ -1,19 +1,21 @@
 //! Private containerds and small images for live tests, of this crate and of others.
 //!
-//! Everything that a test leaves on the machine is named after it, its process id and that process' start, so that the next
-//! one finds and clears what a killed test could not.
+//! Everything that a test leaves on the machine is named after it, its process id and that process' start, so that the
+//! next one finds and clears what a killed test could not.
 
 mod archive;
 mod containerd;
 mod leftovers;
 mod process;
 mod program;
+mod served;
 
 use std::{env, io, path::PathBuf};
 
 pub use archive::ImageArchive;
 pub use containerd::{Containerd, ContainerdOptions};
 pub use program::{PROGRAM, build_program};
+pub use served::ServedFake;
 
 /// The folder with what tests need and builds do not make: `bin/containerd`, `bin/containerd-shim-runc-v2`, `images/`.
 ///

@@ -21,7 +21,9 @@ impl Fake {
         caller: Option<Pid>,
         effect: impl Future<Output = Result<T, Status>>,
     ) -> Result<Response<T>, Status> {
-        self.shared.faults.signals_sent().await;
+        if !self.shared.faults.signals_sent(caller).await {
+            return Err(Status::cancelled("the caller is dead"));
+        }
         let call = lock(&self.shared.journal).change(method, object);
         let fault = self.shared.faults.at(call);
         match fault {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -11,9 +12,11 @@ use tokio::sync::watch;
 
 use super::lock;
 
-/// An answer that was handed over is in the caller's socket well within this. Nothing tells when: HTTP/2 acknowledges no
-/// data, and the next change waits, so a longer time costs nothing but itself.
+/// An answer that was handed over is in the caller's socket well within this. Nothing tells when: HTTP/2 acknowledges
+/// no data, and the next change waits, so a longer time costs nothing but itself.
 const ON_THE_WAY: Duration = Duration::from_millis(10);
+/// A killed process that is not gone by then is stuck in the kernel.
+const DIES_WITHIN: Duration = Duration::from_secs(10);
 
 /// What goes wrong with a call that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +62,14 @@ impl Faults {
         lock(&self.by_call).remove(&call)
     }
 
-    /// Waits until all signals that are due were sent.
-    pub(super) async fn signals_sent(&self) {
+    /// Waits until all signals that are due were sent, and says whether the caller has survived.
+    pub(super) async fn signals_sent(&self, caller: Option<Pid>) -> bool {
+        if *self.unsent.borrow() == 0 {
+            return true;
+        }
         // The sender is right here, so this only ends with the condition.
         let _ = self.unsent.subscribe().wait_for(|unsent| *unsent == 0).await;
+        caller.is_none_or(runs)
     }
 
     /// A signal that is sent when what is returned is dropped.
@@ -89,9 +96,29 @@ impl Drop for Pending {
         tokio::spawn(async move {
             tokio::time::sleep(ON_THE_WAY).await;
             send(caller, signal);
+            if let Some(caller) = caller
+                && signal == Signal::KILL
+            {
+                // What the caller asked meanwhile is then not done: it never did more than ask.
+                let _ = tokio::time::timeout(DIES_WITHIN, ended(caller)).await;
+            }
             unsent.send_modify(|unsent| *unsent -= 1);
         });
     }
+}
+
+async fn ended(process: Pid) {
+    let mut again = tokio::time::interval(Duration::from_millis(1));
+    while runs(process) {
+        again.tick().await;
+    }
+}
+
+/// Whether a process is there and not a zombie.
+pub(super) fn runs(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    let state = stat.ok().and_then(|stat| Some(stat.rsplit_once(") ")?.1.starts_with(['Z', 'X'])));
+    state == Some(false)
 }
 
 pub(super) fn send(caller: Option<Pid>, signal: Signal) {

@@ -6,8 +6,9 @@ use super::{Runtime, gone_is_fine, pid_of, within};
 use crate::{Container, ContainerSpec, ContainerStatus, Error, ExecOutput, Operation, SandboxSpec, Usage};
 
 impl Runtime {
-    /// Makes a container in a sandbox, which was run from `sandbox`, and returns its id. [`Error::Conflict`] where one of the
-    /// same name and attempt exists there, [`Error::NotFound`] where the sandbox or the image is not on the machine.
+    /// Makes a container in a sandbox, which was run from `sandbox`, and returns its id. [`Error::Conflict`] where one
+    /// of the same name and attempt exists there, [`Error::NotFound`] where the sandbox or the image is not on the
+    /// machine.
     pub async fn create_container(
         &self,
         sandbox_id: &str,
@@ -31,8 +32,8 @@ impl Runtime {
         self.change("StartContainer", id, self.runtime_service().start_container(request)).await.map(|_| ())
     }
 
-    /// Stops a container: its stop signal, and after `grace` (whole seconds; none kills at once) SIGKILL. One that is stopped
-    /// or gone is fine.
+    /// Stops a container: its stop signal, and after `grace` (whole seconds; none kills at once) SIGKILL. One that is
+    /// stopped or gone is fine.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Error> {
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: seconds(grace) };
         let deadline = self.deadlines.change.saturating_add(grace);

@@ -30,8 +30,8 @@ impl Runtime {
         Ok(call.await?.image_ref)
     }
 
-    /// Imports an image archive (of `docker save`, or an OCI layout, as a tar that may be compressed) into containerd, and returns the
-    /// names of its images once CRI knows them. See [`images::import`].
+    /// Imports an image archive (of `docker save`, or an OCI layout, as a tar that may be compressed) into containerd,
+    /// and returns the names of its images once CRI knows them. See [`images::import`].
     pub async fn import_images<R>(&self, archive: R) -> Result<Vec<String>, Error>
     where
         R: AsyncRead + Unpin,

@@ -6,8 +6,8 @@ use super::{Runtime, gone_is_fine, pid_of};
 use crate::{Error, Operation, Sandbox, SandboxSpec};
 
 impl Runtime {
-    /// Makes and starts a sandbox, and returns its id. [`Error::Conflict`] where one of the same name, namespace, uid and
-    /// attempt exists.
+    /// Makes and starts a sandbox, and returns its id. [`Error::Conflict`] where one of the same name, namespace, uid
+    /// and attempt exists.
     pub async fn run_pod_sandbox(&self, spec: &SandboxSpec) -> Result<String, Error> {
         let request = v1::RunPodSandboxRequest { config: Some(spec.into()), runtime_handler: String::new() };
         let answer =

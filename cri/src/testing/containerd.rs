@@ -19,7 +19,8 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 pub struct ContainerdOptions {
     /// The test's name: at most ten letters, digits and dashes.
     pub test: String,
-    /// The directory with `containerd` and `containerd-shim-runc-v2`, usually `bin` in [`super::cache`]; `runc` is found by PATH.
+    /// The directory with `containerd` and `containerd-shim-runc-v2`, usually `bin` in [`super::cache`]; `runc` is
+    /// found by PATH.
     pub binaries: PathBuf,
     /// The image that sandboxes run.
     pub sandbox_image: String,
@@ -27,8 +28,8 @@ pub struct ContainerdOptions {
     pub prefix: Vec<OsString>,
 }
 
-/// A containerd of a test's own, with root, state, socket, shim sockets and configuration in one directory. Dropping it ends
-/// it with all that it runs and removes the directory.
+/// A containerd of a test's own, with root, state, socket, shim sockets and configuration in one directory. Dropping it
+/// ends it with all that it runs and removes the directory.
 #[derive(Debug)]
 pub struct Containerd {
     directory: PathBuf,
@@ -111,7 +112,7 @@ impl Drop for Containerd {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Err(error) = leftovers::clear(&self.directory) {
-            tracing::error!(directory = %self.directory.display(), %error, "a test's containerd could not be cleared away");
+            tracing::error!(directory = %self.directory.display(), %error, "a test's containerd is not cleared away");
         }
     }
 }
@@ -144,7 +145,11 @@ fn configuration(directory: &Path, sandbox_image: &str) -> String {
 root = '{directory}/root'
 state = '{directory}/state'
 temp = '{directory}/temp'
-disabled_plugins = ['io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapshotter.v1.zfs', 'io.containerd.snapshotter.v1.devmapper']
+disabled_plugins = [
+  'io.containerd.snapshotter.v1.btrfs',
+  'io.containerd.snapshotter.v1.devmapper',
+  'io.containerd.snapshotter.v1.zfs',
+]
 
 [grpc]
 address = '{directory}/containerd.sock'

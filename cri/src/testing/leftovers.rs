@@ -13,10 +13,10 @@ use super::process::{Process, all, start_of};
 
 const PREFIX: &str = "keelway-";
 /// What makes a directory one of a containerd.
-pub(super) const CONFIGURATION: &str = "config.toml";
+pub(super) const CONFIGURATION: &str = "containerd.toml";
 
-/// The directory of a test's containerd, by which everything else of it is found. It names the owner, process and start, in
-/// hexadecimal digits: containerd takes no more than 42 letters for the shims' sockets.
+/// The directory of a test's containerd, by which everything else of it is found. It names the owner, process and
+/// start, in hexadecimal digits: containerd takes no more than 42 letters for the shims' sockets.
 pub(super) fn directory_for(test: &str) -> io::Result<PathBuf> {
     let pid = process::id();
     let start = start_of(pid).ok_or_else(|| io::Error::other("/proc does not show this process"))?;

@@ -13,15 +13,15 @@ mod cases;
 mod real;
 mod subject;
 
-use std::{panic::AssertUnwindSafe, time::Instant};
+use std::{panic::AssertUnwindSafe, path::Path, time::Instant};
 
 use futures::FutureExt;
 use keelway_cri::{
     Deadlines,
     fake::Fake,
-    testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, build_program, cache},
+    testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, ServedFake, build_program, cache},
 };
-use subject::{Case, IMAGE, Served, Subject, TWIN};
+use subject::{Case, IMAGE, Subject, TWIN};
 
 #[tokio::test]
 async fn fake_in_process() {
@@ -33,9 +33,12 @@ async fn fake_in_process() {
 
 #[tokio::test]
 async fn fake_as_a_process() {
-    let served = Served::start("contract", &["--image", IMAGE]).await;
-    let runtime = served.runtime();
+    let program = Path::new(env!("CARGO_BIN_EXE_keelway-cri-fake"));
+    let mut served = ServedFake::start("contract", program, &["--image", IMAGE]).await.unwrap();
+    let runtime = served.runtime().unwrap();
     all(&Subject { runtime, logs: String::new(), cgroup_parent: String::new() }, cases::ALL).await;
+    assert!(served.end().unwrap().success());
+    assert!(!served.socket().exists());
 }
 
 #[tokio::test]

@@ -1,16 +1,9 @@
 //! A runtime to be tested, and what every case needs of it.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use futures::future::LocalBoxFuture;
-use keelway_cri::{ContainerSpec, ContainerStatus, Deadlines, Error, Runtime, SandboxSpec, testing::PROGRAM};
-use rustix::process::{Pid, Signal, kill_process};
+use keelway_cri::{ContainerSpec, ContainerStatus, Error, Runtime, SandboxSpec, testing::PROGRAM};
 
 /// An image with the test program.
 pub const IMAGE: &str = "registry.k8s.io/keelway-test:v1.0.0";
@@ -131,50 +124,4 @@ pub fn not_found<T: std::fmt::Debug>(answer: &Result<T, Error>) {
 
 pub fn refused<T: std::fmt::Debug>(answer: &Result<T, Error>) {
     assert!(matches!(answer, Err(Error::Refused { .. })), "{answer:?}");
-}
-
-/// A fake as a process. Dropping it ends the process.
-pub struct Served {
-    child: Child,
-    directory: tempfile::TempDir,
-}
-
-impl Served {
-    pub async fn start(test: &str, arguments: &[&str]) -> Self {
-        let prefix = format!("keelway-cri-{test}-{}-", std::process::id());
-        let directory = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_keelway-cri-fake"))
-            .arg("--socket")
-            .arg(directory.path().join("cri.sock"))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let served = Self { child, directory };
-        let runtime = served.runtime();
-        eventually("the fake to answer", async || runtime.version().await.ok()).await;
-        served
-    }
-
-    pub fn socket(&self) -> PathBuf {
-        self.directory.path().join("cri.sock")
-    }
-
-    pub fn runtime(&self) -> Runtime {
-        Runtime::on_socket(self.socket(), Deadlines::default()).unwrap()
-    }
-
-    /// Asks it to end, and says whether it did so well.
-    pub fn end(&mut self) -> bool {
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
-        // It may have ended by itself.
-        let _ = kill_process(pid, Signal::TERM);
-        self.child.wait().unwrap().success()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.end();
-    }
 }

@@ -1,0 +1,92 @@
+use std::{
+    env,
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+    process::{self, Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Deadlines, Error, Runtime};
+
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// A fake runtime as a process, with a directory for its socket. Dropping it ends the process and removes the directory.
+#[derive(Debug)]
+pub struct ServedFake {
+    directory: PathBuf,
+    child: Child,
+}
+
+impl ServedFake {
+    /// Starts the program `keelway-cri-fake` with these arguments beside `--socket`, and waits until it answers.
+    pub async fn start<A: AsRef<OsStr>>(test: &str, program: &Path, arguments: &[A]) -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = env::temp_dir().join(format!("keelway-{test}-{}-{count}", process::id()));
+        fs::create_dir(&directory)?;
+        let child = Command::new(program)
+            .arg("--socket")
+            .arg(directory.join("cri.sock"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .spawn()
+            .inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
+        let mut served = Self { directory, child };
+        served.answers().await?;
+        Ok(served)
+    }
+
+    /// The directory of its socket; also a place for the test's own files.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("cri.sock")
+    }
+
+    /// A client.
+    pub fn runtime(&self) -> Result<Runtime, Error> {
+        Runtime::on_socket(self.socket(), Deadlines::default())
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn end(&mut self) -> io::Result<ExitStatus> {
+        // Until it is waited for, its id is nobody else's.
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        self.child.wait()
+    }
+
+    async fn answers(&mut self) -> io::Result<()> {
+        let runtime = self.runtime().map_err(io::Error::other)?;
+        let mut ask = tokio::time::interval(Duration::from_millis(10));
+        let answered = async {
+            while runtime.version().await.is_err() {
+                if let Some(status) = self.child.try_wait()? {
+                    return Err(io::Error::other(format!("the fake ended: {status}")));
+                }
+                ask.tick().await;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(START_WITHIN, answered).await.map_err(io::Error::other)?
+    }
+}
+
+impl Drop for ServedFake {
+    fn drop(&mut self) {
+        let ended = if matches!(self.child.try_wait(), Ok(Some(_))) { Ok(()) } else { self.end().map(drop) };
+        if let Err(error) = ended.and_then(|()| fs::remove_dir_all(&self.directory)) {
+            tracing::error!(%error, "a test's fake is not cleared away");
+        }
+    }
+}
