@@ -3,24 +3,20 @@
 use core::fmt;
 
 use rand_core::CryptoRng;
-use x509_cert::{
-    Certificate, builder, der,
-    ext::pkix::{BasicConstraints, KeyUsage, KeyUsages, SubjectKeyIdentifier},
-    name::Name,
-};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyUsagePurpose, PublicKeyData};
+use x509_parser::certificate::X509Certificate;
 
 use crate::{
-    CertificateError, IssuedCertificate, KeyError, LeafError, LeafRequest, PrivateKeyPem, Validity,
-    certificate::{self, Statement},
-    key::KeyPair,
-    leaf, name,
+    CertificateError, IssuedCertificate, KeyError, LeafError, LeafRequest, PrivateKeyPem, Validity, certificate,
+    key::KeyPair, leaf, name, statement::statement,
 };
 
 /// The certificate of an authority: what those who trust it need.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AuthorityCertificate {
-    parsed: Certificate,
+    der: Vec<u8>,
     pem: String,
+    name: String,
     validity: Validity,
 }
 
@@ -40,7 +36,7 @@ pub enum AuthorityError {
     NoName,
     /// Its certificate could not be put together or signed.
     #[error("cannot mint the certificate of an authority")]
-    Mint(#[source] builder::Error),
+    Mint(#[source] rcgen::Error),
     /// Its key could not be read or written.
     #[error("cannot use the authority's key")]
     Key(#[source] KeyError),
@@ -54,22 +50,31 @@ pub enum AuthorityError {
     /// The certificate is another key's.
     #[error("the authority's key does not belong to its certificate")]
     KeyMismatch,
+    /// Its name cannot be written into the certificates that it issues. Names that Keelway mints are
+    /// one common name.
+    #[error("the authority's name has an attribute twice or a part of two attributes, and cannot issue")]
+    Name,
+    /// Its name or key identifier is written in a way that cannot be repeated.
+    #[error("cannot issue certificates in the authority's name")]
+    Issuer(#[source] rcgen::Error),
 }
 
 impl AuthorityCertificate {
     /// Reads one certificate and checks that it is an authority's.
     pub fn from_pem(pem: &str) -> Result<Self, AuthorityError> {
-        let parsed = certificate::parse_one(pem).map_err(AuthorityError::Certificate)?;
+        let der = certificate::decode_one(pem).map_err(AuthorityError::Certificate)?;
+        Self::from_der(der)
+    }
+
+    fn from_der(der: Vec<u8>) -> Result<Self, AuthorityError> {
+        let parsed = certificate::parse(&der).map_err(AuthorityError::Certificate)?;
         if !may_sign(&parsed).map_err(AuthorityError::Certificate)? {
             return Err(AuthorityError::NotAuthority);
         }
-        Self::new(parsed)
-    }
-
-    fn new(parsed: Certificate) -> Result<Self, AuthorityError> {
-        let pem = certificate::to_pem(&parsed).map_err(|error| AuthorityError::Mint(error.into()))?;
         let validity = certificate::validity(&parsed).map_err(AuthorityError::Certificate)?;
-        Ok(Self { parsed, pem, validity })
+        let name = parsed.subject().to_string();
+        let pem = certificate::to_pem(&der).map_err(AuthorityError::Certificate)?;
+        Ok(Self { der, pem, name, validity })
     }
 
     /// The certificate as PEM.
@@ -97,11 +102,11 @@ impl Authority {
             return Err(AuthorityError::NoName);
         }
         let key = KeyPair::generate(rng);
-        let parsed = statement(common_name, validity, &key)
-            .and_then(|statement| statement.sign(key.signer(), rng))
+        let signed = authority_statement(common_name, validity, rng)
+            .and_then(|statement| statement.self_signed(&key))
             .map_err(AuthorityError::Mint)?;
         Ok(Self {
-            certificate: AuthorityCertificate::new(parsed)?,
+            certificate: AuthorityCertificate::from_der(signed.der().to_vec())?,
             key_pem: key.private_pem().map_err(AuthorityError::Key)?,
             key,
         })
@@ -111,11 +116,16 @@ impl Authority {
     pub fn from_pem(certificate_pem: &str, key_pem: &PrivateKeyPem) -> Result<Self, AuthorityError> {
         let certificate = AuthorityCertificate::from_pem(certificate_pem)?;
         let key = KeyPair::from_pem(key_pem).map_err(AuthorityError::Key)?;
-        let public_key = certificate::public_key_info(&key).map_err(AuthorityError::Mint)?;
-        if &public_key != certificate.parsed.tbs_certificate().subject_public_key_info() {
+        let parsed = certificate::parse(&certificate.der).map_err(AuthorityError::Certificate)?;
+        if key.subject_public_key_info() != parsed.public_key().raw {
             return Err(AuthorityError::KeyMismatch);
         }
-        Ok(Self { certificate, key, key_pem: key_pem.clone() })
+        if !name::is_kept(parsed.subject()) {
+            return Err(AuthorityError::Name);
+        }
+        let authority = Self { certificate, key, key_pem: key_pem.clone() };
+        authority.issuer().map_err(AuthorityError::Issuer)?;
+        Ok(authority)
     }
 
     /// Signs a certificate with a new key for `request`. It ends with the authority at the latest.
@@ -139,36 +149,22 @@ impl Authority {
         &self.key_pem
     }
 
-    pub(crate) fn key(&self) -> &KeyPair {
-        &self.key
-    }
-
-    pub(crate) fn name(&self) -> &Name {
-        self.certificate.parsed.tbs_certificate().subject()
-    }
-
-    /// The identifier that its leafs name as their authority's: the one in its certificate, as
-    /// verifiers compare them.
-    pub(crate) fn key_id(&self) -> Result<der::asn1::OctetString, CertificateError> {
-        let parsed = &self.certificate.parsed;
-        match certificate::subject_key_id(parsed)? {
-            Some(id) => Ok(id),
-            None => {
-                certificate::key_id(parsed.tbs_certificate().subject_public_key_info()).map_err(CertificateError::Parse)
-            }
-        }
+    /// What signs its leafs, with the name and the key identifier of its certificate, as verifiers
+    /// compare them.
+    pub(crate) fn issuer(&self) -> Result<Issuer<'static, &KeyPair>, rcgen::Error> {
+        Issuer::from_ca_cert_der(&self.certificate.der.as_slice().into(), &self.key)
     }
 }
 
 impl fmt::Debug for AuthorityCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AuthorityCertificate({})", self.parsed.tbs_certificate().subject())
+        write!(f, "AuthorityCertificate({})", self.name)
     }
 }
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Authority({}, ..)", self.name())
+        write!(f, "Authority({}, ..)", self.certificate.name)
     }
 }
 
@@ -182,22 +178,22 @@ impl PartialEq for Authority {
 impl Eq for Authority {}
 
 /// Whether a certificate may sign others.
-pub(crate) fn may_sign(certificate: &Certificate) -> Result<bool, CertificateError> {
-    let is_ca = certificate::extension::<BasicConstraints>(certificate)?.is_some_and(|constraints| constraints.ca);
-    let usage = certificate::extension::<KeyUsage>(certificate)?;
+pub(crate) fn may_sign(certificate: &X509Certificate<'_>) -> Result<bool, CertificateError> {
+    let is_ca = certificate::basic_constraints(certificate)?.is_some_and(|constraints| constraints.ca);
+    let usage = certificate::key_usage(certificate)?;
     Ok(is_ca && usage.is_none_or(|usage| usage.key_cert_sign()))
 }
 
-fn statement(common_name: &str, validity: Validity, key: &KeyPair) -> builder::Result<Statement> {
-    let subject = name::build(common_name, &[])?;
-    let public_key = certificate::public_key_info(key)?;
-    let usage = KeyUsages::KeyCertSign | KeyUsages::CRLSign | KeyUsages::DigitalSignature;
-    let extensions = vec![
-        certificate::encode(&BasicConstraints { ca: true, path_len_constraint: Some(0) }, &subject)?,
-        certificate::encode(&KeyUsage(usage), &subject)?,
-        certificate::encode(&SubjectKeyIdentifier(certificate::key_id(&public_key)?), &subject)?,
-    ];
-    Ok(Statement { issuer: subject.clone(), subject, validity, public_key, extensions })
+fn authority_statement<R: CryptoRng + ?Sized>(
+    common_name: &str,
+    validity: Validity,
+    rng: &mut R,
+) -> Result<CertificateParams, rcgen::Error> {
+    let mut statement = statement(name::build(common_name, None), validity, rng)?;
+    statement.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    statement.key_usages =
+        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    Ok(statement)
 }
 
 #[cfg(test)]

@@ -1,32 +1,28 @@
-//! Reading certificates, and what minting an authority and a leaf have in common.
+//! Reading certificates.
 
-use p256::{
-    ecdsa::{DerSignature, SigningKey},
-    pkcs8::LineEnding,
-};
-use rand_core::CryptoRng;
-use sha2::{Digest, Sha256};
-use x509_cert::{
-    Certificate, SubjectPublicKeyInfo, TbsCertificate,
-    builder::{self, Builder, CertificateBuilder, profile::BuilderProfile},
-    der::{self, Decode, EncodePem, asn1::OctetString, oid::AssociatedOid, pem::PemLabel},
-    ext::{
-        Extension, ToExtension,
-        pkix::{AuthorityKeyIdentifier, SubjectKeyIdentifier},
+use p256::pkcs8::{LineEnding, der::pem};
+use x509_parser::{
+    certificate::X509Certificate,
+    error::X509Error,
+    extensions::{BasicConstraints, ExtendedKeyUsage, GeneralName, KeyUsage, ParsedExtension},
+    oid_registry::{
+        OID_X509_EXT_AUTHORITY_KEY_IDENTIFIER, OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_EXTENDED_KEY_USAGE,
+        OID_X509_EXT_KEY_USAGE, OID_X509_EXT_SUBJECT_ALT_NAME, OID_X509_EXT_SUBJECT_KEY_IDENTIFIER, Oid,
     },
-    name::Name,
-    serial_number::SerialNumber,
-    spki::SubjectPublicKeyInfoRef,
+    parse_x509_certificate,
 };
 
-use crate::{Validity, ValidityError, key::KeyPair};
+use crate::{Validity, ValidityError};
 
 /// A certificate that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// The text is not PEM, or what it holds is not a certificate.
+    /// The text is not PEM, or PEM of something else.
     #[error("the text is not a certificate in PEM")]
-    Parse(#[source] der::Error),
+    Pem(#[source] pem::Error),
+    /// What the PEM holds is not a certificate.
+    #[error("what the PEM text holds is not a certificate")]
+    Parse(#[source] X509Error),
     /// None, or several, where one is meant.
     #[error("one certificate is wanted, the text holds {found}")]
     NotOne {
@@ -35,121 +31,121 @@ pub enum CertificateError {
     },
     /// The subject's name cannot be read.
     #[error("cannot read the certificate's subject")]
-    Subject(#[source] der::Error),
+    Subject(#[source] X509Error),
     /// An extension cannot be read or is there twice.
     #[error("cannot read the certificate's extension {oid}")]
     Extension {
         /// Which.
-        oid: der::asn1::ObjectIdentifier,
+        oid: Oid<'static>,
         /// Why.
         #[source]
-        source: der::Error,
+        source: X509Error,
     },
     /// The dates are none.
     #[error("the certificate's dates cannot be")]
     Dates(#[source] ValidityError),
 }
 
+const LABEL: &str = "CERTIFICATE";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// The certificates of a PEM text that holds any number of them.
-pub(crate) fn parse_bundle(pem: &str) -> Result<Vec<Certificate>, CertificateError> {
+/// The certificates of a PEM text that holds any number of them, as DER. RFC 7468 is followed
+/// strictly, as for keys, so that a damaged certificate is an error and not one fewer.
+pub(crate) fn decode_bundle(pem: &str) -> Result<Vec<Vec<u8>>, CertificateError> {
     let blocks = pem.split_inclusive(END).filter(|block| !block.trim().is_empty());
-    blocks.map(|block| parse_block(block).map_err(CertificateError::Parse)).collect()
+    blocks.map(|block| decode_block(block).map_err(CertificateError::Pem)).collect()
 }
 
-/// Decodes in two steps, as reading straight from PEM lets bytes after the certificate pass.
-fn parse_block(block: &str) -> der::Result<Certificate> {
-    let (label, bytes) = der::pem::decode_vec(block.as_bytes())?;
-    Certificate::validate_pem_label(label)?;
-    Certificate::from_der(&bytes)
-}
-
-/// The certificate of a PEM text that holds exactly one.
-pub(crate) fn parse_one(pem: &str) -> Result<Certificate, CertificateError> {
-    let [certificate]: [Certificate; 1] =
-        parse_bundle(pem)?.try_into().map_err(|all: Vec<_>| CertificateError::NotOne { found: all.len() })?;
-    Ok(certificate)
-}
-
-pub(crate) fn to_pem(certificate: &Certificate) -> der::Result<String> {
-    certificate.to_pem(LineEnding::LF)
-}
-
-pub(crate) fn validity(certificate: &Certificate) -> Result<Validity, CertificateError> {
-    Validity::from_x509(certificate.tbs_certificate().validity()).map_err(CertificateError::Dates)
-}
-
-/// An extension of a certificate, if it is there.
-pub(crate) fn extension<'a, T>(certificate: &'a Certificate) -> Result<Option<T>, CertificateError>
-where
-    T: der::Decode<'a, Error = der::Error> + AssociatedOid,
-{
-    let found = certificate.tbs_certificate().get_extension::<T>();
-    let found = found.map_err(|source| CertificateError::Extension { oid: T::OID, source })?;
-    Ok(found.map(|(_critical, extension)| extension))
-}
-
-pub(crate) fn subject_key_id(certificate: &Certificate) -> Result<Option<OctetString>, CertificateError> {
-    Ok(extension::<SubjectKeyIdentifier>(certificate)?.map(|id| id.0))
-}
-
-pub(crate) fn authority_key_id(certificate: &Certificate) -> Result<Option<OctetString>, CertificateError> {
-    Ok(extension::<AuthorityKeyIdentifier>(certificate)?.and_then(|id| id.key_identifier))
-}
-
-/// The identifier of a key: the first 160 bits of SHA-256 over its bit string (RFC 7093, section 2,
-/// method 1).
-pub(crate) fn key_id(key: &SubjectPublicKeyInfo) -> der::Result<OctetString> {
-    let digest = Sha256::digest(key.subject_public_key.raw_bytes());
-    OctetString::new(digest.get(..20).unwrap_or(&digest))
-}
-
-/// The public half as a certificate carries it.
-pub(crate) fn public_key_info(key: &KeyPair) -> builder::Result<SubjectPublicKeyInfo> {
-    Ok(SubjectPublicKeyInfo::from_key(key.signer().verifying_key())?)
-}
-
-/// What a certificate says, before it is signed.
-pub(crate) struct Statement {
-    pub(crate) issuer: Name,
-    pub(crate) subject: Name,
-    pub(crate) validity: Validity,
-    pub(crate) public_key: SubjectPublicKeyInfo,
-    pub(crate) extensions: Vec<Extension>,
-}
-
-impl Statement {
-    /// Signs it under a random serial number: positive, at most 18 octets (RFC 5280, 4.1.2.2 allows
-    /// 20).
-    pub(crate) fn sign<R: CryptoRng + ?Sized>(self, signer: &SigningKey, rng: &mut R) -> builder::Result<Certificate> {
-        let validity = self.validity.to_x509()?;
-        let public_key = self.public_key.clone();
-        CertificateBuilder::new(self, SerialNumber::generate(rng), validity, public_key)?
-            .build::<_, DerSignature>(signer)
+fn decode_block(block: &str) -> Result<Vec<u8>, pem::Error> {
+    match pem::decode_vec(block.as_bytes())? {
+        (LABEL, der) => Ok(der),
+        _ => Err(pem::Error::UnexpectedTypeLabel { expected: LABEL }),
     }
 }
 
-impl BuilderProfile for Statement {
-    fn get_issuer(&self, _subject: &Name) -> Name {
-        self.issuer.clone()
-    }
+/// The certificate of a PEM text that holds exactly one, as DER.
+pub(crate) fn decode_one(pem: &str) -> Result<Vec<u8>, CertificateError> {
+    let [der]: [Vec<u8>; 1] =
+        decode_bundle(pem)?.try_into().map_err(|all: Vec<_>| CertificateError::NotOne { found: all.len() })?;
+    Ok(der)
+}
 
-    fn get_subject(&self) -> Name {
-        self.subject.clone()
-    }
-
-    fn build_extensions(
-        &self,
-        _subject_key: SubjectPublicKeyInfoRef<'_>,
-        _issuer_key: SubjectPublicKeyInfoRef<'_>,
-        _statement: &TbsCertificate,
-    ) -> builder::Result<Vec<Extension>> {
-        Ok(self.extensions.clone())
+/// Reads DER that holds a certificate and nothing after it.
+pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, CertificateError> {
+    match parse_x509_certificate(der) {
+        Ok(([], parsed)) => Ok(parsed),
+        Ok(_) => Err(CertificateError::Parse(X509Error::InvalidCertificate)),
+        Err(error) => Err(CertificateError::Parse(error.into())),
     }
 }
 
-/// Encodes an extension with the criticality that RFC 5280 gives it.
-pub(crate) fn encode(extension: impl ToExtension<Error = der::Error>, subject: &Name) -> der::Result<Extension> {
-    extension.to_extension(subject, &[])
+pub(crate) fn to_pem(der: &[u8]) -> Result<String, CertificateError> {
+    pem::encode_string(LABEL, LineEnding::LF, der).map_err(CertificateError::Pem)
+}
+
+pub(crate) fn validity(certificate: &X509Certificate<'_>) -> Result<Validity, CertificateError> {
+    Validity::from_x509(certificate.validity()).map_err(CertificateError::Dates)
+}
+
+pub(crate) fn basic_constraints(
+    certificate: &X509Certificate<'_>,
+) -> Result<Option<BasicConstraints>, CertificateError> {
+    extension(certificate, OID_X509_EXT_BASIC_CONSTRAINTS, |parsed| {
+        if let ParsedExtension::BasicConstraints(constraints) = parsed { Some(constraints.clone()) } else { None }
+    })
+}
+
+pub(crate) fn key_usage(certificate: &X509Certificate<'_>) -> Result<Option<KeyUsage>, CertificateError> {
+    extension(certificate, OID_X509_EXT_KEY_USAGE, |parsed| {
+        if let ParsedExtension::KeyUsage(usage) = parsed { Some(*usage) } else { None }
+    })
+}
+
+pub(crate) fn extended_key_usage<'a>(
+    certificate: &'a X509Certificate<'a>,
+) -> Result<Option<&'a ExtendedKeyUsage<'a>>, CertificateError> {
+    extension(certificate, OID_X509_EXT_EXTENDED_KEY_USAGE, |parsed| {
+        if let ParsedExtension::ExtendedKeyUsage(usage) = parsed { Some(usage) } else { None }
+    })
+}
+
+pub(crate) fn alternative_names<'a>(
+    certificate: &'a X509Certificate<'a>,
+) -> Result<&'a [GeneralName<'a>], CertificateError> {
+    let names = extension(certificate, OID_X509_EXT_SUBJECT_ALT_NAME, |parsed| {
+        if let ParsedExtension::SubjectAlternativeName(names) = parsed {
+            Some(names.general_names.as_slice())
+        } else {
+            None
+        }
+    });
+    Ok(names?.unwrap_or_default())
+}
+
+pub(crate) fn subject_key_id<'a>(certificate: &'a X509Certificate<'a>) -> Result<Option<&'a [u8]>, CertificateError> {
+    extension(certificate, OID_X509_EXT_SUBJECT_KEY_IDENTIFIER, |parsed| {
+        if let ParsedExtension::SubjectKeyIdentifier(id) = parsed { Some(id.0) } else { None }
+    })
+}
+
+pub(crate) fn authority_key_id<'a>(certificate: &'a X509Certificate<'a>) -> Result<Option<&'a [u8]>, CertificateError> {
+    let id = extension(certificate, OID_X509_EXT_AUTHORITY_KEY_IDENTIFIER, |parsed| {
+        if let ParsedExtension::AuthorityKeyIdentifier(id) = parsed { Some(id.key_identifier.as_ref()) } else { None }
+    });
+    Ok(id?.flatten().map(|id| id.0))
+}
+
+/// An extension of a certificate, if it is there; `read` has nothing to give where the parser could
+/// not make out what the extension says.
+fn extension<'a, T>(
+    certificate: &'a X509Certificate<'a>,
+    oid: Oid<'static>,
+    read: impl FnOnce(&'a ParsedExtension<'a>) -> Option<T>,
+) -> Result<Option<T>, CertificateError> {
+    let value = match certificate.get_extension_unique(&oid) {
+        Ok(None) => return Ok(None),
+        Ok(Some(found)) => read(found.parsed_extension()).ok_or(X509Error::InvalidExtensions),
+        Err(error) => Err(error),
+    };
+    value.map(Some).map_err(|source| CertificateError::Extension { oid, source })
 }

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use p256::{
-    SecretKey,
-    ecdsa::SigningKey,
+    Sec1Point, SecretKey,
+    ecdsa::{DerSignature, SigningKey, signature::Signer},
     elliptic_curve::Generate,
     pkcs8::{self, DecodePrivateKey, EncodePrivateKey, EncodePublicKey, LineEnding},
 };
@@ -79,32 +79,60 @@ impl PublicKeyPem {
     }
 }
 
-/// Both halves, ready to sign.
+/// Both halves, ready to sign. rcgen signs with it, whose own keys come from a generator that
+/// cannot be passed and whose signatures are random.
 #[derive(Clone)]
-pub(crate) struct KeyPair(SigningKey);
+pub(crate) struct KeyPair {
+    signer: SigningKey,
+    /// The public half as a certificate carries it: uncompressed (RFC 5480, 2.2).
+    point: Sec1Point,
+}
 
 impl KeyPair {
     pub(crate) fn generate<R: CryptoRng + ?Sized>(rng: &mut R) -> Self {
-        Self(SigningKey::generate_from_rng(rng))
+        Self::new(SigningKey::generate_from_rng(rng))
     }
 
     pub(crate) fn from_pem(pem: &PrivateKeyPem) -> Result<Self, KeyError> {
         let secret = SecretKey::from_pkcs8_pem(pem.expose())
             .or_else(|error| SecretKey::from_sec1_pem(pem.expose()).map_err(|_| error))
             .map_err(KeyError::Parse)?;
-        Ok(Self(SigningKey::from(secret)))
+        Ok(Self::new(SigningKey::from(secret)))
+    }
+
+    fn new(signer: SigningKey) -> Self {
+        let point = signer.verifying_key().to_sec1_point(false);
+        Self { signer, point }
     }
 
     pub(crate) fn private_pem(&self) -> Result<PrivateKeyPem, KeyError> {
-        self.0.to_pkcs8_pem(LineEnding::LF).map(PrivateKeyPem).map_err(KeyError::EncodePrivate)
+        self.signer.to_pkcs8_pem(LineEnding::LF).map(PrivateKeyPem).map_err(KeyError::EncodePrivate)
     }
 
     pub(crate) fn public_pem(&self) -> Result<PublicKeyPem, KeyError> {
-        self.0.verifying_key().to_public_key_pem(LineEnding::LF).map(PublicKeyPem).map_err(KeyError::EncodePublic)
+        self.signer.verifying_key().to_public_key_pem(LineEnding::LF).map(PublicKeyPem).map_err(KeyError::EncodePublic)
     }
 
     pub(crate) fn signer(&self) -> &SigningKey {
-        &self.0
+        &self.signer
+    }
+}
+
+impl rcgen::PublicKeyData for KeyPair {
+    fn der_bytes(&self) -> &[u8] {
+        self.point.as_bytes()
+    }
+
+    fn algorithm(&self) -> &'static rcgen::SignatureAlgorithm {
+        &rcgen::PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl rcgen::SigningKey for KeyPair {
+    /// Deterministic (RFC 6979).
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        let signature: DerSignature = self.signer.try_sign(message).map_err(|_| rcgen::Error::RemoteKeyError)?;
+        Ok(signature.as_bytes().to_vec())
     }
 }
 

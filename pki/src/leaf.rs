@@ -3,27 +3,11 @@
 use std::net::IpAddr;
 
 use rand_core::CryptoRng;
-use x509_cert::{
-    builder,
-    der::{
-        self,
-        asn1::{Ia5String, ObjectIdentifier},
-    },
-    ext::{
-        Extension,
-        pkix::{
-            AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
-            SubjectKeyIdentifier, name::GeneralName,
-        },
-    },
-    name::Name,
-};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType};
 
 use crate::{
-    Authority, CertificateError, KeyError, PrivateKeyPem, Validity, ValidityError,
-    certificate::{self, Statement},
-    key::KeyPair,
-    name,
+    Authority, CertificateError, KeyError, PrivateKeyPem, Validity, ValidityError, certificate, key::KeyPair, name,
+    statement::statement,
 };
 
 /// The longest DNS name, in octets without a final dot (RFC 1035, 2.3.4).
@@ -45,7 +29,9 @@ pub enum Usage {
 pub struct LeafRequest {
     /// The subject's common name; Kubernetes reads it as the user.
     pub common_name: String,
-    /// The subject's organizations; Kubernetes reads them as the user's groups.
+    /// The subject's organization, which Kubernetes reads as the user's group: one at most. No user of
+    /// Keelway is in two groups by certificate, and a subject's name as rcgen has it holds one value
+    /// of each kind.
     pub organizations: Vec<String>,
     /// The DNS names that a server is reached by; the first label may be `*`.
     pub dns_names: Vec<String>,
@@ -78,6 +64,14 @@ pub enum LeafError {
         /// Whose certificate.
         common_name: String,
     },
+    /// More groups than a certificate can hold.
+    #[error("the certificate for {common_name:?} can name one organization, not {wanted}")]
+    SeveralOrganizations {
+        /// Whose certificate.
+        common_name: String,
+        /// How many were asked for.
+        wanted: usize,
+    },
     /// Without a usage it would be good for anything.
     #[error("the certificate for {common_name:?} has no usage")]
     NoUsage {
@@ -106,8 +100,8 @@ pub enum LeafError {
         source: ValidityError,
     },
     /// The authority's certificate could not be read.
-    #[error("cannot read the authority's key identifier")]
-    Authority(#[source] CertificateError),
+    #[error("cannot issue certificates in the authority's name")]
+    Authority(#[source] rcgen::Error),
     /// It could not be put together or signed.
     #[error("cannot sign the certificate for {common_name:?}")]
     Sign {
@@ -115,8 +109,11 @@ pub enum LeafError {
         common_name: String,
         /// Why.
         #[source]
-        source: builder::Error,
+        source: rcgen::Error,
     },
+    /// It could not be written as PEM.
+    #[error("cannot write the certificate")]
+    Encode(#[source] CertificateError),
     /// Its key could not be written.
     #[error("cannot write the certificate's key")]
     Key(#[source] KeyError),
@@ -129,13 +126,10 @@ impl core::fmt::Debug for IssuedCertificate {
 }
 
 impl Usage {
-    pub(crate) const ALL: [Self; 2] = [Self::ServerAuth, Self::ClientAuth];
-
-    /// id-kp-serverAuth and id-kp-clientAuth.
-    pub(crate) const fn oid(self) -> ObjectIdentifier {
+    fn purpose(self) -> ExtendedKeyUsagePurpose {
         match self {
-            Self::ServerAuth => ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1"),
-            Self::ClientAuth => ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.2"),
+            Self::ServerAuth => ExtendedKeyUsagePurpose::ServerAuth,
+            Self::ClientAuth => ExtendedKeyUsagePurpose::ClientAuth,
         }
     }
 }
@@ -148,6 +142,12 @@ impl LeafRequest {
         }
         if self.organizations.iter().any(String::is_empty) {
             return Err(LeafError::NoOrganization { common_name: common_name() });
+        }
+        if self.organizations.len() > 1 {
+            return Err(LeafError::SeveralOrganizations {
+                common_name: common_name(),
+                wanted: self.organizations.len(),
+            });
         }
         if self.usages.is_empty() {
             return Err(LeafError::NoUsage { common_name: common_name() });
@@ -162,9 +162,9 @@ impl LeafRequest {
         }
     }
 
-    fn alternative_names(&self) -> der::Result<Vec<GeneralName>> {
-        let dns_names = self.dns_names.iter().map(|name| Ia5String::new(name).map(GeneralName::DnsName));
-        let ip_addresses = self.ip_addresses.iter().map(|address| Ok(GeneralName::from(*address)));
+    fn alternative_names(&self) -> Result<Vec<SanType>, rcgen::Error> {
+        let dns_names = self.dns_names.iter().map(|name| name.as_str().try_into().map(SanType::DnsName));
+        let ip_addresses = self.ip_addresses.iter().map(|address| Ok(SanType::IpAddress(*address)));
         dns_names.chain(ip_addresses).collect()
     }
 }
@@ -179,45 +179,30 @@ pub(crate) fn issue<R: CryptoRng + ?Sized>(
         .validity
         .within(authority.certificate().validity())
         .map_err(|source| LeafError::AuthorityDates { common_name: request.common_name.clone(), source })?;
-    let authority_key_id = authority.key_id().map_err(LeafError::Authority)?;
+    let issuer = authority.issuer().map_err(LeafError::Authority)?;
     let key = KeyPair::generate(rng);
-    let certificate_pem = statement(authority.name(), authority_key_id, request, validity, &key)
-        .and_then(|statement| statement.sign(authority.key().signer(), rng))
-        .and_then(|certificate| Ok(certificate::to_pem(&certificate)?))
+    let signed = leaf_statement(request, validity, rng)
+        .and_then(|statement| statement.signed_by(&key, &issuer))
         .map_err(|source| LeafError::Sign { common_name: request.common_name.clone(), source })?;
-    Ok(IssuedCertificate { certificate_pem, key_pem: key.private_pem().map_err(LeafError::Key)? })
+    Ok(IssuedCertificate {
+        certificate_pem: certificate::to_pem(signed.der()).map_err(LeafError::Encode)?,
+        key_pem: key.private_pem().map_err(LeafError::Key)?,
+    })
 }
 
-fn statement(
-    issuer: &Name,
-    authority_key_id: der::asn1::OctetString,
+fn leaf_statement<R: CryptoRng + ?Sized>(
     request: &LeafRequest,
     validity: Validity,
-    key: &KeyPair,
-) -> builder::Result<Statement> {
-    let subject = name::build(&request.common_name, &request.organizations)?;
-    let public_key = certificate::public_key_info(key)?;
-    let authority_key_id =
-        AuthorityKeyIdentifier { key_identifier: Some(authority_key_id), ..AuthorityKeyIdentifier::default() };
-    let mut extensions = purpose(request, &subject)?;
-    extensions.push(certificate::encode(&SubjectKeyIdentifier(certificate::key_id(&public_key)?), &subject)?);
-    extensions.push(certificate::encode(&authority_key_id, &subject)?);
-    Ok(Statement { issuer: issuer.clone(), subject, validity, public_key, extensions })
-}
-
-/// The extensions that say whose certificate it is and for what.
-fn purpose(request: &LeafRequest, subject: &Name) -> builder::Result<Vec<Extension>> {
-    let usages = ExtendedKeyUsage(request.usages.iter().map(|usage| usage.oid()).collect());
-    let mut extensions = vec![
-        certificate::encode(&BasicConstraints { ca: false, path_len_constraint: None }, subject)?,
-        certificate::encode(&KeyUsage(KeyUsages::DigitalSignature.into()), subject)?,
-        certificate::encode(&usages, subject)?,
-    ];
-    let alternative_names = request.alternative_names()?;
-    if !alternative_names.is_empty() {
-        extensions.push(certificate::encode(&SubjectAltName(alternative_names), subject)?);
-    }
-    Ok(extensions)
+    rng: &mut R,
+) -> Result<CertificateParams, rcgen::Error> {
+    let organization = request.organizations.first().map(String::as_str);
+    let mut statement = statement(name::build(&request.common_name, organization), validity, rng)?;
+    statement.is_ca = IsCa::ExplicitNoCa;
+    statement.use_authority_key_identifier_extension = true;
+    statement.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    statement.extended_key_usages = request.usages.iter().map(|usage| usage.purpose()).collect();
+    statement.subject_alt_names = request.alternative_names()?;
+    Ok(statement)
 }
 
 /// RFC 1123 host names, with the underscore that many networks use, and a wildcard as the whole
@@ -284,8 +269,8 @@ mod tests {
         let mut rng = seeded(2);
         for _ in 0..32 {
             let leaf = authority.issue(&server(hours(24)), &mut rng).unwrap();
-            let parsed = certificate::parse_one(&leaf.certificate_pem).unwrap();
-            let serial = parsed.tbs_certificate().serial_number().as_bytes();
+            let der = certificate::decode_one(&leaf.certificate_pem).unwrap();
+            let serial = certificate::parse(&der).unwrap().raw_serial();
             assert!((8..=20).contains(&serial.len()));
             assert!(serial[0] < 0x80, "the first bit is the sign");
         }
@@ -295,6 +280,8 @@ mod tests {
     fn senseless_requests_are_refused() {
         assert!(matches!(refused(|r| r.common_name.clear()), LeafError::NoCommonName));
         assert!(matches!(refused(|r| r.organizations.push(String::new())), LeafError::NoOrganization { .. }));
+        let error = refused(|r| r.organizations = ["one", "two"].map(str::to_owned).to_vec());
+        assert!(matches!(error, LeafError::SeveralOrganizations { wanted: 2, .. }));
         assert!(matches!(refused(|r| r.usages.clear()), LeafError::NoUsage { .. }));
         let error = refused(|r| {
             r.dns_names.clear();

@@ -25,6 +25,7 @@ mod kubeconfig;
 mod leaf;
 mod name;
 mod service_account;
+mod statement;
 #[cfg(test)]
 mod testing;
 mod validity;

@@ -1,64 +1,43 @@
-//! Distinguished names: organizations and a common name.
+//! Distinguished names: an organization and a common name.
 
-use x509_cert::{
-    attr::AttributeTypeAndValue,
-    der::{
-        self, Decode, Encode,
-        asn1::{Any, ObjectIdentifier, Utf8StringRef},
-    },
-    ext::pkix::name::DirectoryString,
-    name::{Name, RdnSequence, RelativeDistinguishedName},
+use std::collections::BTreeSet;
+
+use rcgen::{DistinguishedName, DnType};
+use x509_parser::{
+    error::X509Error,
+    x509::{AttributeTypeAndValue, X509Name},
 };
 
-const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
-const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
-
-/// The name that Kubernetes reads as a user (common name) and its groups (organizations). It is put
+/// The name that Kubernetes reads as a user (common name) and its group (organization). It is put
 /// together from values, not from RFC 4514 text, so that no character in them has a meaning.
-pub(crate) fn build(common_name: &str, organizations: &[String]) -> der::Result<Name> {
-    let mut names = RdnSequence::default();
-    for organization in organizations {
-        names.push(attribute(ORGANIZATION, organization)?);
+pub(crate) fn build(common_name: &str, organization: Option<&str>) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    if let Some(organization) = organization {
+        name.push(DnType::OrganizationName, organization);
     }
-    names.push(attribute(COMMON_NAME, common_name)?);
-    Name::from_der(&names.to_der()?)
-}
-
-fn attribute(oid: ObjectIdentifier, value: &str) -> der::Result<RelativeDistinguishedName> {
-    let value = Any::encode_from(&Utf8StringRef::new(value)?)?;
-    RelativeDistinguishedName::try_from(vec![AttributeTypeAndValue { oid, value }])
+    name.push(DnType::CommonName, common_name);
+    name
 }
 
 /// The first common name, if there is one.
-pub(crate) fn common_name(name: &Name) -> der::Result<Option<String>> {
-    values(name, COMMON_NAME).next().transpose()
+pub(crate) fn common_name(name: &X509Name<'_>) -> Result<Option<String>, X509Error> {
+    name.iter_common_name().next().map(text).transpose()
 }
 
 /// All organizations, in order.
-pub(crate) fn organizations(name: &Name) -> der::Result<Vec<String>> {
-    values(name, ORGANIZATION).collect()
+pub(crate) fn organizations(name: &X509Name<'_>) -> Result<Vec<String>, X509Error> {
+    name.iter_organization().map(text).collect()
 }
 
-fn values(name: &Name, oid: ObjectIdentifier) -> impl Iterator<Item = der::Result<String>> {
-    name.iter()
-        .filter(move |attribute| attribute.oid == oid)
-        .map(|attribute| DirectoryString::try_from(&attribute.value).map(String::from))
+fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<String, X509Error> {
+    attribute.as_str().map(ToOwned::to_owned)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn any_text_survives(
-            common_name in ".{1,80}",
-            organizations in prop::collection::vec(".{1,40}", 0..4),
-        ) {
-            let name = build(&common_name, &organizations).unwrap();
-            prop_assert_eq!(super::common_name(&name).unwrap(), Some(common_name));
-            prop_assert_eq!(super::organizations(&name).unwrap(), organizations);
-        }
-    }
+/// Whether rcgen writes the name into the certificates below it as it is here: its
+/// `DistinguishedName` is a map, which of an attribute that is there twice keeps one, and it has no
+/// parts of two attributes.
+pub(crate) fn is_kept(name: &X509Name<'_>) -> bool {
+    let mut kinds = BTreeSet::new();
+    name.iter_rdn().all(|part| part.iter().count() == 1)
+        && name.iter_attributes().all(|attribute| kinds.insert(attribute.attr_type().as_bytes()))
 }

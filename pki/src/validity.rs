@@ -1,7 +1,8 @@
 //! From when until when a certificate holds.
 
 use jiff::{SignedDuration, Timestamp};
-use x509_cert::der::DateTime;
+use time::OffsetDateTime;
+use x509_parser::time::ASN1Time;
 
 /// How far before its minting a certificate begins to hold, so that a machine whose clock is this
 /// much behind accepts it at once. The same five minutes as kube-controller-manager's signer
@@ -97,11 +98,12 @@ impl Validity {
         Timestamp::from_second(from + (to - from) * 2 / 3).unwrap_or(self.not_after)
     }
 
-    pub(crate) fn to_x509(self) -> Result<x509_cert::time::Validity, x509_cert::der::Error> {
-        Ok(x509_cert::time::Validity::new(time_to_x509(self.not_before)?, time_to_x509(self.not_after)?))
+    /// The first and the last second as rcgen takes them.
+    pub(crate) fn to_x509(self) -> Result<(OffsetDateTime, OffsetDateTime), rcgen::Error> {
+        Ok((time_to_x509(self.not_before)?, time_to_x509(self.not_after)?))
     }
 
-    pub(crate) fn from_x509(validity: &x509_cert::time::Validity) -> Result<Self, ValidityError> {
+    pub(crate) fn from_x509(validity: &x509_parser::certificate::Validity) -> Result<Self, ValidityError> {
         Self::new(time_from_x509(validity.not_before), time_from_x509(validity.not_after))
     }
 }
@@ -110,24 +112,21 @@ fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-fn time_to_x509(time: Timestamp) -> Result<x509_cert::time::Time, x509_cert::der::Error> {
-    let since_epoch = core::time::Duration::from_secs(time.as_second().unsigned_abs());
-    DateTime::from_unix_duration(since_epoch).map(Into::into)
+fn time_to_x509(time: Timestamp) -> Result<OffsetDateTime, rcgen::Error> {
+    OffsetDateTime::from_unix_timestamp(time.as_second()).map_err(|_| rcgen::Error::Time)
 }
 
 /// "No end" (99991231235959Z, RFC 5280, 4.1.2.5) is some hours past the last timestamp, and becomes
 /// that.
-fn time_from_x509(time: x509_cert::time::Time) -> Timestamp {
-    i64::try_from(time.to_unix_duration().as_secs())
-        .ok()
-        .and_then(|seconds| Timestamp::from_second(seconds).ok())
-        .unwrap_or(Timestamp::MAX)
+fn time_from_x509(time: ASN1Time) -> Timestamp {
+    Timestamp::from_second(time.timestamp()).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use x509_parser::prelude::FromDer;
 
     /// Any second from 1970 to the end of 9998.
     fn time() -> impl Strategy<Value = Timestamp> {
@@ -141,7 +140,12 @@ mod tests {
     proptest! {
         #[test]
         fn survives_x509(validity in validity()) {
-            prop_assert_eq!(Validity::from_x509(&validity.to_x509().unwrap()), Ok(validity));
+            let (not_before, not_after) = validity.to_x509().unwrap();
+            let read = x509_parser::certificate::Validity {
+                not_before: ASN1Time::new(not_before),
+                not_after: ASN1Time::new(not_after),
+            };
+            prop_assert_eq!(Validity::from_x509(&read), Ok(validity));
         }
 
         #[test]
@@ -189,10 +193,9 @@ mod tests {
 
     #[test]
     fn no_end_is_read_as_the_last_timestamp() {
-        let no_end = x509_cert::time::Validity::new(
-            time_to_x509(Timestamp::UNIX_EPOCH).unwrap(),
-            x509_cert::time::Time::INFINITY,
-        );
+        let (_, not_after) = ASN1Time::from_der(b"\x18\x0f99991231235959Z").unwrap();
+        let not_before = ASN1Time::new(OffsetDateTime::UNIX_EPOCH);
+        let no_end = x509_parser::certificate::Validity { not_before, not_after };
         assert_eq!(Validity::from_x509(&no_end).unwrap().not_after().as_second(), Timestamp::MAX.as_second());
     }
 }

@@ -1,18 +1,10 @@
 //! Whether a key, a certificate and a bundle of authorities belong together.
 
 use jiff::Timestamp;
-use p256::{
-    PublicKey,
-    ecdsa::{DerSignature, VerifyingKey, signature::Verifier},
-};
-use x509_cert::{
-    Certificate,
-    der::{Encode, asn1::ObjectIdentifier},
-};
+use p256::{PublicKey, pkcs8::DecodePublicKey};
+use x509_parser::{certificate::X509Certificate, oid_registry::OID_SIG_ECDSA_WITH_SHA256};
 
 use crate::{CertificateError, KeyError, PrivateKeyPem, Validity, authority, certificate, key::KeyPair};
-
-const ECDSA_WITH_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
 
 /// Why a certificate, a key and a bundle do not belong together.
 #[derive(Debug, thiserror::Error)]
@@ -57,25 +49,29 @@ pub enum VerifyError {
 
 /// Whether the private key is the certificate's.
 pub fn key_matches_certificate(certificate_pem: &str, key_pem: &PrivateKeyPem) -> Result<bool, VerifyError> {
-    let parsed = certificate::parse_one(certificate_pem).map_err(VerifyError::Certificate)?;
+    let der = certificate::decode_one(certificate_pem).map_err(VerifyError::Certificate)?;
+    let parsed = certificate::parse(&der).map_err(VerifyError::Certificate)?;
     let key = KeyPair::from_pem(key_pem).map_err(VerifyError::Key)?;
-    Ok(public_key(&parsed) == Some(PublicKey::from(key.signer().verifying_key())))
+    let public_key = PublicKey::from_public_key_der(parsed.public_key().raw);
+    Ok(public_key.is_ok_and(|public_key| public_key == PublicKey::from(key.signer().verifying_key())))
 }
 
 /// Checks that one of the bundle's authorities signed the certificate itself, without one between
 /// them, and that both hold at `now`. What the certificate may be used for is not looked at.
 pub fn verify_issued_by(certificate_pem: &str, bundle_pem: &str, now: Timestamp) -> Result<(), VerifyError> {
-    let leaf = certificate::parse_one(certificate_pem).map_err(VerifyError::Certificate)?;
-    let authorities = certificate::parse_bundle(bundle_pem).map_err(VerifyError::Bundle)?;
+    let leaf = certificate::decode_one(certificate_pem).map_err(VerifyError::Certificate)?;
+    let leaf = certificate::parse(&leaf).map_err(VerifyError::Certificate)?;
+    let bundle = certificate::decode_bundle(bundle_pem).map_err(VerifyError::Bundle)?;
     let mut issuer = None;
-    for authority in &authorities {
-        if authority::may_sign(authority).map_err(VerifyError::Bundle)? && signed(authority, &leaf)? {
+    for authority in &bundle {
+        let authority = certificate::parse(authority).map_err(VerifyError::Bundle)?;
+        if authority::may_sign(&authority).map_err(VerifyError::Bundle)? && signed(&authority, &leaf)? {
             issuer = Some(authority);
             break;
         }
     }
     let issuer = issuer.ok_or(VerifyError::NotIssued)?;
-    let validity = certificate::validity(issuer).map_err(VerifyError::Bundle)?;
+    let validity = certificate::validity(&issuer).map_err(VerifyError::Bundle)?;
     if !validity.contains(now) {
         return Err(VerifyError::AuthorityDates { validity, now });
     }
@@ -86,31 +82,23 @@ pub fn verify_issued_by(certificate_pem: &str, bundle_pem: &str, now: Timestamp)
     Ok(())
 }
 
-fn signed(authority: &Certificate, leaf: &Certificate) -> Result<bool, VerifyError> {
-    if authority.tbs_certificate().subject() != leaf.tbs_certificate().issuer() {
+fn signed(authority: &X509Certificate<'_>, leaf: &X509Certificate<'_>) -> Result<bool, VerifyError> {
+    if authority.subject().as_raw() != leaf.issuer().as_raw() {
         return Ok(false);
     }
     let wanted = certificate::authority_key_id(leaf).map_err(VerifyError::Certificate)?;
     let own = certificate::subject_key_id(authority).map_err(VerifyError::Bundle)?;
     let other_key = wanted.is_some() && own.is_some() && wanted != own;
-    Ok(!other_key && signature_holds(authority, leaf).unwrap_or(false))
+    Ok(!other_key && signature_holds(authority, leaf))
 }
 
-/// `None` where key or signature are not ECDSA P-256 with SHA-256, the only kind there is here.
-fn signature_holds(authority: &Certificate, leaf: &Certificate) -> Option<bool> {
-    let algorithm = leaf.signature_algorithm();
-    if algorithm.oid != ECDSA_WITH_SHA256 || algorithm != leaf.tbs_certificate().signature() {
-        return None;
-    }
-    let key = VerifyingKey::from(public_key(authority)?);
-    let signature = DerSignature::from_bytes(leaf.signature().as_bytes()?).ok()?;
-    let statement = leaf.tbs_certificate().to_der().ok()?;
-    Some(key.verify(&statement, &signature).is_ok())
-}
-
-fn public_key(certificate: &Certificate) -> Option<PublicKey> {
-    use x509_cert::der::referenced::OwnedToRef;
-    PublicKey::try_from(certificate.tbs_certificate().subject_public_key_info().owned_to_ref()).ok()
+/// Only ECDSA with SHA-256 is asked for: there is nothing else here, and the parser would also take
+/// RSA with SHA-1.
+fn signature_holds(authority: &X509Certificate<'_>, leaf: &X509Certificate<'_>) -> bool {
+    let algorithm = &leaf.signature_algorithm;
+    algorithm.algorithm == OID_SIG_ECDSA_WITH_SHA256
+        && algorithm == &leaf.tbs_certificate.signature
+        && leaf.verify_signature(Some(authority.public_key())).is_ok()
 }
 
 #[cfg(test)]
@@ -146,12 +134,11 @@ mod tests {
     #[test]
     fn a_changed_certificate_is_not_issued() {
         let authority = authority(1);
-        let parsed = certificate::parse_one(&leaf(&authority).certificate_pem).unwrap();
-        let mut bytes = parsed.to_der().unwrap();
+        let mut bytes = certificate::decode_one(&leaf(&authority).certificate_pem).unwrap();
         let position = bytes.windows(14).position(|part| part == b"kube-apiserver").unwrap();
         bytes[position] = b'K';
-        let changed: Certificate = x509_cert::der::Decode::from_der(&bytes).unwrap();
-        let pem = certificate::to_pem(&changed).unwrap();
+        certificate::parse(&bytes).unwrap();
+        let pem = certificate::to_pem(&bytes).unwrap();
         let result = verify_issued_by(&pem, authority.certificate().pem(), now());
         assert!(matches!(result, Err(VerifyError::NotIssued)));
     }

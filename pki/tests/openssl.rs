@@ -11,7 +11,10 @@ use std::{
 };
 
 use jiff::{Timestamp, ToSpan};
-use keelway_pki::{Authority, AuthorityKeyring, Generations, ServiceAccountKey, Usage, Validity};
+use keelway_pki::{
+    Authority, AuthorityCertificate, AuthorityError, AuthorityKeyring, CertificateFacts, Generations,
+    IssuedCertificate, PrivateKeyPem, ServiceAccountKey, Usage, Validity,
+};
 use support::{authority, client, hours, issue, now, seeded, server};
 use tempfile::TempDir;
 
@@ -133,7 +136,7 @@ fn leafs_say_who_they_are_and_what_for() {
     }
     let client = text(&files.write("client.crt", &issue(&authority, &client()).certificate_pem));
     for part in [
-        "Subject: O = keelway:cluster-admins, O = \"second, with a comma\", CN = kubernetes-admin",
+        "Subject: O = \"keelway:admins, with a comma\", CN = kubernetes-admin",
         "X509v3 Extended Key Usage:\nTLS Web Client Authentication\n",
     ] {
         assert!(client.contains(part), "{part} is missing in\n{client}");
@@ -180,21 +183,63 @@ fn keys_are_read_and_belong_together() {
     assert_eq!(of_key, of_certificate);
 }
 
-#[test]
-fn an_authority_that_openssl_made_issues_leafs() {
-    let files = Files::new();
+/// A self-signed authority by OpenSSL: its certificate's file and its key.
+fn made_by_openssl(files: &Files, subject: &str, extra: &str) -> (PathBuf, PrivateKeyPem) {
     let (certificate, key) = (files.0.path().join("ca.crt"), files.0.path().join("ca.key"));
     let arguments = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
          -addext keyUsage=keyCertSign"
         .split(' ');
-    let subject = ["-subj", "/O=Example, Inc./OU=one/OU=two/CN=Root", "-keyout", key.to_str().unwrap(), "-out"];
-    openssl(arguments.chain(subject), &certificate).unwrap();
-    let key = keelway_pki::PrivateKeyPem::new(fs::read_to_string(&key).unwrap());
-    let authority = Authority::from_pem(&fs::read_to_string(&certificate).unwrap(), &key).unwrap();
+    let subject = ["-subj", subject, "-keyout", key.to_str().unwrap(), "-out"];
+    openssl(arguments.chain(extra.split(' ')).chain(subject), &certificate).unwrap();
+    (certificate, PrivateKeyPem::new(fs::read_to_string(&key).unwrap()))
+}
 
+/// A name with the kinds of its strings, which Go compares and OpenSSL does not.
+fn name(which: &str, certificate: &Path) -> String {
+    let text = openssl(["x509", "-noout", "-nameopt", "RFC2253,show_type", which, "-in"], certificate).unwrap();
+    text.split_once('=').unwrap().1.to_owned()
+}
+
+/// A leaf of an authority by OpenSSL, which holds from the authority's first second.
+fn issued_below(certificate: &Path, key: &PrivateKeyPem) -> (Timestamp, IssuedCertificate) {
+    let authority = Authority::from_pem(&fs::read_to_string(certificate).unwrap(), key).unwrap();
     let begin = authority.certificate().validity().not_before();
     let mut request = client();
     request.validity = Validity::new(begin, begin + 1.hour()).unwrap();
-    let leaf = files.write("leaf.crt", &issue(&authority, &request).certificate_pem);
+    (begin, issue(&authority, &request))
+}
+
+#[test]
+fn an_authority_that_openssl_made_issues_leafs() {
+    let files = Files::new();
+    let subject = "/C=DE/O=Example, Inc./OU=one/CN=Root \u{fc}/emailAddress=root@example.org";
+    let (certificate, key) = made_by_openssl(&files, subject, "-utf8");
+    let (begin, leaf) = issued_below(&certificate, &key);
+    let leaf = files.write("leaf.crt", &leaf.certificate_pem);
     verify(&certificate, &leaf, "sslclient", begin).unwrap();
+    assert_eq!(name("-issuer", &leaf), name("-subject", &certificate));
+    assert!(name("-issuer", &leaf).contains("C=PRINTABLESTRING:DE"));
+}
+
+#[test]
+fn an_authority_without_a_key_identifier_issues_leafs() {
+    let files = Files::new();
+    let (certificate, key) = made_by_openssl(&files, "/CN=Root", "-addext subjectKeyIdentifier=none");
+    let facts = CertificateFacts::from_pem(&fs::read_to_string(&certificate).unwrap()).unwrap();
+    assert_eq!(facts.key_id, None);
+    let (_, leaf) = issued_below(&certificate, &key);
+    assert!(CertificateFacts::from_pem(&leaf.certificate_pem).unwrap().authority_key_id.is_some());
+    let leaf = files.write("leaf.crt", &leaf.certificate_pem);
+    openssl(["verify", "-no_check_time", "-CAfile", certificate.to_str().unwrap()], &leaf).unwrap();
+}
+
+#[test]
+fn an_authority_whose_name_would_change_is_refused() {
+    let files = Files::new();
+    for subject in ["/O=Example/OU=one/OU=two/CN=Root", "/O=Example/OU=one+CN=Root"] {
+        let (certificate, key) = made_by_openssl(&files, subject, "-multivalue-rdn");
+        let pem = fs::read_to_string(&certificate).unwrap();
+        assert!(matches!(Authority::from_pem(&pem, &key), Err(AuthorityError::Name)), "{subject}");
+        AuthorityCertificate::from_pem(&pem).unwrap();
+    }
 }

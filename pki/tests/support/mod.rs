@@ -37,7 +37,7 @@ pub(crate) fn server() -> LeafRequest {
 pub(crate) fn client() -> LeafRequest {
     LeafRequest {
         common_name: "kubernetes-admin".to_owned(),
-        organizations: vec!["keelway:cluster-admins".to_owned(), "second, with a comma".to_owned()],
+        organizations: vec!["keelway:admins, with a comma".to_owned()],
         dns_names: Vec::new(),
         ip_addresses: Vec::new(),
         usages: vec![Usage::ClientAuth],

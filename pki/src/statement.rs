@@ -1,0 +1,31 @@
+//! What all certificates that are minted here have in common.
+
+use rand_core::CryptoRng;
+use rcgen::{CertificateParams, DistinguishedName};
+
+use crate::Validity;
+
+/// Octets of a serial number; RFC 5280, 4.1.2.2 allows 20.
+const SERIAL_LENGTH: usize = 16;
+
+/// What a certificate says, before it is said whether it is an authority's or a leaf. The dates are
+/// always set: rcgen's own are 1975 to 4096.
+pub(crate) fn statement<R: CryptoRng + ?Sized>(
+    subject: DistinguishedName,
+    validity: Validity,
+    rng: &mut R,
+) -> Result<CertificateParams, rcgen::Error> {
+    let mut statement = CertificateParams::default();
+    (statement.not_before, statement.not_after) = validity.to_x509()?;
+    statement.serial_number = Some(serial(rng).to_vec().into());
+    statement.distinguished_name = subject;
+    Ok(statement)
+}
+
+/// A random serial number: positive and always of the same length, which its first two bits see to.
+fn serial<R: CryptoRng + ?Sized>(rng: &mut R) -> [u8; SERIAL_LENGTH] {
+    let mut serial = [0; SERIAL_LENGTH];
+    rng.fill_bytes(&mut serial);
+    serial[0] = serial[0] & 0x7f | 0x40;
+    serial
+}
