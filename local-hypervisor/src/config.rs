@@ -1,0 +1,54 @@
+//! containerd's configuration.
+
+/// Plugins that no control plane needs; each costs time and memory in every machine.
+const DISABLED: [&str; 14] = [
+    "io.containerd.differ.v1.erofs",
+    "io.containerd.image-verifier.v1.bindir",
+    "io.containerd.internal.v1.opt",
+    "io.containerd.internal.v1.tracing",
+    "io.containerd.monitor.container.v1.restart",
+    "io.containerd.mount-handler.v1.erofs",
+    "io.containerd.nri.v1.nri",
+    "io.containerd.snapshotter.v1.blockfile",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.erofs",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.tracing.processor.v1.otlp",
+    "io.containerd.ttrpc.v1.otelttrpc",
+];
+
+/// The image of sandboxes, as kubeadm names it for the newest release.
+const SANDBOX_IMAGE: &str = "registry.k8s.io/pause:3.10.2";
+
+/// The file for a machine. Paths are containerd's own: `/run`, `/var/lib` and `/var/log` are the machine's.
+///
+/// `restrict_oom_score_adj`: for a host where even root may not lower a process' score.
+pub(crate) fn render(restrict_oom_score_adj: bool) -> String {
+    let disabled: Vec<String> = DISABLED.iter().map(|id| format!("  '{id}',\n")).collect();
+    format!(
+        "version = 3
+root = '/var/lib/containerd'
+state = '/run/containerd'
+imports = []
+required_plugins = ['io.containerd.grpc.v1.cri']
+disabled_plugins = [
+{}]
+
+[grpc]
+  address = '/run/containerd/containerd.sock'
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = '{SANDBOX_IMAGE}'
+
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = {restrict_oom_score_adj}
+  enable_cdi = false
+
+# All pods use the machine's network; these are never looked into.
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  conf_dir = '/run/cni/net.d'
+",
+        disabled.concat()
+    )
+}

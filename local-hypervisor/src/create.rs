@@ -1,0 +1,159 @@
+//! Makes fleets, and what is missing of them.
+
+use futures::future::join_all;
+use keelway_api::{Hypervisor, hypervisor::HypervisorRole};
+use rustix::process::geteuid;
+
+use crate::{
+    Error, Fleet, Launcher, Progress, Search, Step, cgroup, containerd,
+    destroy::{remove_all, remove_machines},
+    document::documents,
+    files::make_dir,
+    fleet::{MOST, Machine},
+    ip,
+    lock::Lock,
+    network::Network,
+    processes::RUNTIME_GROUP,
+    record::{Record, networks_of_others},
+    tools::Tools,
+    wiring,
+};
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub struct CreateRequest {
+    /// The fleet, made where it is missing.
+    pub fleet: Fleet,
+    /// How many public machines there are to be, at most 99. A fleet that has more keeps them.
+    pub public: u8,
+    /// How many private ones.
+    pub private: u8,
+    /// Zones that new machines are dealt out to in turn, role by role. None: machines have no zone.
+    pub zones: Vec<String>,
+    /// Where programs are looked for.
+    pub search: Search,
+    /// How to start the process that becomes a machine.
+    pub launcher: Launcher,
+}
+
+/// Brings a fleet up and returns the documents of all its machines, those that were there included.
+///
+/// The same request again changes nothing and returns the same; a request that was cut short is gone on with; a machine whose
+/// containerd died gets a new one, and its containers go on.
+///
+/// # Errors
+/// What this call had made is removed; what there was before stays.
+pub async fn create(request: &CreateRequest, progress: Progress<'_>) -> Result<Vec<Hypervisor>, Error> {
+    if let Some(asked) = [request.public, request.private].into_iter().find(|n| *n > MOST) {
+        return Err(Error::TooMany { asked, most: MOST });
+    }
+    require_root()?;
+    let tools = request.search.tools()?;
+    let fleet = &request.fleet;
+    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let before = Record::load(fleet)?;
+    match bring_up(request, before.as_ref(), &tools, progress).await {
+        Ok(record) => Ok(documents(fleet, &record)),
+        Err(error) => {
+            // Should this fail as well, the next call finds what is left; the first error is the one to mend.
+            drop(undo(fleet, before.as_ref(), progress).await);
+            Err(error)
+        }
+    }
+}
+
+pub(crate) fn require_root() -> Result<(), Error> {
+    if geteuid().is_root() { Ok(()) } else { Err(Error::NotRoot) }
+}
+
+async fn bring_up(
+    request: &CreateRequest,
+    before: Option<&Record>,
+    tools: &Tools,
+    progress: Progress<'_>,
+) -> Result<Record, Error> {
+    let record = ensure_networks(request, before, progress).await?;
+    let machines = record.machines.iter().map(|entry| async {
+        let machine = request.fleet.machine(entry.id);
+        ensure_machine(&machine, record.network, progress).await?;
+        containerd::ensure_running(&machine, tools, &request.launcher, progress).await?;
+        progress(&Step::Ready { machine: machine.name() });
+        Ok(())
+    });
+    let outcomes: Vec<Result<(), Error>> = join_all(machines).await;
+    outcomes.into_iter().collect::<Result<(), Error>>()?;
+    Ok(record)
+}
+
+/// The record and what the fleet's machines have in common. Under the lock of the host, so that no two fleets pick the same
+/// network and nobody removes a directory that is about to be used.
+async fn ensure_networks(
+    request: &CreateRequest,
+    before: Option<&Record>,
+    progress: Progress<'_>,
+) -> Result<Record, Error> {
+    let fleet = &request.fleet;
+    let _lock = Lock::of_host(progress).await?;
+    progress(&Step::Networks { fleet: fleet.name().to_owned() });
+    let mut record = match before {
+        Some(record) => still_free(fleet, record.clone())?,
+        None => Record::new(pick_network(fleet)?),
+    };
+    record.grow(HypervisorRole::Public, request.public, &request.zones);
+    record.grow(HypervisorRole::Private, request.private, &request.zones);
+    if before != Some(&record) {
+        record.save(fleet)?;
+    }
+    make_dir(&fleet.run(), 0o755)?;
+    cgroup::ensure(&fleet.cgroup())?;
+    wiring::ensure_fleet(fleet, record.network)?;
+    Ok(record)
+}
+
+fn pick_network(fleet: &Fleet) -> Result<Network, Error> {
+    let taken = networks_of_others(fleet)?;
+    Network::lowest_free(&taken, &ip::routes()?).ok_or(Error::NoFreeNetwork)
+}
+
+/// A fleet that is down, after a reboot, keeps its addresses: they are in documents.
+fn still_free(fleet: &Fleet, record: Record) -> Result<Record, Error> {
+    if wiring::is_up(fleet)? {
+        return Ok(record);
+    }
+    match record.network.conflict(&ip::routes()?) {
+        None => Ok(record),
+        Some(range) => Err(Error::NetworkTaken { fleet: fleet.name().to_owned(), range }),
+    }
+}
+
+async fn ensure_machine(machine: &Machine, network: Network, progress: Progress<'_>) -> Result<(), Error> {
+    progress(&Step::Machine { machine: machine.name() });
+    let machine = machine.clone();
+    let make = move || {
+        make_dir(&machine.state(), 0o700)?;
+        for directory in [machine.lib(), machine.log(), machine.run()] {
+            make_dir(&directory, 0o755)?;
+        }
+        cgroup::ensure(&machine.cgroup().join(RUNTIME_GROUP))?;
+        wiring::ensure_machine(&machine, network)
+    };
+    blocking(make).await
+}
+
+/// System calls and programs that take some milliseconds.
+pub(crate) async fn blocking<T: Send + 'static>(
+    function: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let joined = tokio::task::spawn_blocking(function).await;
+    joined.map_err(Error::system("finish a step"))?
+}
+
+async fn undo(fleet: &Fleet, before: Option<&Record>, progress: Progress<'_>) -> Result<(), Error> {
+    let Some(before) = before else {
+        return remove_all(fleet, progress).await;
+    };
+    if let Some(record) = Record::load(fleet)? {
+        remove_machines(fleet, record.added_since(Some(before)), progress).await?;
+    }
+    before.save(fleet)
+}

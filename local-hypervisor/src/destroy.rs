@@ -1,0 +1,147 @@
+//! Removes fleets, and leaves the host as it was found.
+//!
+//! What there is to remove is looked for on the host, not in the record, so that half a fleet goes as a whole one does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use keelway_api::{Hypervisor, hypervisor::HypervisorRole};
+use tokio::time::{Instant, interval};
+
+use crate::{
+    Error, FLEET_LABEL, Fleet, Progress, Step, cgroup,
+    create::{blocking, require_root},
+    files::{names, remove_if_empty, remove_tree},
+    fleet::{MOST, Machine, MachineId},
+    ip, layout,
+    lock::Lock,
+    mounts, processes,
+    record::Record,
+};
+
+/// How long the kernel may take to see that a cgroup's last process is gone.
+const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The kernel tells of an empty cgroup in version 2 only.
+const CGROUP_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Removes a fleet: its processes, networks, mounts, cgroups and files. One that is not there is no error.
+pub async fn destroy(fleet: &Fleet, progress: Progress<'_>) -> Result<(), Error> {
+    require_root()?;
+    let _lock = Lock::of_fleet(fleet, progress).await?;
+    remove_all(fleet, progress).await
+}
+
+/// Removes the machines of these documents, and each fleet that has none left. Those that are gone are no error.
+pub async fn destroy_machines(hypervisors: &[Hypervisor], progress: Progress<'_>) -> Result<(), Error> {
+    require_root()?;
+    for (fleet, documents) in by_fleet(hypervisors)? {
+        let _lock = Lock::of_fleet(&fleet, progress).await?;
+        let there = machines_on_host(&fleet)?;
+        let named = |id: &MachineId| documents.contains(&fleet.machine(*id).name());
+        let (going, staying): (BTreeSet<_>, BTreeSet<_>) = there.into_iter().partition(named);
+        if staying.is_empty() {
+            remove_all(&fleet, progress).await?;
+        } else if let Some(mut record) = Record::load(&fleet)? {
+            remove_machines(&fleet, going.iter().copied(), progress).await?;
+            record.machines.retain(|entry| !going.contains(&entry.id));
+            record.save(&fleet)?;
+        }
+    }
+    Ok(())
+}
+
+/// Names of documents by fleet. All are looked at before anything is done.
+fn by_fleet(hypervisors: &[Hypervisor]) -> Result<BTreeMap<Fleet, BTreeSet<String>>, Error> {
+    let mut fleets: BTreeMap<Fleet, BTreeSet<String>> = BTreeMap::new();
+    for hypervisor in hypervisors {
+        let name = hypervisor.metadata.name.clone().unwrap_or_default();
+        let labels = hypervisor.metadata.labels.as_ref();
+        let Some(fleet) = labels.and_then(|labels| labels.get(FLEET_LABEL)) else {
+            return Err(Error::NotLocal { name });
+        };
+        fleets.entry(Fleet::new(fleet)?).or_default().insert(name);
+    }
+    Ok(fleets)
+}
+
+/// Under the fleet's lock.
+pub(crate) async fn remove_all(fleet: &Fleet, progress: Progress<'_>) -> Result<(), Error> {
+    remove_machines(fleet, machines_on_host(fleet)?, progress).await?;
+    ip::remove_link(&fleet.interface())?;
+    mounts::unmount_below(&fleet.run())?;
+    remove_tree(&fleet.run())?;
+    remove_cgroup(&fleet.cgroup()).await?;
+    let _lock = Lock::of_host(progress).await?;
+    remove_tree(&fleet.state())?;
+    remove_shared()
+}
+
+/// What all fleets share, once there is none.
+fn remove_shared() -> Result<(), Error> {
+    cgroup::remove_if_empty(layout::CGROUP.as_ref())?;
+    remove_if_empty(layout::RUN.as_ref())?;
+    remove_if_empty(layout::STATE.as_ref())
+}
+
+pub(crate) async fn remove_machines(
+    fleet: &Fleet,
+    ids: impl IntoIterator<Item = MachineId>,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    let removals = ids.into_iter().map(|id| {
+        let machine = fleet.machine(id);
+        async move { remove_machine(&machine, progress).await }
+    });
+    let outcomes: Vec<Result<(), Error>> = join_all(removals).await;
+    outcomes.into_iter().collect()
+}
+
+/// The directory by which the machine is found goes last.
+async fn remove_machine(machine: &Machine, progress: Progress<'_>) -> Result<(), Error> {
+    let name = machine.name();
+    progress(&Step::Stop { machine: name.clone() });
+    let ended = machine.clone();
+    blocking(move || processes::end_all(&ended)).await?;
+    remove_cgroup(&machine.cgroup()).await?;
+    let (run, state) = (machine.run_parent(), machine.state());
+    let remove = move || {
+        for directory in [run, state] {
+            mounts::unmount_below(&directory)?;
+            remove_tree(&directory)?;
+        }
+        Ok(())
+    };
+    blocking(remove).await?;
+    progress(&Step::Removed { machine: name });
+    Ok(())
+}
+
+async fn remove_cgroup(group: &Path) -> Result<(), Error> {
+    let deadline = Instant::now() + CGROUP_PATIENCE;
+    let mut attempts = interval(CGROUP_INTERVAL);
+    loop {
+        attempts.tick().await;
+        if cgroup::remove(group)? {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let busy = io::Error::from(io::ErrorKind::ResourceBusy);
+            return Err(Error::file("remove the cgroup", group)(busy));
+        }
+    }
+}
+
+fn machines_on_host(fleet: &Fleet) -> Result<BTreeSet<MachineId>, Error> {
+    let mut found = cgroup::children(&fleet.cgroup())?;
+    found.extend(names(&fleet.state())?);
+    found.extend(names(&fleet.run())?);
+    let roles = [HypervisorRole::Public, HypervisorRole::Private];
+    let all = roles.into_iter().flat_map(|role| (1..=MOST).map(move |ordinal| MachineId { role, ordinal }));
+    Ok(all.filter(|id| found.contains(&id.to_string())).collect())
+}

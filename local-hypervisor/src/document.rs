@@ -1,0 +1,54 @@
+//! Machines as documents.
+
+use std::collections::BTreeMap;
+
+use keelway_api::{
+    Hypervisor,
+    hypervisor::{Addresses, Endpoint, HypervisorSpec, PortRange},
+};
+
+use crate::{
+    Error, Fleet,
+    record::{Entry, Record, all_fleets},
+};
+
+/// The label that names a machine's fleet.
+pub const FLEET_LABEL: &str = "keelway.dev/local-fleet";
+
+/// Kubernetes' label for a zone of failure.
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+
+/// The machines of a fleet as recorded, running or not; none where there is no such fleet.
+pub fn list(fleet: &Fleet) -> Result<Vec<Hypervisor>, Error> {
+    let record = Record::load(fleet)?;
+    Ok(record.map(|record| documents(fleet, &record)).unwrap_or_default())
+}
+
+/// All fleets of this host, by name.
+pub fn fleets() -> Result<Vec<Fleet>, Error> {
+    all_fleets()
+}
+
+pub(crate) fn documents(fleet: &Fleet, record: &Record) -> Vec<Hypervisor> {
+    let machines = record.machines.iter();
+    machines.map(|entry| document(fleet, record, entry)).collect()
+}
+
+fn document(fleet: &Fleet, record: &Record, entry: &Entry) -> Hypervisor {
+    let machine = fleet.machine(entry.id);
+    let public = record.network.public_address(entry.id);
+    let spec = HypervisorSpec {
+        role: entry.id.role,
+        endpoint: Endpoint::Unix { path: machine.socket().display().to_string() },
+        addresses: Addresses {
+            private: vec![record.network.private_address(entry.id).to_string()],
+            public: public.iter().map(ToString::to_string).collect(),
+        },
+        port_range: PortRange::default(),
+    };
+    let mut labels = BTreeMap::from([(FLEET_LABEL.to_owned(), fleet.name().to_owned())]);
+    labels.extend(entry.zone.clone().map(|zone| (ZONE_LABEL.to_owned(), zone)));
+    let mut document = Hypervisor::new(&machine.name(), spec);
+    document.metadata.labels = Some(labels);
+    document
+}

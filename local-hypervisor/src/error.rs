@@ -1,0 +1,155 @@
+//! What can go wrong, one variant per operation.
+
+use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
+
+use ipnet::Ipv4Net;
+
+use crate::tools::Missing;
+
+/// An operation on local hypervisors failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Namespaces, links and mounts are made by root alone.
+    #[error("local hypervisors need root: run the same command with sudo")]
+    NotRoot,
+    /// Programs that are needed are not there; all of them at once.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Missing(Vec<Missing>),
+    /// A fleet's name is part of host names and paths.
+    #[error(
+        "{name:?} is not a fleet's name: lowercase letters, digits and inner hyphens, at most {longest} characters"
+    )]
+    FleetName {
+        /// What was given.
+        name: String,
+        /// The most characters.
+        longest: usize,
+    },
+    /// More machines than a fleet has addresses for.
+    #[error("{asked} machines of one role were asked for, a fleet has at most {most}")]
+    TooMany {
+        /// What was asked for.
+        asked: u8,
+        /// The most.
+        most: u8,
+    },
+    /// Every range is used by a route of this host.
+    #[error(
+        "no range is free: each /24 of 198.18.0.0/16 or its twin in 198.19.0.0/16 overlaps a route of this host (see `ip route show table all`)"
+    )]
+    NoFreeNetwork,
+    /// Something else took the fleet's range while the fleet was down.
+    #[error(
+        "{range}, a range of fleet {fleet}, is now routed elsewhere on this host: remove that route, or destroy the fleet and create it again"
+    )]
+    NetworkTaken {
+        /// The fleet.
+        fleet: String,
+        /// Its range.
+        range: Ipv4Net,
+    },
+    /// A file or directory.
+    #[error("cannot {doing} {}", path.display())]
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The fleet's record is not what this program writes.
+    #[error("{} is not a fleet's record", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Another process holds the lock for too long.
+    #[error("another process has been working on {} for {} s", path.display(), waited.as_secs())]
+    Locked {
+        /// The locked directory.
+        path: PathBuf,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// A system call on namespaces, mounts, processes or the host name.
+    #[error("cannot {doing}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// `ip` said no.
+    #[error("`ip {commands}` failed: {stderr}")]
+    Ip {
+        /// What it was to do.
+        commands: String,
+        /// What it said.
+        stderr: String,
+    },
+    /// The host has no control groups.
+    #[error("no cgroup hierarchy is mounted on this host")]
+    NoCgroups,
+    /// A program could not be started.
+    #[error("cannot run {}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// containerd, or what starts it, ended.
+    #[error("containerd of {machine} ended ({status}) before it was ready; the end of its log:\n{log}")]
+    Ended {
+        /// The machine.
+        machine: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// containerd did not become ready.
+    #[error("containerd of {machine} was not ready after {} s; the end of its log:\n{log}", waited.as_secs())]
+    NotReady {
+        /// The machine.
+        machine: String,
+        /// How long was waited.
+        waited: Duration,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// A process outlived SIGKILL.
+    #[error("processes of {machine} do not end: {pids:?}")]
+    Unkillable {
+        /// The machine.
+        machine: String,
+        /// Their ids.
+        pids: Vec<i32>,
+    },
+    /// A Hypervisor that no fleet of this host has made.
+    #[error("{name} is not a local hypervisor: it has no label {}", crate::FLEET_LABEL)]
+    NotLocal {
+        /// The document's name.
+        name: String,
+    },
+}
+
+impl Error {
+    /// For `map_err` of file operations.
+    pub(crate) fn file<E: Into<io::Error>>(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
+        let path = path.into();
+        move |source| Self::File { doing, path, source: source.into() }
+    }
+
+    /// For `map_err` of system calls.
+    pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { doing, source: source.into() }
+    }
+}

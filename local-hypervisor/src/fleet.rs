@@ -1,0 +1,99 @@
+//! A fleet, and the machines in it.
+
+use core::fmt;
+
+use keelway_api::{
+    hypervisor::HypervisorRole,
+    name::{LONGEST_NAME, is_label},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The name that a fleet has when none is given.
+const DEFAULT: &str = "local";
+
+/// The longest name of a fleet: with `-private-99` behind it, it is a Hypervisor's name.
+const LONGEST: usize = LONGEST_NAME - "-private-99".len();
+
+/// The most machines of one role; addresses are laid out for so many.
+pub(crate) const MOST: u8 = 99;
+
+/// A set of local hypervisors. Everything on the host carries its name, so that several live side by side.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fleet {
+    name: String,
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self { name: DEFAULT.to_owned() }
+    }
+}
+
+impl Fleet {
+    /// The fleet of this name: an RFC 1123 label of at most 21 characters.
+    pub fn new(name: impl Into<String>) -> Result<Self, Error> {
+        let name = name.into();
+        if is_label(&name, LONGEST) { Ok(Self { name }) } else { Err(Error::FleetName { name, longest: LONGEST }) }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One of its machines.
+    pub(crate) fn machine(&self, id: MachineId) -> Machine {
+        Machine { fleet: self.clone(), id }
+    }
+}
+
+/// A machine within its fleet. Public ones come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct MachineId {
+    pub(crate) role: HypervisorRole,
+    /// From 1 to [`MOST`].
+    pub(crate) ordinal: u8,
+}
+
+impl fmt::Display for MachineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.role {
+            HypervisorRole::Public => write!(f, "public-{}", self.ordinal),
+            HypervisorRole::Private => write!(f, "private-{}", self.ordinal),
+        }
+    }
+}
+
+/// A machine on this host.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    pub(crate) fleet: Fleet,
+    pub(crate) id: MachineId,
+}
+
+impl Machine {
+    /// The name of its document, and its host name. Machines of the default fleet have short ones.
+    pub(crate) fn name(&self) -> String {
+        match self.fleet.name() {
+            DEFAULT => self.id.to_string(),
+            fleet => format!("{fleet}-{}", self.id),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_fleet_has_machines_with_valid_names() {
+        let fleet = Fleet::new("f".repeat(LONGEST)).unwrap();
+        let last = MachineId { role: HypervisorRole::Private, ordinal: MOST };
+        assert!(is_label(&fleet.machine(last).name(), LONGEST_NAME));
+        assert!(Fleet::new("f".repeat(LONGEST + 1)).is_err());
+        assert!(Fleet::new("../x").is_err());
+    }
+}

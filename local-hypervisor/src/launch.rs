@@ -1,0 +1,120 @@
+//! The process that becomes a machine's containerd.
+//!
+//! It has to be a process of its own, with one thread: cgroups, and entering a mount namespace, are matters of whole
+//! processes. So the program that creates machines starts itself once more, with a hidden command that calls
+//! [`run_machine`].
+
+use core::convert::Infallible;
+use std::{
+    ffi::OsString,
+    fs,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rustix::{
+    fs::CWD,
+    mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree},
+    process::{Pid, PidfdFlags, pidfd_open, setsid},
+    system::sethostname,
+    thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, cgroup, files::make_dir, namespace, processes::RUNTIME_GROUP};
+
+/// How to start a program that calls [`run_machine`] with the path that is appended to the arguments.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    /// An absolute path, such as that of the running program.
+    pub program: PathBuf,
+    /// The words of its hidden command.
+    pub arguments: Vec<OsString>,
+}
+
+/// What becomes of the process; the content of `launch.json`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Launch {
+    pub(crate) host_name: String,
+    /// The network namespace.
+    pub(crate) network: PathBuf,
+    pub(crate) cgroup: PathBuf,
+    /// A process that still has the machine's other namespaces: a shim that outlived containerd.
+    pub(crate) beside: Option<i32>,
+    pub(crate) binds: Vec<Bind>,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(String, String)>,
+}
+
+/// A directory of the host, and where it is in the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bind {
+    pub(crate) source: PathBuf,
+    pub(crate) target: PathBuf,
+}
+
+/// Turns this process into a machine's containerd. Returns only if it cannot.
+///
+/// Must be called before the process has a second thread. `launch` is the file that [`create`](crate::create) wrote.
+pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
+    let text = fs::read(launch).map_err(Error::file("read", launch))?;
+    let launch: Launch =
+        serde_json::from_slice(&text).map_err(|source| Error::Record { path: launch.to_owned(), source })?;
+    // Neither a closed terminal nor Ctrl-C reaches a session of its own. Fails only for one that leads a group already.
+    let _ = setsid();
+    match launch.beside {
+        Some(pid) => enter_namespaces_of(pid, &launch)?,
+        None => make_namespaces(&launch)?,
+    }
+    let error = Command::new(&launch.program).args(&launch.arguments).env_clear().envs(launch.environment).exec();
+    Err(Error::Spawn { program: launch.program, source: error })
+}
+
+/// Containers that run go on in the same mounts as those that are yet to come.
+fn enter_namespaces_of(pid: i32, launch: &Launch) -> Result<(), Error> {
+    cgroup::join(&launch.cgroup.join(RUNTIME_GROUP))?;
+    let doing = "enter the machine's namespaces";
+    let pid = Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH);
+    let shim = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())).map_err(Error::system(doing))?;
+    let all = ThreadNameSpaceType::MOUNT
+        | ThreadNameSpaceType::CONTROL_GROUP
+        | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
+        | ThreadNameSpaceType::NETWORK;
+    move_into_thread_name_spaces(shim.as_fd(), all).map_err(Error::system(doing))
+}
+
+fn make_namespaces(launch: &Launch) -> Result<(), Error> {
+    namespace::join(&launch.network)?;
+    // The namespace's root is the group that it is made in. A root that has groups with controllers may hold no process in
+    // version 2, so containerd moves on into a group beside the containers'.
+    cgroup::join(&launch.cgroup)?;
+    namespace::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP | UnshareFlags::NEWUTS)?;
+    cgroup::join(&launch.cgroup.join(RUNTIME_GROUP))?;
+    sethostname(launch.host_name.as_bytes()).map_err(Error::system("set the host name"))?;
+    // Nothing that is mounted here is seen outside; what the host unmounts goes here, too.
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", flags).map_err(Error::system("part the mounts from the host's"))?;
+    cgroup::mount_as_root(&launch.cgroup)?;
+    bind_all(&launch.binds)
+}
+
+/// Sources are taken before any target hides them.
+fn bind_all(binds: &[Bind]) -> Result<(), Error> {
+    let taken: Result<Vec<OwnedFd>, Error> = binds.iter().map(|bind| take(&bind.source)).collect();
+    for (tree, Bind { target, .. }) in taken?.iter().zip(binds) {
+        make_dir(target, 0o755)?;
+        move_mount(tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(Error::file("mount", target))?;
+    }
+    Ok(())
+}
+
+fn take(source: &Path) -> Result<OwnedFd, Error> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(CWD, source, flags).map_err(Error::file("take", source))
+}

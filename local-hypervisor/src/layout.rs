@@ -1,0 +1,136 @@
+//! Where things are on the host.
+//!
+//! ```text
+//! /var/lib/keelway-local/FLEET/fleet.json          the record; outlives a reboot
+//!                             /MACHINE/{lib,log}   the machine's /var/lib and /var/log
+//! /run/keelway-local/FLEET/net                     the fleet's network namespace
+//!                         /MACHINE/net             the machine's
+//!                         /MACHINE/run             the machine's /run
+//! CGROUPS/keelway-local/FLEET/MACHINE              the root of the machine's cgroups, in each hierarchy
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::fleet::{Fleet, Machine};
+
+/// What survives a reboot, of all fleets.
+pub(crate) const STATE: &str = "/var/lib/keelway-local";
+
+/// What does not.
+pub(crate) const RUN: &str = "/run/keelway-local";
+
+/// The folder of all fleets in each cgroup hierarchy.
+pub(crate) const CGROUP: &str = "keelway-local";
+
+/// Where containerd listens, seen from within a machine.
+pub(crate) const SOCKET: &str = "containerd/containerd.sock";
+
+/// Linux' limit for an interface's name, without the final zero.
+const LONGEST_INTERFACE: usize = 15;
+
+impl Fleet {
+    pub(crate) fn state(&self) -> PathBuf {
+        Path::new(STATE).join(self.name())
+    }
+
+    pub(crate) fn record(&self) -> PathBuf {
+        self.state().join("fleet.json")
+    }
+
+    pub(crate) fn run(&self) -> PathBuf {
+        Path::new(RUN).join(self.name())
+    }
+
+    pub(crate) fn namespace(&self) -> PathBuf {
+        self.run().join("net")
+    }
+
+    pub(crate) fn cgroup(&self) -> PathBuf {
+        Path::new(CGROUP).join(self.name())
+    }
+
+    /// The host's interface in the public network; a digest where the name is too long for one.
+    pub(crate) fn interface(&self) -> String {
+        let plain = format!("kw-{}", self.name());
+        if plain.len() <= LONGEST_INTERFACE {
+            return plain;
+        }
+        let digest = Sha256::digest(self.name());
+        let start = digest.iter().take((LONGEST_INTERFACE - "kw_".len()) / 2);
+        start.fold("kw_".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    }
+}
+
+impl Machine {
+    pub(crate) fn state(&self) -> PathBuf {
+        self.fleet.state().join(self.id.to_string())
+    }
+
+    /// Its `/var/lib`.
+    pub(crate) fn lib(&self) -> PathBuf {
+        self.state().join("lib")
+    }
+
+    /// Its `/var/log`.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.state().join("log")
+    }
+
+    pub(crate) fn containerd_log(&self) -> PathBuf {
+        self.log().join("containerd.log")
+    }
+
+    pub(crate) fn run_parent(&self) -> PathBuf {
+        self.fleet.run().join(self.id.to_string())
+    }
+
+    /// Its `/run`.
+    pub(crate) fn run(&self) -> PathBuf {
+        self.run_parent().join("run")
+    }
+
+    pub(crate) fn namespace(&self) -> PathBuf {
+        self.run_parent().join("net")
+    }
+
+    pub(crate) fn launch(&self) -> PathBuf {
+        self.run_parent().join("launch.json")
+    }
+
+    /// containerd's socket, seen from the host.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.run().join(SOCKET)
+    }
+
+    pub(crate) fn cgroup(&self) -> PathBuf {
+        self.fleet.cgroup().join(self.id.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::hypervisor::HypervisorRole;
+
+    use super::*;
+    use crate::fleet::{MOST, MachineId};
+
+    /// `sun_path` has 108 bytes; a hundred leaves room for a proxy's suffix.
+    #[test]
+    fn the_longest_socket_path_fits() {
+        let fleet = Fleet::new("f".repeat(21)).unwrap();
+        let machine = fleet.machine(MachineId { role: HypervisorRole::Private, ordinal: MOST });
+        assert!(machine.socket().as_os_str().len() < 100);
+    }
+
+    #[test]
+    fn interfaces_are_short_and_differ() {
+        let name = |text: &str| Fleet::new(text).unwrap().interface();
+        assert_eq!(name("local"), "kw-local");
+        for long in ["a-rather-long-name-1", "a-rather-long-name-2"] {
+            assert_eq!(name(long).len(), LONGEST_INTERFACE);
+        }
+        assert_ne!(name("a-rather-long-name-1"), name("a-rather-long-name-2"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Local hypervisors: the fast way to try Keelway.
+//!
+//! A [`Fleet`] is a set of machines on this host, made by [`create`] and removed by [`destroy`]. Each machine is a network
+//! namespace with a containerd, a state, a mount namespace, a host name and a cgroup of its own. To what runs in it, it looks
+//! like a machine: `/run`, `/var/lib` and `/var/log` are its own, and containerd is where it always is.
+//!
+//! ```text
+//!  host ── kw-FLEET ──┐                       the client's place: a route to the public network only
+//!                 [ public ]  [ private ]     two bridges without addresses, in the fleet's own network namespace
+//!                     │  └──────┐  │  └───┐
+//!                 public-1 ─────┼──┘      │   both networks
+//!                           public-2 ..   private-1 ..  the private network only
+//! ```
+//!
+//! Nothing is kept in memory: what exists is read from the host, so that every call goes on where a broken one stopped.
+
+mod cgroup;
+mod config;
+mod containerd;
+mod create;
+mod destroy;
+mod document;
+mod error;
+mod files;
+mod fleet;
+mod ip;
+mod launch;
+mod layout;
+mod lock;
+mod mounts;
+mod namespace;
+mod network;
+mod processes;
+mod progress;
+mod record;
+mod tools;
+mod wiring;
+
+pub use create::{CreateRequest, create};
+pub use destroy::{destroy, destroy_machines};
+pub use document::{FLEET_LABEL, ZONE_LABEL, fleets, list};
+pub use error::Error;
+pub use fleet::Fleet;
+pub use launch::{Launcher, run_machine};
+pub use progress::{Progress, Step};
+pub use tools::{Missing, Search};

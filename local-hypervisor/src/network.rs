@@ -1,0 +1,114 @@
+//! Ranges and addresses of a fleet. Pure.
+//!
+//! The ranges are those of RFC 2544, for tests of network devices: no real network uses them.
+
+use std::{collections::BTreeSet, net::Ipv4Addr};
+
+use ipnet::Ipv4Net;
+use keelway_api::hypervisor::HypervisorRole;
+use serde::{Deserialize, Serialize};
+
+use crate::fleet::MachineId;
+
+/// Routes wider than this are a way out (a default route, or its two halves as VPN clients set them), not a network.
+const WIDEST_ROUTE: u8 = 8;
+
+/// A fleet's number: 198.18.N.0/24 is its public, 198.19.N.0/24 its private network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Network(u8);
+
+impl Network {
+    /// The lowest number that no other fleet has and whose ranges overlap no route.
+    pub(crate) fn lowest_free(taken: &BTreeSet<Self>, routes: &[Ipv4Net]) -> Option<Self> {
+        (0..=u8::MAX).map(Self).find(|network| !taken.contains(network) && network.conflict(routes).is_none())
+    }
+
+    /// The range of this network that overlaps a route.
+    pub(crate) fn conflict(self, routes: &[Ipv4Net]) -> Option<Ipv4Net> {
+        let overlaps = |range: &Ipv4Net| {
+            routes
+                .iter()
+                .any(|route| route.prefix_len() >= WIDEST_ROUTE && (route.contains(range) || range.contains(route)))
+        };
+        [self.public(), self.private()].into_iter().find(overlaps)
+    }
+
+    pub(crate) fn public(self) -> Ipv4Net {
+        range(self.with(18, 0))
+    }
+
+    pub(crate) fn private(self) -> Ipv4Net {
+        range(self.with(19, 0))
+    }
+
+    /// The host's address in the public network.
+    pub(crate) fn host(self) -> Ipv4Addr {
+        self.with(18, 1)
+    }
+
+    /// A machine's address in the public network, if it is there.
+    pub(crate) fn public_address(self, machine: MachineId) -> Option<Ipv4Addr> {
+        match machine.role {
+            HypervisorRole::Public => Some(self.with(18, last_octet(machine))),
+            HypervisorRole::Private => None,
+        }
+    }
+
+    /// A machine's address in the private network.
+    pub(crate) fn private_address(self, machine: MachineId) -> Ipv4Addr {
+        self.with(19, last_octet(machine))
+    }
+
+    fn with(self, second: u8, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(198, second, self.0, last)
+    }
+}
+
+fn range(first: Ipv4Addr) -> Ipv4Net {
+    Ipv4Net::new_assert(first, 24)
+}
+
+/// By role and ordinal alone, so that a machine's address stays when others come or go. Both networks use the same one.
+fn last_octet(machine: MachineId) -> u8 {
+    match machine.role {
+        HypervisorRole::Public => 10 + machine.ordinal,
+        HypervisorRole::Private => 110 + machine.ordinal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::MOST;
+
+    fn routes(texts: &[&str]) -> Vec<Ipv4Net> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_lowest_free_number_is_taken() {
+        let free = |taken: &[u8], texts: &[&str]| {
+            Network::lowest_free(&taken.iter().copied().map(Network).collect(), &routes(texts))
+        };
+        assert_eq!(free(&[], &["10.0.0.0/8"]), Some(Network(0)));
+        assert_eq!(free(&[0, 2], &[]), Some(Network(1)));
+        assert_eq!(free(&[], &["198.18.0.0/24", "198.19.1.7/32"]), Some(Network(2)));
+        assert_eq!(free(&[], &["198.18.0.0/17"]), Some(Network(128)));
+        assert_eq!(free(&[], &["198.18.0.0/15"]), None);
+        assert_eq!(free(&[], &["0.0.0.0/0", "128.0.0.0/1"]), Some(Network(0)));
+    }
+
+    #[test]
+    fn no_two_machines_share_an_address() {
+        let network = Network(7);
+        let roles = [HypervisorRole::Public, HypervisorRole::Private];
+        let addresses: BTreeSet<_> = roles
+            .into_iter()
+            .flat_map(|role| (1..=MOST).map(move |ordinal| MachineId { role, ordinal }))
+            .map(|machine| network.private_address(machine))
+            .collect();
+        assert_eq!(addresses.len(), 2 * usize::from(MOST));
+        assert!(addresses.iter().all(|address| network.private().contains(address)));
+    }
+}

@@ -1,0 +1,186 @@
+//! A machine's processes: who they are, and how they end.
+//!
+//! Nothing is remembered in pid files. A machine's processes are those in its cgroup, those in its network namespace, and
+//! those on their way there; each is held by a pidfd, so that no other process is ever hit.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use crate::{Error, cgroup, files, fleet::Machine, namespace};
+
+/// How long containerd may take to close its files.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How long a killed process may take to be gone.
+const KILLED: Duration = Duration::from_secs(20);
+
+/// The group of containerd and its shims, beside those of the containers.
+pub(crate) const RUNTIME_GROUP: &str = "containerd";
+
+/// containerd's name in the process table.
+const CONTAINERD: &str = "containerd";
+
+/// That of its shims, of which the table keeps 15 characters.
+const SHIM: &str = "containerd-shim";
+
+/// Ends all of a machine's processes. Blocking.
+///
+/// containerd first, so that nothing new is started. What it ran is killed outright: its data is about to be deleted.
+pub(crate) fn end_all(machine: &Machine) -> Result<(), Error> {
+    end_containerd(machine)?;
+    let deadline = Instant::now() + KILLED;
+    loop {
+        let processes = held(|| of_machine(machine))?;
+        if processes.is_empty() {
+            return Ok(());
+        }
+        send_all(&processes, Signal::KILL)?;
+        if !all_end(&processes, deadline)? || Instant::now() > deadline {
+            return Err(unkillable(machine, &processes));
+        }
+    }
+}
+
+/// Ends a machine's containerd, also one that is only about to start, and nothing else. Blocking.
+pub(crate) fn end_containerd(machine: &Machine) -> Result<(), Error> {
+    let processes = held(|| containerd(machine))?;
+    send_all(&processes, Signal::TERM)?;
+    if all_end(&processes, Instant::now() + GRACE)? {
+        return Ok(());
+    }
+    send_all(&processes, Signal::KILL)?;
+    if all_end(&processes, Instant::now() + KILLED)? {
+        return Ok(());
+    }
+    Err(unkillable(machine, &processes))
+}
+
+fn unkillable(machine: &Machine, processes: &[Process]) -> Error {
+    Error::Unkillable { machine: machine.name(), pids: processes.iter().map(|process| process.pid).collect() }
+}
+
+/// A process that holds the machine's namespaces, also while no containerd does.
+pub(crate) fn any_shim(machine: &Machine) -> Result<Option<i32>, Error> {
+    Ok(in_runtime_group(machine, SHIM)?.first().copied())
+}
+
+/// containerd, and what is about to become it: a creation that was cut short may have left one.
+fn containerd(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
+    // In this order: one that changes its name between the two is in both.
+    let mut pids = launching(machine)?;
+    pids.extend(in_runtime_group(machine, CONTAINERD)?);
+    Ok(pids)
+}
+
+fn of_machine(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
+    let mut pids = launching(machine)?;
+    pids.extend(cgroup::processes(&machine.cgroup())?);
+    pids.extend(in_namespace(&machine.namespace())?);
+    pids.remove(&std::process::id().cast_signed());
+    Ok(pids)
+}
+
+fn in_runtime_group(machine: &Machine, name: &str) -> Result<BTreeSet<i32>, Error> {
+    let pids = cgroup::processes(&machine.cgroup().join(RUNTIME_GROUP))?;
+    let has_name =
+        |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|found| found.trim_end() == name);
+    Ok(pids.into_iter().filter(has_name).collect())
+}
+
+/// Processes that were started with the machine's launch file as their last argument.
+fn launching(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
+    let launch = machine.launch();
+    let has_argument = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words
+            .strip_suffix(b"\0")
+            .is_some_and(|words| words.rsplit(|byte| *byte == 0).next() == Some(launch.as_os_str().as_bytes()))
+    };
+    Ok(all()?.filter(has_argument).collect())
+}
+
+fn all() -> Result<impl Iterator<Item = i32>, Error> {
+    Ok(files::names("/proc".as_ref())?.into_iter().filter_map(|name| name.parse().ok()))
+}
+
+fn in_namespace(pin: &Path) -> Result<BTreeSet<i32>, Error> {
+    if !namespace::is_pinned(pin) {
+        return Ok(BTreeSet::new());
+    }
+    let identity = |path: &Path| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let wanted = identity(pin);
+    let is_inside = |pid: &i32| {
+        let seen = identity(format!("/proc/{pid}/ns/net").as_ref());
+        seen.is_some() && seen == wanted
+    };
+    Ok(all()?.filter(is_inside).collect())
+}
+
+/// A process that cannot be mistaken for a later one with its id.
+struct Process {
+    pid: i32,
+    fd: OwnedFd,
+}
+
+/// Takes hold of processes. Those that are not found again once they are held were somebody else's.
+fn held(find: impl Fn() -> Result<BTreeSet<i32>, Error>) -> Result<Vec<Process>, Error> {
+    let mut processes = Vec::new();
+    for pid in find()? {
+        processes.extend(hold(pid)?);
+    }
+    let again = find()?;
+    processes.retain(|process| again.contains(&process.pid));
+    Ok(processes)
+}
+
+fn hold(pid: i32) -> Result<Option<Process>, Error> {
+    let opened = Pid::from_raw(pid).map(|raw| pidfd_open(raw, PidfdFlags::empty()));
+    match opened {
+        Some(Ok(fd)) => Ok(Some(Process { pid, fd })),
+        None | Some(Err(Errno::SRCH)) => Ok(None),
+        Some(Err(errno)) => Err(Error::system("take hold of a process")(errno)),
+    }
+}
+
+fn send_all(processes: &[Process], signal: Signal) -> Result<(), Error> {
+    for process in processes {
+        match pidfd_send_signal(&process.fd, signal) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => return Err(Error::system("signal a process")(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Whether all end before the deadline. A pidfd is readable once its process has ended.
+fn all_end(processes: &[Process], deadline: Instant) -> Result<bool, Error> {
+    let mut alive: Vec<PollFd<'_>> = processes.iter().map(|process| PollFd::new(&process.fd, PollFlags::IN)).collect();
+    while !alive.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = Timespec::try_from(left).unwrap_or_default();
+        match poll(&mut alive, Some(&limit)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => alive.retain(|process| process.revents().is_empty()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::system("wait for processes to end")(errno)),
+        }
+    }
+    Ok(true)
+}

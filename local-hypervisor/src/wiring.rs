@@ -1,0 +1,143 @@
+//! Links between the host, the fleet's bridges and its machines. Each step is repeatable; blocking.
+
+use std::{fs, path::Path};
+
+use ipnet::Ipv4Net;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketType, netdevice::name_to_index, socket},
+};
+
+use crate::{
+    Error,
+    fleet::{Fleet, Machine},
+    ip, namespace,
+    network::Network,
+};
+
+/// The host's interface and its other end, which is a port of the public bridge.
+pub(crate) fn ensure_fleet(fleet: &Fleet, network: Network) -> Result<(), Error> {
+    let pin = fleet.namespace();
+    if !namespace::is_pinned(&pin) {
+        namespace::create(&pin, make_bridges)?;
+    }
+    let interface = fleet.interface();
+    if !is_up(fleet)? {
+        let host = namespace::of_this_process();
+        let link = format!("link add host type veth peer name {interface} netns {}", host.display());
+        namespace::within(&pin, || ip::batch(&[link]))?;
+    }
+    namespace::within(&pin, || ip::batch(&["link set host master public up".to_owned()]))?;
+    ip::batch(&[
+        format!("address replace {}/{} dev {interface}", network.host(), network.public().prefix_len()),
+        format!("link set {interface} up"),
+    ])
+}
+
+/// Whether the fleet's interface is there, and with it its route.
+pub(crate) fn is_up(fleet: &Fleet) -> Result<bool, Error> {
+    let index = socket(AddressFamily::INET, SocketType::DGRAM, None)
+        .and_then(|socket| name_to_index(socket, &fleet.interface()));
+    match index {
+        Ok(_) => Ok(true),
+        Err(Errno::NODEV) => Ok(false),
+        Err(errno) => Err(Error::system("look for the fleet's interface")(errno)),
+    }
+}
+
+/// A machine's namespace, with a leg in each network it belongs to.
+pub(crate) fn ensure_machine(machine: &Machine, network: Network) -> Result<(), Error> {
+    let pin = machine.namespace();
+    if namespace::is_pinned(&pin) {
+        return Ok(());
+    }
+    let legs = legs(machine, network);
+    let bridges = machine.fleet.namespace();
+    namespace::create(&pin, || {
+        closed_to_forwarding()?;
+        ip::batch(&["link set lo up".to_owned()])?;
+        for leg in &legs {
+            leg.attach(&bridges)?;
+        }
+        if legs.len() > 1 {
+            guard_private(network.private())?;
+        }
+        Ok(())
+    })
+}
+
+/// A machine's link to one network.
+struct Leg {
+    /// The interface in the machine, and the bridge that it is linked to.
+    name: &'static str,
+    /// The port of the bridge.
+    port: String,
+    address: Ipv4Net,
+}
+
+impl Leg {
+    /// Called in the machine's namespace.
+    fn attach(&self, bridges: &Path) -> Result<(), Error> {
+        let Self { name, port, address } = self;
+        // An earlier attempt that was cut short may have left it for a moment.
+        namespace::within(bridges, || ip::remove_link(port))?;
+        ip::batch(&[
+            format!("link add {name} type veth peer name {port} netns {}", bridges.display()),
+            format!("address add {address} dev {name}"),
+            format!("link set {name} up"),
+        ])?;
+        namespace::within(bridges, || ip::batch(&[format!("link set {port} master {name} up")]))
+    }
+}
+
+fn legs(machine: &Machine, network: Network) -> Vec<Leg> {
+    let leg = |name, suffix, address, range: Ipv4Net| Leg {
+        name,
+        port: format!("{}-{suffix}", machine.id),
+        address: Ipv4Net::new_assert(address, range.prefix_len()),
+    };
+    let private = network.private_address(machine.id);
+    let public = network.public_address(machine.id);
+    [leg("private", "priv", private, network.private())]
+        .into_iter()
+        .chain(public.map(|address| leg("public", "pub", address, network.public())))
+        .collect()
+}
+
+/// Two bridges that pass frames; the namespace itself has no address and takes part in nothing.
+fn make_bridges() -> Result<(), Error> {
+    closed_to_forwarding()?;
+    for family in ["default", "all"] {
+        set_if_there(&format!("ipv6/conf/{family}/disable_ipv6"), "1")?;
+    }
+    ip::batch(&[
+        "link add public type bridge".to_owned(),
+        "link add private type bridge".to_owned(),
+        "link set public up".to_owned(),
+        "link set private up".to_owned(),
+    ])
+}
+
+/// A new namespace inherits forwarding from a host that has it on.
+fn closed_to_forwarding() -> Result<(), Error> {
+    set_if_there("ipv4/ip_forward", "0")?;
+    set_if_there("ipv6/conf/all/forwarding", "0")
+}
+
+/// Linux answers for all its addresses on every interface. This keeps a machine's private address out of reach of the
+/// public network, whatever routes a client sets: the rule comes before the table of local addresses.
+fn guard_private(private: Ipv4Net) -> Result<(), Error> {
+    ip::batch(&[
+        "rule add preference 20 lookup local".to_owned(),
+        format!("rule add preference 10 iif public to {private} prohibit"),
+        "rule delete preference 0".to_owned(),
+    ])
+}
+
+fn set_if_there(name: &str, value: &str) -> Result<(), Error> {
+    let path = Path::new("/proc/sys/net").join(name);
+    if path.exists() {
+        fs::write(&path, value).map_err(Error::file("set", path))?;
+    }
+    Ok(())
+}

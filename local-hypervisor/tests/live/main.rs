@@ -1,0 +1,15 @@
+//! Fleets for real, each test on a host of its own: a network, a mount table, a process table and empty `/run`, `/var/lib`
+//! and `/var/log`. Needs root, `runc`, `ip`, and containerd in Keelway's cache.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
+mod found;
+mod host;
+mod networks;
+mod reach;
+mod setting;
+mod whole_life;

@@ -1,0 +1,71 @@
+//! Who reaches whom.
+
+use std::{
+    fs::File,
+    io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd,
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use keelway_api::Hypervisor;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::setting::peer;
+
+const PORT: u16 = 20_000;
+
+/// An answer comes within microseconds; what does not answer is a packet that was dropped.
+const LIMIT: Duration = Duration::from_millis(500);
+
+/// A place to dial from.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    Host,
+    Machine(&'a Hypervisor),
+}
+
+impl Place<'_> {
+    fn run<T: Send>(self, function: impl FnOnce() -> T + Send) -> T {
+        let Place::Machine(machine) = self else {
+            return function();
+        };
+        let namespace = File::open(format!("/proc/{}/ns/net", peer(machine))).unwrap();
+        let inside = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            function()
+        };
+        thread::scope(|scope| scope.spawn(inside).join().unwrap())
+    }
+
+    pub(crate) fn reaches(self, address: &str) -> bool {
+        let address = SocketAddr::new(address.parse().unwrap(), PORT);
+        self.run(|| TcpStream::connect_timeout(&address, LIMIT)).is_ok()
+    }
+
+    /// Runs a command line in the place's network.
+    pub(crate) fn shell(self, line: &str) {
+        let output = self.run(|| Command::new("sh").args(["-ec", line]).output().unwrap());
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Takes connections on all addresses of a machine for as long as the test runs.
+pub(crate) fn serve(machine: &Hypervisor) {
+    let listener = Place::Machine(machine).run(|| TcpListener::bind(("0.0.0.0", PORT)).unwrap());
+    thread::spawn(move || -> io::Result<()> {
+        loop {
+            listener.accept()?;
+        }
+    });
+}
+
+pub(crate) fn private(machine: &Hypervisor) -> &str {
+    &machine.spec.addresses.private[0]
+}
+
+pub(crate) fn public(machine: &Hypervisor) -> &str {
+    &machine.spec.addresses.public[0]
+}
