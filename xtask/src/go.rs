@@ -101,6 +101,7 @@ impl Prepared {
         let detail = |compiled| move || format!("{compiled} of {} packages", self.packages);
         while let Ok(line) = step.until(&lines, detail(said.len())) {
             said.push(line);
+            step.show(detail(said.len()));
         }
         finish(child, &said)
     }

@@ -53,10 +53,9 @@ impl Step {
     /// Waits for a message, showing how the step goes on meanwhile.
     pub(crate) fn until<T>(&mut self, receiver: &Receiver<T>, detail: impl Fn() -> String) -> Result<T, RecvError> {
         loop {
-            self.show(&detail);
             match receiver.recv_timeout(TICK) {
                 Ok(message) => return Ok(message),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.show(&detail),
                 Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
             }
         }
@@ -68,7 +67,8 @@ impl Step {
         self.progress.say(&format!("{}: done in {elapsed}", self.name));
     }
 
-    fn show(&mut self, detail: impl Fn() -> String) {
+    /// Shows how far the step is, where that was not shown a moment ago.
+    pub(crate) fn show(&mut self, detail: impl Fn() -> String) {
         let pause = if self.progress.changing { TICK } else { REMINDER };
         if self.shown.elapsed() < pause {
             return;
