@@ -10,7 +10,7 @@ mod progress;
 mod signals;
 mod table;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::Parser;
 
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(arguments.log_filter()))
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     match commands::run(arguments) {
         Ok(code) => code.into(),

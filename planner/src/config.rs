@@ -10,7 +10,7 @@ use keelway_api::{
     name::HypervisorName,
 };
 
-use crate::{Observation, pod::Site, world::World};
+use crate::{Observation, deletion::keeps_running, pod::Site, world::World};
 
 /// The config of every machine that could be seen, from documents whose keys are all minted.
 ///
@@ -35,8 +35,9 @@ pub fn machine_configs(
                 let cluster = documents.clusters.get(&component.spec.cluster)?;
                 let (id, validated) = world.clusters.get(&component.spec.cluster)?;
                 let site = Site::of(documents, &world, (id, validated), pod, &component.spec)?;
+                let goes = cluster.deleted() && !keeps_running(documents, seen, pod, &component.spec);
                 // A pod whose keys are not all there yet waits for the pass after they are.
-                (!cluster.deleted()).then(|| site.pod().ok()).flatten().map(|pod_config| (pod.clone(), pod_config))
+                (!goes).then(|| site.pod().ok()).flatten().map(|wanted| (pod.clone(), wanted))
             })
             .collect();
         let config = MachineConfig { installation, term: 1, generation: 1, pods };

@@ -8,15 +8,17 @@ use alloc::{
 
 use keelway_api::{
     Documents,
+    component::ComponentSpec,
     machine::MachineState,
-    name::{ClusterId, ClusterRef},
+    name::{ClusterId, ClusterRef, PodName},
+    role::Role,
 };
 
 use crate::{Decision, Observation, plan::Plan, world::World};
 
 /// Drops the documents of each deleted cluster of which nothing is left on its machines.
 ///
-/// The pods of a deleted cluster are in no machine config, so the machines take them away by themselves.
+/// The pods of a deleted cluster are in no machine config, so the machines take them away by themselves; its store goes last.
 pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation) {
     let deleted: Vec<(ClusterRef, ClusterId)> = world
         .clusters
@@ -46,6 +48,24 @@ fn what_is_left(documents: &Documents, seen: &Observation, id: &ClusterId) -> Ve
     left.sort();
     left.dedup();
     left
+}
+
+/// Whether a member of a deleted cluster's store goes on for now: while it runs, and an API server might still ask it.
+///
+/// An API server that loses its store first cannot drain: it waits for answers until it is killed.
+pub(crate) fn keeps_running(
+    documents: &Documents,
+    seen: &Observation,
+    pod: &PodName,
+    component: &ComponentSpec,
+) -> bool {
+    let runs = |pod: &PodName, state: &MachineState| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
+    let here = seen.machine(&component.hypervisor).is_some_and(|state| runs(pod, state));
+    let mut servers =
+        documents.components_of(&pod.cluster).filter(|(_, component)| component.spec.role == Role::KubeApiserver);
+    let asked = servers
+        .any(|(server, component)| seen.machine(&component.spec.hypervisor).is_none_or(|state| runs(server, state)));
+    component.role == Role::Etcd && here && asked
 }
 
 fn holds(state: &MachineState, id: &ClusterId) -> bool {

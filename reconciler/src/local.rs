@@ -114,8 +114,14 @@ impl Machines for LocalMachines {
         };
         let name: Option<HypervisorName> = machine.metadata.name.as_ref().and_then(|name| name.parse().ok());
         let tell = |effect: Effect<'_>| {
-            if let (Some(name), Effect::Begins(action)) = (&name, effect) {
-                run.progress.effect(name, &action.to_string());
+            let Some(name) = &name else { return };
+            match effect {
+                Effect::Begins(action) => {
+                    tracing::debug!(machine = %name, %action, "begins");
+                    run.progress.effect(name, &action.to_string());
+                }
+                Effect::Done(action) => tracing::info!(machine = %name, %action, "done"),
+                Effect::Failed(action, why) => tracing::warn!(machine = %name, %action, why, "failed"),
             }
         };
         let report = connected.machine.execute(actions, &run.stop, &tell).await;

@@ -24,7 +24,8 @@ impl Site<'_> {
             files: vec![authority, text("haproxy.cfg", self.haproxy(), OnChange::Restart)],
             data: vec![("run", "/run/haproxy")],
             image: release::haproxy_image(self.cluster.registry.as_deref()),
-            command: ["haproxy", "-db", "-f", &at("haproxy.cfg")].map(ToString::to_string).to_vec(),
+            // A master process that hears signals also as the first one of its container.
+            command: ["haproxy", "-W", "-db", "-f", &at("haproxy.cfg")].map(ToString::to_string).to_vec(),
         })
     }
 
@@ -51,7 +52,7 @@ impl Site<'_> {
 global
     log stdout format raw local0 info
     stats socket /run/haproxy/admin.sock mode 600 level admin
-    maxconn 10000
+    maxconn 8192
     hard-stop-after 25s
     ssl-default-server-options ssl-min-ver TLSv1.2
 
