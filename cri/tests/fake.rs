@@ -110,7 +110,7 @@ async fn signalled(arguments: &[&str]) -> (Output, Vec<String>, String) {
     (caller, pods, fs::read_to_string(calls).unwrap())
 }
 
-/// Makes five calls, and says after each that it was answered. Not a test but the process that the others signal.
+/// Makes five calls, says after each that it was answered, and waits for its end. Not a test but the process that the others signal.
 #[tokio::test]
 #[ignore = "a part of other tests"]
 async fn a_caller() {
@@ -120,11 +120,13 @@ async fn a_caller() {
         runtime.run_pod_sandbox(&sandbox(&format!("pod-{number}"))).await.unwrap();
         println!("answered {number}");
     }
+    // The signal that comes after the last answer.
+    std::future::pending::<()>().await;
 }
 
 #[tokio::test]
 async fn a_caller_is_killed_after_each_answer() {
-    for nth in 1..=4 {
+    for nth in 1..=5 {
         let (caller, pods, calls) = signalled(&["--signal", "KILL", "--after", &nth.to_string()]).await;
         assert_eq!(caller.status.signal(), Some(9), "{caller:?}");
         let output = String::from_utf8(caller.stdout).unwrap();

@@ -6,10 +6,11 @@ use k8s_cri::v1;
 use rustix::process::Pid;
 use tonic::{Request, Response, Status, transport::server::UdsConnectInfo};
 
-use super::{Fake, Fault, When, faults::send, lock, now, state};
+use super::{Fake, Fault, When, lock, now, state};
 
 impl Fake {
     pub(super) fn looked(&self, method: &'static str, object: impl Into<String>) {
+        self.shared.faults.call_came_in();
         lock(&self.shared.journal).look(method, object.into());
     }
 
@@ -21,8 +22,9 @@ impl Fake {
         caller: Option<Pid>,
         effect: impl Future<Output = Result<T, Status>>,
     ) -> Result<Response<T>, Status> {
-        if !self.shared.faults.signals_sent(caller).await {
-            return Err(Status::cancelled("the caller is dead"));
+        self.shared.faults.call_came_in();
+        if !self.shared.faults.spared(caller).await {
+            return Err(Status::cancelled("the caller was killed"));
         }
         let call = lock(&self.shared.journal).change(method, object);
         let fault = self.shared.faults.at(call);
@@ -31,16 +33,20 @@ impl Fake {
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::LoseAnswer | Fault::Signal(..)) | None => {}
         }
-        let mut answer = Response::new(effect.await?);
+        let mut answer = effect.await.map(Response::new);
         match fault {
             Some(Fault::LoseAnswer) => return Err(Status::unavailable("told to lose the answer")),
-            Some(Fault::Signal(signal, When::BeforeAnswer)) => send(caller, signal),
+            Some(Fault::Signal(signal, When::BeforeAnswer)) => self.shared.faults.signal(caller, signal),
             Some(Fault::Signal(signal, When::AfterAnswer)) => {
-                answer.extensions_mut().insert(self.shared.faults.pending_signal(caller, signal));
+                let signal = self.shared.faults.pending_signal(caller, signal);
+                // A refusal carries nothing; dropped here, the signal still waits for the caller's next call.
+                if let Ok(answer) = &mut answer {
+                    answer.extensions_mut().insert(signal);
+                }
             }
             Some(Fault::Fail | Fault::Hang) | None => {}
         }
-        Ok(answer)
+        answer
     }
 
     pub(super) async fn stop(&self, id: &str, grace: Duration) {

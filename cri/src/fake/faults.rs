@@ -1,22 +1,18 @@
 //! What goes wrong, and at which call.
 
 use std::{
-    collections::BTreeMap,
-    fs,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::lock;
 
-/// An answer that was handed over is in the caller's socket well within this. Nothing tells when: HTTP/2 acknowledges
-/// no data, and the next change waits, so a longer time costs nothing but itself.
-const ON_THE_WAY: Duration = Duration::from_millis(10);
-/// A killed process that is not gone by then is stuck in the kernel.
-const DIES_WITHIN: Duration = Duration::from_secs(10);
+/// A caller that asks nothing more within this has its answer, too.
+const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// What goes wrong with a call that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,21 +32,24 @@ pub enum Fault {
 pub enum When {
     /// Before the answer is on its way.
     BeforeAnswer,
-    /// After the answer was handed over, and before another change is made.
+    /// After the answer: when the caller's next call shows that it has it, or a second later. No change is made between.
     AfterAnswer,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Faults {
     by_call: Mutex<BTreeMap<usize, Fault>>,
-    /// How many signals are still to be sent. Changes wait until there are none.
-    unsent: Arc<watch::Sender<usize>>,
+    signals: Arc<Signals>,
 }
 
-impl Default for Faults {
-    fn default() -> Self {
-        Self { by_call: Mutex::default(), unsent: Arc::new(watch::Sender::new(0)) }
-    }
+#[derive(Debug, Default)]
+struct Signals {
+    /// How many are still to be sent. Changes wait until there are none.
+    unsent: watch::Sender<usize>,
+    /// Told when a call comes in.
+    asked: Arc<Notify>,
+    /// Who was killed. What they asked before they died, and what is read only now, is not done.
+    killed: Mutex<BTreeSet<i32>>,
 }
 
 impl Faults {
@@ -62,20 +61,39 @@ impl Faults {
         lock(&self.by_call).remove(&call)
     }
 
-    /// Waits until all signals that are due were sent, and says whether the caller has survived.
-    pub(super) async fn signals_sent(&self, caller: Option<Pid>) -> bool {
-        if *self.unsent.borrow() == 0 {
-            return true;
-        }
+    pub(super) fn call_came_in(&self) {
+        self.signals.asked.notify_waiters();
+    }
+
+    /// Waits until all signals that are due were sent, and says whether the caller was not killed by one.
+    pub(super) async fn spared(&self, caller: Option<Pid>) -> bool {
         // The sender is right here, so this only ends with the condition.
-        let _ = self.unsent.subscribe().wait_for(|unsent| *unsent == 0).await;
-        caller.is_none_or(runs)
+        let _ = self.signals.unsent.subscribe().wait_for(|unsent| *unsent == 0).await;
+        caller.is_none_or(|caller| !lock(&self.signals.killed).contains(&caller.as_raw_pid()))
+    }
+
+    pub(super) fn signal(&self, caller: Option<Pid>, signal: Signal) {
+        self.signals.send(caller, signal);
     }
 
     /// A signal that is sent when what is returned is dropped.
     pub(super) fn pending_signal(&self, caller: Option<Pid>, signal: Signal) -> PendingSignal {
-        self.unsent.send_modify(|unsent| *unsent += 1);
-        PendingSignal(Arc::new(Pending { caller, signal, unsent: Arc::clone(&self.unsent) }))
+        self.signals.unsent.send_modify(|unsent| *unsent += 1);
+        PendingSignal(Arc::new(Pending { caller, signal, signals: Arc::clone(&self.signals) }))
+    }
+}
+
+impl Signals {
+    fn send(&self, caller: Option<Pid>, signal: Signal) {
+        let Some(caller) = caller else {
+            return tracing::error!("a caller in this process gets no signal");
+        };
+        if signal == Signal::KILL {
+            lock(&self.killed).insert(caller.as_raw_pid());
+        }
+        if let Err(error) = kill_process(caller, signal) {
+            tracing::warn!(%error, "the caller got no signal");
+        }
     }
 }
 
@@ -87,45 +105,18 @@ pub(super) struct PendingSignal(#[expect(dead_code, reason = "what counts is whe
 struct Pending {
     caller: Option<Pid>,
     signal: Signal,
-    unsent: Arc<watch::Sender<usize>>,
+    signals: Arc<Signals>,
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let (caller, signal, unsent) = (self.caller, self.signal, Arc::clone(&self.unsent));
+        let (caller, signal, signals) = (self.caller, self.signal, Arc::clone(&self.signals));
+        // Counts from here on, before the task has its turn.
+        let asked = Arc::clone(&signals.asked).notified_owned();
         tokio::spawn(async move {
-            tokio::time::sleep(ON_THE_WAY).await;
-            send(caller, signal);
-            if let Some(caller) = caller
-                && signal == Signal::KILL
-            {
-                // What the caller asked meanwhile is then not done: it never did more than ask.
-                let _ = tokio::time::timeout(DIES_WITHIN, ended(caller)).await;
-            }
-            unsent.send_modify(|unsent| *unsent -= 1);
+            let _ = tokio::time::timeout(READ_WITHIN, asked).await;
+            signals.send(caller, signal);
+            signals.unsent.send_modify(|unsent| *unsent -= 1);
         });
-    }
-}
-
-async fn ended(process: Pid) {
-    let mut again = tokio::time::interval(Duration::from_millis(1));
-    while runs(process) {
-        again.tick().await;
-    }
-}
-
-/// Whether a process is there and not a zombie.
-pub(super) fn runs(process: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-    let state = stat.ok().and_then(|stat| Some(stat.rsplit_once(") ")?.1.starts_with(['Z', 'X'])));
-    state == Some(false)
-}
-
-pub(super) fn send(caller: Option<Pid>, signal: Signal) {
-    let Some(caller) = caller else {
-        return tracing::error!("a caller in this process gets no signal");
-    };
-    if let Err(error) = kill_process(caller, signal) {
-        tracing::warn!(%error, "the caller got no signal");
     }
 }
