@@ -128,6 +128,7 @@ impl Access {
             return Ok(known);
         };
         let found = Arc::new(Place::of_socket(socket).await?);
+        tracing::info!(socket = %socket.display(), "another process listens there now");
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&found);
         Ok(found)
     }

@@ -2,7 +2,7 @@
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Container, File, MachineConfig, Mount, OnChange, Pod, Resources},
+    machine::{Container, ContainerPhase, File, MachineConfig, Mount, OnChange, Pod, Resources},
     name::PodName,
 };
 
@@ -97,10 +97,27 @@ fn a_changed_program_drains_before_it_is_replaced() {
 #[test]
 fn an_exited_container_comes_back_in_its_sandbox() {
     let mut machine = settled(&config());
-    machine.state.containers[0].phase = keelway_api::machine::ContainerPhase::Exited { code: 137 };
+    machine.state.containers[0].phase = ContainerPhase::Exited { code: 137 };
     assert_eq!(plan(&config(), &machine), ["remove container etcd", "create container etcd", "start container etcd"]);
     machine.execute(&converge(&config(), &machine.state).unwrap());
     assert_eq!(machine.state.containers[0].attempt, 1);
+}
+
+#[test]
+fn a_container_that_was_made_and_not_started_is_started() {
+    let mut machine = settled(&config());
+    machine.state.containers[0].phase = ContainerPhase::Created;
+    assert_eq!(plan(&config(), &machine), ["start container etcd"]);
+}
+
+#[test]
+fn a_container_that_the_runtime_lost_is_stopped_before_it_is_replaced() {
+    let mut machine = settled(&config());
+    machine.state.containers[0].phase = ContainerPhase::Unknown;
+    assert_eq!(
+        plan(&config(), &machine),
+        ["stop container etcd within 25 s", "remove container etcd", "create container etcd", "start container etcd"]
+    );
 }
 
 #[test]
