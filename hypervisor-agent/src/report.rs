@@ -51,7 +51,8 @@ impl ApplyReport {
 }
 
 /// An error and its causes in one line.
-pub(crate) fn chain_text(error: &(dyn Error + 'static)) -> String {
+#[must_use]
+pub fn chain_text(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| Error::source(*error));
     let texts: Vec<String> = causes.map(ToString::to_string).collect();
     texts.join(": ")

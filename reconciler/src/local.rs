@@ -17,7 +17,11 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, Seen},
     name::HypervisorName,
 };
-use keelway_hypervisor_agent::{LocalMachine, action::Action, report::Effect};
+use keelway_hypervisor_agent::{
+    LocalMachine,
+    action::Action,
+    report::{Effect, chain_text},
+};
 use tokio::{net::TcpStream, sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::{Applying, Machines, Run};
@@ -56,7 +60,7 @@ impl LocalMachines {
         if let Some(found) = self.held().get(&path) {
             return Ok(Arc::clone(found));
         }
-        let made = Arc::new(self.make(&path).await.map_err(|error| chain(&error))?);
+        let made = Arc::new(self.make(&path).await.map_err(|error| chain_text(&error))?);
         self.held().insert(path, Arc::clone(&made));
         Ok(made)
     }
@@ -89,7 +93,7 @@ impl LocalMachines {
 
     async fn look(&self, machine: &Hypervisor) -> Result<MachineState, String> {
         let connected = self.connect(machine).await?;
-        connected.machine.observe().await.map_err(|error| chain(&error))
+        connected.machine.observe().await.map_err(|error| chain_text(&error))
     }
 }
 
@@ -148,15 +152,4 @@ impl Machines for LocalMachines {
         }
         select_all(held.iter().map(|connected| Box::pin(connected.changed.notified()))).await;
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }

@@ -36,7 +36,7 @@ pub enum MintError {
         name: String,
         /// Why.
         #[source]
-        cause: KeyringError,
+        cause: Box<KeyringError>,
     },
     /// An authority could not be made.
     #[error("could not make an authority")]
@@ -159,7 +159,8 @@ pub(crate) fn issue<R: CryptoRng + ?Sized>(
 fn authority_of(documents: &Documents, name: &SecretName) -> Result<AuthorityKeyring, MintError> {
     let secret = documents.secrets.get(name).ok_or_else(|| MintError::NoAuthority(name.name.clone()))?;
     let data = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
-    AuthorityKeyring::from_secret_data(&data).map_err(|cause| MintError::Keyring { name: name.name.clone(), cause })
+    AuthorityKeyring::from_secret_data(&data)
+        .map_err(|cause| MintError::Keyring { name: name.name.clone(), cause: Box::new(cause) })
 }
 
 /// The certificate that applies the first bindings: `system:masters`, for ten minutes.

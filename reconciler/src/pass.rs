@@ -10,12 +10,10 @@ use keelway_api::{
     machine::MachineConfig,
     name::{ClusterId, HypervisorName, NameError},
 };
-use keelway_hypervisor_agent::{action::Action, converge::converge};
+use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
 use keelway_planner::{Observation, Plan, identify, machine_configs, plan};
 
-use crate::{
-    Machines, MintError, Minter, Run, Store, StoreError, health::root_cause, managed_cluster, observe::observe,
-};
+use crate::{Machines, MintError, Minter, Run, Store, StoreError, managed_cluster, observe::observe};
 
 /// What a pass works with.
 pub struct Context {
@@ -167,6 +165,6 @@ async fn cluster(context: &Context, documents: &Documents, id: &ClusterId) -> (u
     let now = (context.clock)();
     match managed_cluster::apply_bindings(&context.machines, documents, id, now).await {
         Ok(()) => (1, Vec::new()),
-        Err(error) => (0, vec![Failure { at: id.to_string(), why: format!("{error}: {}", root_cause(&error)) }]),
+        Err(error) => (0, vec![Failure { at: id.to_string(), why: chain_text(&error) }]),
     }
 }

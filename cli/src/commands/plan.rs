@@ -35,7 +35,7 @@ fn render(preview: &Preview) -> String {
         match actions {
             Ok(actions) => section(&mut text, &format!("On {machine}"), actions.iter().map(ToString::to_string)),
             Err(refusal) => {
-                section(&mut text, &format!("On {machine}"), std::iter::once(format!("refused: {refusal}")))
+                section(&mut text, &format!("On {machine}"), std::iter::once(format!("refused: {refusal}")));
             }
         }
     }

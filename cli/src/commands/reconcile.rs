@@ -29,7 +29,7 @@ pub(super) fn run(global: &Global, arguments: &ReconcileArguments) -> Result<Cod
     let written = print(&session.pipe.documents().write());
     let code = code(&ended, &received);
     drop(session.context);
-    report(&ended);
+    report(ended);
     written?;
     if code == Code::Done {
         session.pipe.done();
@@ -50,13 +50,13 @@ fn code(ended: &Result<(End, Outcome), PassError>, received: &Received) -> Code 
 }
 
 /// Tells people why the world is not settled, and what to do next.
-fn report(ended: &Result<(End, Outcome), PassError>) {
+fn report(ended: Result<(End, Outcome), PassError>) {
     let mut stderr = std::io::stderr();
     let mut tell = |line: String| {
         let _ = writeln!(stderr, "{line}");
     };
     match ended {
-        Err(error) => tell(format!("error: {:#}", anyhow::Error::msg(chain(error)))),
+        Err(error) => tell(format!("error: {:#}", anyhow::Error::new(error))),
         Ok((End::Settled, _)) => {}
         Ok((end, outcome)) => {
             for failure in &outcome.failures {
@@ -72,15 +72,4 @@ fn report(ended: &Result<(End, Outcome), PassError>) {
             }
         }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }
