@@ -40,10 +40,9 @@ pub(super) fn run(global: &Global, arguments: &ReconcileArguments) -> Result<Cod
 fn code(ended: &Result<(End, Outcome), PassError>, received: &Received) -> Code {
     match ended {
         Err(PassError::Faults(_)) => Code::Usage,
-        Err(PassError::Store(_) | PassError::Id(_) | PassError::Mint(_)) => Code::Failed,
         Ok((End::Settled, _)) => Code::Done,
         Ok((End::Once, outcome)) if outcome.failures.is_empty() => Code::Done,
-        Ok((End::Once, _)) => Code::Failed,
+        Err(PassError::Store(_) | PassError::Id(_) | PassError::Mint(_)) | Ok((End::Once, _)) => Code::Failed,
         Ok((End::Stopped, _)) => Code::Signal(received.number().unwrap_or_default()),
         Ok((End::TimedOut, _)) => Code::NotSettled,
     }
