@@ -43,7 +43,7 @@ disabled_plugins = [
 
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = {restrict_oom_score_adj}
-  enable_cdi = false
+  cdi_spec_dirs = []
 
 # All pods use the machine's network; these are never looked into.
 [plugins.'io.containerd.cri.v1.runtime'.cni]

@@ -60,7 +60,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The fleet's record is not what this program writes.
-    #[error("{} is not a fleet's record", path.display())]
+    #[error("{} is not what Keelway wrote: destroy the fleet that it belongs to", path.display())]
     Record {
         /// The file.
         path: PathBuf,

@@ -8,10 +8,11 @@ use std::{
 /// Set for the test within its host, to the process id of the one outside: what is not parted (cgroups) is named after it.
 const INSIDE: &str = "KEELWAY_TEST_HOST";
 
-/// What others have mounted in these directories would come and go with them. The shell stays as the host's init: orphans need
+/// What others have mounted in these directories would come and go with them; what is gone meanwhile cannot be unmounted. The shell stays as the host's init: orphans need
 /// somebody who takes their exit status.
 const SETUP: &str = "
-awk '$2 ~ \"^/(run|var/lib|var/log)(/|$)\" {print $2}' /proc/mounts | xargs --no-run-if-empty umount --lazy
+awk '$2 ~ \"^/(run|var/lib|var/log)(/|$)\" {print $2}' /proc/mounts | sort --reverse |
+    while read point; do umount --lazy $point 2> /dev/null || true; done
 for directory in /run /var/lib /var/log; do mount -t tmpfs tmpfs $directory; done
 ip link set lo up
 \"$@\"
