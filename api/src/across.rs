@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     Component, Documents,
     documents::Place,
-    fault::Fault,
+    fault::{Fault, MOST_FAULTS},
     kind::Kind,
     machine::CLUSTER_LABEL,
     name::{HypervisorName, PodName},
@@ -19,6 +19,7 @@ pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
     checks
         .iter()
         .flat_map(|check| check(documents, seen))
+        .take(MOST_FAULTS)
         .filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault)))
         .collect()
 }

@@ -1,6 +1,6 @@
 //! The documents of a world: typed, by name, and in the order in which they were read.
 
-use core::cmp::Ordering;
+use core::{cmp::Ordering, fmt};
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Secret;
@@ -23,7 +23,7 @@ pub struct SecretName {
 /// Everything that one `keelway` command reads or writes.
 ///
 /// Maps hold what Keelway works with; documents of others are kept byte for byte in their place.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Documents {
     /// Machines.
     pub hypervisors: BTreeMap<HypervisorName, Hypervisor>,
@@ -85,6 +85,18 @@ impl PartialOrd for Foreign {
 impl Ord for Foreign {
     fn cmp(&self, other: &Self) -> Ordering {
         self.essence().cmp(other.essence())
+    }
+}
+
+/// Names alone: Secrets hold keys, and documents of others may.
+impl fmt::Debug for Documents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Documents")
+            .field("hypervisors", &self.hypervisors.keys())
+            .field("clusters", &self.clusters.keys())
+            .field("components", &self.components.keys())
+            .field("secrets", &self.secrets.keys())
+            .finish_non_exhaustive()
     }
 }
 

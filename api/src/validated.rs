@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use crate::{
     cluster::CertificatesSpec,
-    fault::Fault,
+    fault::{Fault, MOST_FAULTS},
     hypervisor::{Endpoint, HypervisorRole, PortRange},
     name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
     release::Release,
@@ -74,12 +74,14 @@ struct Faults(Vec<Fault>);
 
 impl Faults {
     fn add(&mut self, field: &str, problem: impl Into<String>, mend: impl Into<String>) {
-        self.0.push(Fault::of(field, problem, mend));
+        if self.0.len() < MOST_FAULTS {
+            self.0.push(Fault::of(field, problem, mend));
+        }
     }
 
     /// The value, or the fault of its field.
     fn take<T>(&mut self, read: Result<T, Fault>) -> Option<T> {
-        read.map_err(|fault| self.0.push(fault)).ok()
+        read.map_err(|Fault { field, problem, mend, .. }| self.add(&field, problem, mend)).ok()
     }
 
     /// What was built, where nothing was wrong.

@@ -1,6 +1,7 @@
 //! What a Hypervisor means.
 
 use core::net::IpAddr;
+use std::collections::BTreeSet;
 
 use crate::{
     Hypervisor,
@@ -93,12 +94,13 @@ fn check_ports(range: PortRange, faults: &mut Faults) {
 
 fn addresses(field: &str, texts: &[String], faults: &mut Faults) -> Vec<IpAddr> {
     let mut found = Vec::new();
+    let mut known = BTreeSet::new();
     for (index, text) in texts.iter().enumerate() {
         let field = item(field, index);
         let Some(address) = faults.take(address(&field, text)) else {
             continue;
         };
-        if found.contains(&address) {
+        if !known.insert(address) {
             faults.add(&field, format!("{address} is given twice"), "keep one of them");
         }
         found.push(address);
