@@ -12,17 +12,10 @@ umask 077
 # Local hypervisors go with all that is on them, so a cluster that cannot be deleted does not keep them.
 if [[ -s c1.yaml ]]; then
   step '$ keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml'
-  if keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml; then
-    mv empty.yaml world.yaml
-  else
+  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml ||
     echo "demo-clean: the cluster is not gone; its machines go all the same" >&2
-    mv c1.yaml world.yaml
-  fi
-  rm -f c1.yaml
 fi
 
-if [[ -s world.yaml ]]; then
-  step '$ keelway hypervisor local destroy < world.yaml'
-  keelway hypervisor local destroy < world.yaml
-fi
+step '$ keelway hypervisor local destroy --fleet demo'
+keelway hypervisor local destroy --fleet demo
 rm -rf "$demo"

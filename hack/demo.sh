@@ -11,8 +11,8 @@ mkdir -p "$demo"
 cd "$demo"
 
 if [[ ! -s world.yaml ]]; then
-  step '$ keelway hypervisor local create --public 1 --private 1 > world.yaml'
-  keelway hypervisor local create --public 1 --private 1 > world.yaml.new
+  step '$ keelway hypervisor local create --fleet demo --public 1 --private 1 > world.yaml'
+  keelway hypervisor local create --fleet demo --public 1 --private 1 > world.yaml.new
   mv world.yaml.new world.yaml
 fi
 

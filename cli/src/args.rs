@@ -85,8 +85,10 @@ pub(crate) enum LocalCommand {
     #[command(after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml")]
     Create(LocalCreateArguments),
     /// Remove the local hypervisors of the documents, and write the documents that are left
-    #[command(after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml")]
-    Destroy,
+    #[command(
+        after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml\n  keelway hypervisor local destroy --fleet local"
+    )]
+    Destroy(LocalDestroyArguments),
     /// Become a machine's containerd
     #[command(hide = true)]
     RunMachine {
@@ -109,6 +111,13 @@ pub(crate) struct LocalCreateArguments {
     /// What to call this set of machines; sets live side by side
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
+}
+
+#[derive(Args)]
+pub(crate) struct LocalDestroyArguments {
+    /// Remove this whole set of machines with all that is on them, whatever the documents say; none are read
+    #[arg(long, value_name = "NAME", conflicts_with = "files")]
+    pub(crate) fleet: Option<String>,
 }
 
 #[derive(Subcommand)]

@@ -23,6 +23,8 @@ pub(crate) struct Archive<'a> {
     pub(crate) entrypoint: &'a [&'static str],
     /// The configuration's `Cmd`.
     pub(crate) command: &'a [&'static str],
+    /// The configuration's `StopSignal`, where it is not SIGTERM.
+    pub(crate) stop_signal: Option<&'static str>,
     /// Programs and libraries by their absolute path in the image.
     pub(crate) files: BTreeMap<String, Vec<u8>>,
 }
@@ -59,7 +61,7 @@ impl Archive<'_> {
 
     /// Keys are in alphabetical order, so that they stand in it whichever map `serde_json` was built with.
     fn config(&self, layer: &str) -> serde_json::Value {
-        json!({
+        let mut config = json!({
             "architecture": architecture(),
             "config": {
                 "Cmd": self.command,
@@ -70,7 +72,11 @@ impl Archive<'_> {
             "created": "1970-01-01T00:00:00Z",
             "os": "linux",
             "rootfs": {"diff_ids": [format!("sha256:{layer}")], "type": "layers"},
-        })
+        });
+        if let Some(signal) = self.stop_signal {
+            config["config"]["StopSignal"] = json!(signal);
+        }
+        config
     }
 }
 
@@ -139,6 +145,7 @@ mod tests {
             reference: "registry.example.com/a:1",
             entrypoint: &["/a"],
             command: &[],
+            stop_signal: None,
             files: files.collect(),
         };
         let mut bytes = Vec::new();

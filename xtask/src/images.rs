@@ -119,8 +119,11 @@ fn recipe(product: &Product) -> Result<String> {
     match product {
         Product::Program(origin) => recipe += &ingredient(*origin)?,
         Product::Image(image) => {
-            let Image { reference, entrypoint, command, .. } = image;
+            let Image { reference, entrypoint, command, stop_signal, .. } = image;
             let _ = writeln!(recipe, "{reference} {entrypoint:?} {command:?}");
+            if let Some(signal) = stop_signal {
+                let _ = writeln!(recipe, "stops at {signal}");
+            }
             for file in &image.files {
                 let _ = write!(recipe, "{} {}", file.at, ingredient(file.origin)?);
             }
@@ -232,6 +235,7 @@ impl Workshop<'_> {
             reference: &image.reference,
             entrypoint: &image.entrypoint,
             command: &image.command,
+            stop_signal: image.stop_signal,
             files: self.files(image, built)?,
         };
         let path = self.scratch.join(table::archive_name(&image.reference));

@@ -30,6 +30,8 @@ pub(crate) struct Image {
     pub(crate) entrypoint: Vec<&'static str>,
     /// The configuration's `Cmd`.
     pub(crate) command: Vec<&'static str>,
+    /// The configuration's `StopSignal`, where it is not SIGTERM.
+    pub(crate) stop_signal: Option<&'static str>,
 }
 
 /// A program and its place in an image.
@@ -245,6 +247,7 @@ fn pause() -> Image {
         files: vec![File { at: "/pause", origin }],
         entrypoint: vec!["/pause"],
         command: vec![],
+        stop_signal: None,
     }
 }
 
@@ -255,6 +258,8 @@ fn haproxy() -> Image {
         files: vec![File { at: "/usr/local/sbin/haproxy", origin }],
         entrypoint: vec![],
         command: vec!["haproxy", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
+        // As the official image has it: haproxy then lets connections end.
+        stop_signal: Some("SIGUSR1"),
     }
 }
 
@@ -269,6 +274,7 @@ fn etcd() -> Image {
         ],
         entrypoint: vec![],
         command: vec!["etcd"],
+        stop_signal: None,
     }
 }
 
@@ -278,6 +284,7 @@ fn kubernetes(name: &'static str, at: &'static str) -> Image {
         files: vec![File { at, origin: Origin::Go(GoBuild::Kubernetes, name) }],
         entrypoint: vec![at],
         command: vec![],
+        stop_signal: None,
     }
 }
 

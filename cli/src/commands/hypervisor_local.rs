@@ -4,12 +4,12 @@ use std::ffi::OsString;
 
 use keelway_api::{Documents, Hypervisor};
 use keelway_local_hypervisor::{
-    CreateRequest, FLEET_LABEL, Fleet, Launcher, Search, Step, create, destroy_machines, run_machine,
+    CreateRequest, FLEET_LABEL, Fleet, Launcher, Search, Step, create, destroy, destroy_machines, run_machine,
 };
 
 use super::{print, session::runtime};
 use crate::{
-    args::{Global, LocalCommand, LocalCreateArguments},
+    args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments},
     exit::{Code, Failure},
     input::Input,
     pipe::cache_directory,
@@ -22,7 +22,8 @@ const RUN_MACHINE: &str = "run-machine";
 pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failure> {
     match command {
         LocalCommand::Create(arguments) => make(global, &arguments),
-        LocalCommand::Destroy => destroy(global),
+        LocalCommand::Destroy(LocalDestroyArguments { fleet: Some(fleet) }) => destroy_fleet(global, &fleet),
+        LocalCommand::Destroy(LocalDestroyArguments { fleet: None }) => destroy_documents(global),
         LocalCommand::RunMachine { launch } => {
             let Err(error) = run_machine(&launch);
             Err(Failure::other(error))
@@ -54,7 +55,14 @@ fn make(global: &Global, arguments: &LocalCreateArguments) -> Result<Code, Failu
     Ok(Code::Done)
 }
 
-fn destroy(global: &Global) -> Result<Code, Failure> {
+fn destroy_fleet(global: &Global, fleet: &str) -> Result<Code, Failure> {
+    let fleet = Fleet::new(fleet).map_err(Failure::other)?;
+    let line = Line::of_terminal(global.quiet);
+    runtime()?.block_on(destroy(&fleet, &|step: &Step| line.say(&step.to_string()))).map_err(Failure::other)?;
+    Ok(Code::Done)
+}
+
+fn destroy_documents(global: &Global) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
     let left = destroy_those_of(global, &input).map_err(|failure| failure.echoing(&input))?;
     print(&left.write())?;
