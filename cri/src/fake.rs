@@ -10,6 +10,7 @@ mod change;
 mod faults;
 mod image_service;
 mod journal;
+mod program;
 mod runtime_service;
 mod serve;
 mod state;
@@ -26,6 +27,7 @@ use tokio::sync::{Notify, broadcast};
 
 pub use faults::{Fault, When};
 pub use journal::Call;
+pub use program::Program;
 pub use serve::serve;
 
 use crate::{CgroupDriver, Deadlines, Runtime};

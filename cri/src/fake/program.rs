@@ -1,0 +1,50 @@
+//! What would run on the fake machine, for tests that play the programs themselves.
+
+use k8s_cri::v1;
+use tokio::sync::futures::Notified;
+
+use super::{Fake, state::Container};
+use crate::Mount;
+
+/// The program of a running container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The container's id.
+    pub container: String,
+    /// The container's name in its pod.
+    pub name: String,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// What the container sees of the machine.
+    pub mounts: Vec<Mount>,
+}
+
+impl Fake {
+    /// The programs of all running containers, in the order of their ids.
+    #[must_use]
+    pub fn programs(&self) -> Vec<Program> {
+        let running =
+            |(_, container): &(&String, &Container)| container.state() == v1::ContainerState::ContainerRunning;
+        self.state().containers.iter().filter(running).map(|(id, container)| program(id, container)).collect()
+    }
+
+    /// Ends with the next change of the machine after this call.
+    pub fn changed(&self) -> Notified<'_> {
+        self.shared.changed.notified()
+    }
+}
+
+fn program(id: &str, container: &Container) -> Program {
+    let config = &container.config;
+    let mount = |mount: &v1::Mount| Mount {
+        host_path: mount.host_path.clone(),
+        container_path: mount.container_path.clone(),
+        read_only: mount.readonly,
+    };
+    Program {
+        container: id.to_owned(),
+        name: config.metadata.clone().unwrap_or_default().name,
+        command: config.command.iter().chain(&config.args).cloned().collect(),
+        mounts: config.mounts.iter().map(mount).collect(),
+    }
+}
