@@ -17,9 +17,9 @@ use std::{
 };
 
 use rustix::{
-    fs::CWD,
+    fs::{CWD, Mode},
     mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree},
-    process::{Pid, PidfdFlags, pidfd_open, setsid},
+    process::{Pid, PidfdFlags, pidfd_open, setsid, umask},
     system::sethostname,
     thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces},
 };
@@ -67,6 +67,8 @@ pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
         serde_json::from_slice(&text).map_err(|source| Error::Record { path: launch.to_owned(), source })?;
     // Neither a closed terminal nor Ctrl-C reaches a session of its own. Fails only for one that leads a group already.
     let _ = setsid();
+    // Images are unpacked with the modes that they have, whoever's shell this began in.
+    umask(Mode::WGRP | Mode::WOTH);
     match launch.beside {
         Some(pid) => enter_namespaces_of(pid, &launch)?,
         None => make_namespaces(&launch)?,

@@ -10,7 +10,7 @@ use keelway_api::{Documents, condition};
 use keelway_planner::{Health, Probe, probes};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Machines, dial::Dialler, tls};
+use crate::{Components, Machines, dial::Dialler, tls};
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ pub(crate) async fn ask(machines: &Arc<dyn Machines>, documents: &Documents, pro
 }
 
 /// Returns when a component that the documents do not call ready is well. Asks all of them at once, again and again.
-pub(crate) async fn until_better(machines: &Arc<dyn Machines>, documents: &Documents, pause: Duration) {
+pub(crate) async fn until_better(components: &dyn Components, documents: &Documents, pause: Duration) {
     let probes = probes(documents).unwrap_or_default();
     let waiting: Vec<&Probe> = probes.iter().filter(|probe| !ready(documents, probe)).collect();
     if waiting.is_empty() {
@@ -36,7 +36,7 @@ pub(crate) async fn until_better(machines: &Arc<dyn Machines>, documents: &Docum
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         again.tick().await;
-        let answers = join_all(waiting.iter().map(|probe| ask(machines, documents, probe))).await;
+        let answers = join_all(waiting.iter().map(|probe| components.health(documents, probe))).await;
         if answers.contains(&Health::Healthy) {
             return;
         }

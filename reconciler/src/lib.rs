@@ -1,19 +1,22 @@
 //! The pass: load, observe, plan, mint, save, execute. Once, or until the world is settled.
 
 mod certificates;
+mod components;
 mod dial;
 mod health;
 mod local;
 mod managed_cluster;
 mod mint;
 mod observe;
+mod pace;
 mod pass;
 mod run;
 mod tls;
 
+pub use components::DialledComponents;
 pub use local::LocalMachines;
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
-pub use pass::{Context, Failure, Outcome, PassError, Preview, pass, preview};
+pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, pass, preview};
 pub use run::{End, Limits, run};
 
 use std::{net::SocketAddr, time::Duration};
@@ -23,10 +26,10 @@ use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
     machine::{MachineConfig, MachineState, Seen},
-    name::HypervisorName,
+    name::{ClusterId, HypervisorName},
 };
 use keelway_hypervisor_agent::action::Action;
-use keelway_planner::MintRequest;
+use keelway_planner::{Health, MintRequest, Probe};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -63,6 +66,18 @@ pub trait Machines: Send + Sync {
     async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<TcpStream>;
     /// Returns when something changed on one of these machines. May return early, never late.
     async fn changed(&self, machines: &[&Hypervisor]);
+}
+
+/// The components of clusters, and the APIs that they serve.
+#[async_trait]
+pub trait Components: Send + Sync {
+    /// Asks one component how it is. Bounded in time.
+    async fn health(&self, documents: &Documents, probe: &Probe) -> Health;
+    /// The digest of the bindings that stand in a cluster, asked for as the driver; empty where there are none, and where the
+    /// driver has no right to ask, which is so before the first ones.
+    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String>;
+    /// Applies the first bindings of a cluster. What failed is told in words for people with its causes.
+    async fn bind(&self, documents: &Documents, id: &ClusterId, now: Timestamp) -> Result<(), String>;
 }
 
 /// Mints keys. The only place with randomness.

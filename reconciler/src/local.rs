@@ -125,7 +125,7 @@ impl Machines for LocalMachines {
                     run.progress.effect(name, &action.to_string());
                 }
                 Effect::Done(action) => tracing::info!(machine = %name, %action, "done"),
-                Effect::Failed(action, why) => tracing::warn!(machine = %name, %action, why, "failed"),
+                Effect::Failed(action, why) => tracing::info!(machine = %name, %action, why, "failed"),
             }
         };
         let report = connected.machine.execute(actions, &run.stop, &tell).await;

@@ -10,10 +10,13 @@ use keelway_api::{
     machine::MachineConfig,
     name::{ClusterId, HypervisorName, NameError},
 };
-use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
+use keelway_hypervisor_agent::{action::Action, converge::converge};
 use keelway_planner::{Observation, Plan, identify, machine_configs, plan};
 
-use crate::{Machines, MintError, Minter, Run, Store, StoreError, managed_cluster, observe::observe};
+use crate::{Components, Machines, MintError, Minter, Run, Store, StoreError, observe::observe};
+
+/// Tells the time.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// What a pass works with.
 pub struct Context {
@@ -21,8 +24,10 @@ pub struct Context {
     pub store: Arc<dyn Store>,
     /// The machines.
     pub machines: Arc<dyn Machines>,
+    /// What runs on them.
+    pub components: Arc<dyn Components>,
     /// The wall clock.
-    pub clock: fn() -> Timestamp,
+    pub clock: Clock,
     /// How it is watched and ended.
     pub run: Run,
 }
@@ -93,7 +98,7 @@ impl Preview {
 pub async fn preview(context: &Context, minter: &mut dyn Minter) -> Result<Preview, PassError> {
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
-    let seen = observe(&context.machines, &documents).await.map_err(PassError::Faults)?;
+    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
     let now = (context.clock)();
     let mut plan = plan(&documents, &seen, now).map_err(PassError::Faults)?;
     minter.mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
@@ -163,8 +168,8 @@ async fn cluster(context: &Context, documents: &Documents, id: &ClusterId) -> (u
         return (0, Vec::new());
     }
     let now = (context.clock)();
-    match managed_cluster::apply_bindings(&context.machines, documents, id, now).await {
+    match context.components.bind(documents, id, now).await {
         Ok(()) => (1, Vec::new()),
-        Err(error) => (0, vec![Failure { at: id.to_string(), why: chain_text(&error) }]),
+        Err(why) => (0, vec![Failure { at: id.to_string(), why }]),
     }
 }

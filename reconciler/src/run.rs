@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::{Context, Minter, Outcome, PassError, health, pass};
+use crate::{Context, Minter, Outcome, PassError, health, pace::Pace, pass};
 
 /// How often a component that is not well is asked again: readiness has no event to wait for.
 const RECHECK: Duration = Duration::from_millis(100);
 /// How soon a pass follows one without effects, should nothing tell of a change: machines that were out of reach send none.
 const LOOK: Duration = Duration::from_secs(2);
-/// How soon a pass follows one in which something failed.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// How far a run goes.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +36,8 @@ pub enum End {
 /// Runs passes until the world is settled, the time is over, or it is told to stop. Returns the last pass.
 pub async fn run(context: &Context, minter: &mut dyn Minter, limits: Limits) -> Result<(End, Outcome), PassError> {
     let deadline = Instant::now() + limits.timeout;
+    let mut pace = Pace::new();
+    let mut last = Instant::now();
     loop {
         let outcome = pass(context, minter).await?;
         let end = if outcome.settled {
@@ -55,24 +55,36 @@ pub async fn run(context: &Context, minter: &mut dyn Minter, limits: Limits) -> 
             return Ok((end, outcome));
         }
         context.run.progress.waiting(&outcome.plan.waiting);
+        let pause = pace.after(outcome.effects, outcome.failures.len(), last.elapsed());
+        last = Instant::now();
         until_next(context, &outcome, deadline).await;
+        hold(context, deadline.min(last + pause)).await;
     }
 }
 
 /// Waits until another pass makes sense: at once after effects, else when a machine tells of a change, a component that was
 /// not well is, or it is time to look again.
 async fn until_next(context: &Context, outcome: &Outcome, deadline: Instant) {
-    let pause = match (outcome.failures.is_empty(), outcome.effects) {
-        (true, 1..) => return,
-        (false, _) => RETRY,
-        (true, 0) => LOOK,
-    };
+    if outcome.effects > 0 || !outcome.failures.is_empty() {
+        return;
+    }
     let documents = &outcome.plan.documents;
     let machines: Vec<_> = documents.hypervisors.values().collect();
     tokio::select! {
+        // In one order, so that a run can be repeated.
+        biased;
         () = context.machines.changed(&machines) => {}
-        () = health::until_better(&context.machines, documents, RECHECK) => {}
+        () = health::until_better(&*context.components, documents, RECHECK) => {}
         () = context.run.stop.cancelled() => {}
-        () = sleep_until(deadline.min(Instant::now() + pause)) => {}
+        () = sleep_until(deadline.min(Instant::now() + LOOK)) => {}
+    }
+}
+
+/// Waits for a moment, or to be told to stop.
+async fn hold(context: &Context, until: Instant) {
+    tokio::select! {
+        biased;
+        () = context.run.stop.cancelled() => {}
+        () = sleep_until(until) => {}
     }
 }

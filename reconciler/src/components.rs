@@ -1,0 +1,39 @@
+//! Components that are dialled from within their machines' networks.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use keelway_api::{Documents, jiff::Timestamp, machine::Seen, name::ClusterId};
+use keelway_hypervisor_agent::report::chain_text;
+use keelway_planner::{Health, Probe};
+
+use crate::{Components, Machines, health, managed_cluster};
+
+/// Components as they are reached through [`Machines::dial`], with TLS on top.
+pub struct DialledComponents {
+    machines: Arc<dyn Machines>,
+}
+
+impl DialledComponents {
+    /// The components on these machines.
+    #[must_use]
+    pub fn new(machines: Arc<dyn Machines>) -> Self {
+        Self { machines }
+    }
+}
+
+#[async_trait]
+impl Components for DialledComponents {
+    async fn health(&self, documents: &Documents, probe: &Probe) -> Health {
+        health::ask(&self.machines, documents, probe).await
+    }
+
+    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String> {
+        managed_cluster::bindings(&self.machines, documents, id).await
+    }
+
+    async fn bind(&self, documents: &Documents, id: &ClusterId, now: Timestamp) -> Result<(), String> {
+        let applied = managed_cluster::apply_bindings(&self.machines, documents, id, now).await;
+        applied.map_err(|error| chain_text(&error))
+    }
+}
