@@ -128,7 +128,7 @@ pub fn is_ours(secret: &Secret) -> bool {
 impl Documents {
     /// The components of one cluster, by name.
     pub fn components_of<'a>(&'a self, id: &'a ClusterId) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
-        self.components.iter().filter(move |(name, _)| name.cluster == *id)
+        self.components.range(PodName::before_all_of(id)..).take_while(move |(name, _)| name.cluster == *id)
     }
 
     /// Takes away everything of one cluster: its document, its components, its Secrets.

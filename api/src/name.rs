@@ -152,6 +152,13 @@ pub struct PodName {
     pub component: ComponentName,
 }
 
+impl PodName {
+    /// What stands before every component of this cluster in the order of names, and is none itself.
+    pub(crate) fn before_all_of(cluster: &ClusterId) -> Self {
+        Self { cluster: cluster.clone(), component: ComponentName(String::new()) }
+    }
+}
+
 impl fmt::Display for PodName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.cluster, self.component)

@@ -51,9 +51,12 @@ impl<'a> Files<'a> {
     }
 
     fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {
-        top::make(self.root, STATE_DIRECTORY)
-            .and_then(|state| state.replace(name, content, Attributes::of_root(FILE_MODE)))
-            .map_err(FileError::write(name))
+        let write = || {
+            let state = top::make(self.root, STATE_DIRECTORY)?;
+            top::remove_unfinished(&state)?;
+            state.replace(name, content, Attributes::of_root(FILE_MODE))
+        };
+        write().map_err(FileError::write(name))
     }
 
     /// Makes a directory in one that exists, or gives it the right owner and mode.

@@ -1,6 +1,7 @@
 //! Access to the managed cluster: the pass's own identity and the first bindings.
 
 use alloc::{
+    format,
     string::{String, ToString},
     vec,
     vec::Vec,
@@ -123,8 +124,8 @@ pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) 
             Some(Seen::Known(digest)) if *digest == wanted => {}
             Some(Seen::Known(_)) => plan.bindings.push(id.clone()),
             Some(Seen::Unreachable { why }) => {
-                let why = why.clone();
-                plan.wait(name, why);
+                let on = format!("its API to tell its bindings: {why}");
+                plan.wait(name, on);
             }
             None => plan.wait(name, "its API to be asked for its bindings".to_string()),
         }

@@ -30,7 +30,10 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &World, now: &Time) {
             .collect();
         let wanted = document.spec.replicas(Role::Etcd) as usize;
         if members.len() < wanted {
-            plan.wait(&format!("{name}/etcd"), format!("a place for {} of {wanted} members", wanted - members.len()));
+            plan.wait(
+                &format!("{name}/etcd"),
+                format!("{} of its {wanted} members to have a machine", wanted - members.len()),
+            );
             continue;
         }
         plan.decisions.push(Decision::Bear { cluster: cluster.reference.to_string(), members: members.len() });

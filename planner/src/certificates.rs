@@ -97,6 +97,10 @@ impl Wanted {
         if data(documents.secrets.get(&secret), &format!("{}.key", self.name)).is_none() {
             return true;
         }
+        // What a lost authority signed is worth nothing under the next one.
+        if !documents.secrets.contains_key(&SecretName::of(id, self.authority)) {
+            return true;
+        }
         seen.certificates
             .get(&(secret, self.name.to_string()))
             .is_none_or(|found| found.renew_at <= now || !says(found, &self.subject))
@@ -226,9 +230,11 @@ impl Site<'_> {
             "kubernetes.default.svc".to_string(),
             format!("kubernetes.default.svc.{domain}"),
         ];
-        names.extend(self.cluster.host.clone());
-        names.extend(self.cluster.extra_names.iter().cloned());
-        names.dedup();
+        for name in self.cluster.host.iter().chain(&self.cluster.extra_names) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
         names
     }
 

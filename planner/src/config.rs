@@ -1,6 +1,6 @@
 //! What each machine should hold.
 
-use alloc::collections::BTreeMap;
+use alloc::{collections::BTreeMap, vec::Vec};
 
 use keelway_api::{
     Documents, Hypervisor,
@@ -23,14 +23,18 @@ pub fn machine_configs(
     seen: &Observation,
 ) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
     let world = World::of(documents)?;
+    let mut by_machine: BTreeMap<&HypervisorName, Vec<_>> = BTreeMap::new();
+    for (pod, component) in &documents.components {
+        by_machine.entry(&component.spec.hypervisor).or_default().push((pod, component));
+    }
     let mut configs = BTreeMap::new();
     for (name, document) in &documents.hypervisors {
         let installation = document.status.as_ref().and_then(|status| status.installation.clone());
         let (Some(state), Some(installation)) = (seen.machine(name), installation) else { continue };
-        let pods = documents
-            .components
-            .iter()
-            .filter(|(_, component)| component.spec.hypervisor == *name)
+        let pods = by_machine
+            .remove(name)
+            .unwrap_or_default()
+            .into_iter()
             .filter_map(|(pod, component)| {
                 let cluster = documents.clusters.get(&component.spec.cluster)?;
                 let (id, validated) = world.clusters.get(&component.spec.cluster)?;

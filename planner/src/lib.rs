@@ -9,9 +9,12 @@ extern crate alloc;
 mod access;
 mod birth;
 mod certificates;
+mod choice;
 mod config;
 mod deletion;
+mod fleet;
 mod identify;
+pub mod invariants;
 mod mint;
 mod observation;
 mod placement;
@@ -20,6 +23,7 @@ mod pod;
 mod ports;
 mod probe;
 mod status;
+mod words;
 mod world;
 
 pub use access::{

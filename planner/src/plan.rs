@@ -104,7 +104,7 @@ pub fn plan(documents: &Documents, seen: &Observation, now: Timestamp) -> Result
 fn wait_for_machines(plan: &mut Plan, seen: &Observation) {
     for (name, state) in &seen.machines {
         if let Seen::Unreachable { why } = state {
-            plan.wait(name, format!("the machine to answer: {why}"));
+            plan.wait(name, format!("an answer of its container runtime: {why}"));
         }
     }
 }
@@ -120,10 +120,14 @@ impl fmt::Display for Decision {
         match self {
             Self::Place { component, hypervisor, reason } => write!(f, "place {component} on {hypervisor}: {reason}"),
             Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
-            Self::Bear { cluster, members } => write!(f, "write down the first {members} etcd member(s) of {cluster}"),
+            Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
             Self::Forget { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
         }
     }
+}
+
+fn first_members(number: usize) -> String {
+    if number == 1 { "the first etcd member".to_string() } else { format!("the first {number} etcd members") }
 }
 
 impl fmt::Display for Waiting {

@@ -1,58 +1,74 @@
 //! Ports of machines.
 
-use alloc::collections::BTreeSet;
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::{String, ToString},
+};
 
-use keelway_api::{Documents, machine::PortFacts, name::HypervisorName, role::API, validated::ValidatedHypervisor};
+use keelway_api::{
+    Documents,
+    hypervisor::PortRange,
+    machine::PortFacts,
+    role::{API, Role},
+    validated::ValidatedHypervisor,
+};
 
-/// Which ports of one machine may not be given away.
-pub(crate) struct Taken {
-    numbers: BTreeSet<u16>,
+/// Which ports of one machine may be given away.
+pub(crate) struct Ports {
+    range: PortRange,
     ephemeral: Option<(u16, u16)>,
+    taken: BTreeSet<u16>,
 }
 
-impl Taken {
-    /// Ports that components have, the API port of every cluster (reserved on all public machines), ports that something
-    /// listens on, and those that the kernel gives to outgoing connections.
-    pub(crate) fn on(machine: &ValidatedHypervisor, documents: &Documents, facts: &PortFacts) -> Self {
-        let mut numbers = facts.listening.clone();
-        numbers.extend(held(documents, &machine.name));
-        numbers.extend(ingress_ports(documents));
-        Self { numbers, ephemeral: facts.ephemeral }
+impl Ports {
+    /// Those of its range but for what something listens on, and what the kernel gives to outgoing connections.
+    pub(crate) fn of(machine: &ValidatedHypervisor, facts: &PortFacts) -> Self {
+        Self { range: machine.ports, ephemeral: facts.ephemeral, taken: facts.listening.clone() }
     }
 
-    fn free(&self, port: u16) -> bool {
+    pub(crate) fn take(&mut self, ports: impl IntoIterator<Item = u16>) {
+        self.taken.extend(ports);
+    }
+
+    pub(crate) fn free(&self, port: u16) -> bool {
         let ephemeral = self.ephemeral.is_some_and(|(from, to)| (from..=to).contains(&port));
-        !ephemeral && !self.numbers.contains(&port)
+        (self.range.from..=self.range.to).contains(&port) && !ephemeral && !self.taken.contains(&port)
     }
 
-    /// Takes the lowest free port of the machine's range.
-    pub(crate) fn take(&mut self, machine: &ValidatedHypervisor) -> Option<u16> {
-        let port = (machine.ports.from..=machine.ports.to).find(|port| self.free(*port))?;
-        self.numbers.insert(port);
+    /// The lowest free port for each of these names, where there are as many.
+    pub(crate) fn lowest(&self, names: &[&str]) -> Option<BTreeMap<String, u16>> {
+        let free = (self.range.from..=self.range.to).filter(|port| self.free(*port));
+        let ports: BTreeMap<_, _> = names.iter().map(ToString::to_string).zip(free).collect();
+        (ports.len() == names.len()).then_some(ports)
+    }
+}
+
+/// The numbers that clusters reserve on all public machines, one each.
+pub(crate) struct IngressPorts {
+    reserved: BTreeSet<u16>,
+    /// Below it nothing is free on all machines.
+    next: u32,
+}
+
+impl IngressPorts {
+    pub(crate) fn of(documents: &Documents) -> Self {
+        let recorded = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref()?.ingress_port);
+        let ingresses = documents.components.values().filter(|component| component.spec.role == Role::Ingress);
+        let used = ingresses.filter_map(|component| component.spec.ports.get(API).copied());
+        Self { reserved: recorded.chain(used).collect(), next: 0 }
+    }
+
+    /// Reserves the lowest port that is free on every one of these machines.
+    pub(crate) fn reserve(&mut self, machines: &[&Ports]) -> Option<u16> {
+        let from = machines.iter().map(|ports| ports.range.from).max()?;
+        let to = machines.iter().map(|ports| ports.range.to).min()?;
+        let mut candidates = self.next.max(from.into())..=to.into();
+        let port = candidates.find_map(|port| {
+            let port = u16::try_from(port).ok()?;
+            (!self.reserved.contains(&port) && machines.iter().all(|ports| ports.free(port))).then_some(port)
+        })?;
+        self.reserved.insert(port);
+        self.next = u32::from(port) + 1;
         Some(port)
     }
-}
-
-fn held<'a>(documents: &'a Documents, machine: &'a HypervisorName) -> impl Iterator<Item = u16> + 'a {
-    documents
-        .components
-        .values()
-        .filter(move |component| component.spec.hypervisor == *machine)
-        .flat_map(|component| component.spec.ports.values().copied())
-}
-
-fn ingress_ports(documents: &Documents) -> impl Iterator<Item = u16> + '_ {
-    let recorded = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref()?.ingress_port);
-    let used = documents.components.values().filter_map(|component| component.spec.ports.get(API).copied());
-    recorded.chain(used)
-}
-
-/// The lowest port that is free on every one of these machines.
-pub(crate) fn common(machines: &[(&ValidatedHypervisor, Taken)]) -> Option<u16> {
-    let (first, _) = machines.first()?;
-    (first.ports.from..=first.ports.to).find(|port| {
-        machines
-            .iter()
-            .all(|(machine, taken)| (machine.ports.from..=machine.ports.to).contains(port) && taken.free(*port))
-    })
 }

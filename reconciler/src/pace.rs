@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Passes with effects that may follow each other at once: a birth takes four, and a component may end once or twice while
 /// what it needs is not up yet.
-const AT_ONCE: u32 = 10;
+const AT_ONCE: i32 = 10;
 /// The time that earns one more of them.
 const EARN: Duration = Duration::from_secs(5);
 /// The pause after the first pass with a failure. Each further one in a row doubles it.
@@ -16,7 +16,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// attempts. Pure: it is told how much time went by.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    left: u32,
+    /// Below zero while the pause for the last pass is not over.
+    left: i32,
     earned: Duration,
     failures: u32,
 }
@@ -37,11 +38,8 @@ impl Pace {
         if effects == 0 {
             return Duration::ZERO;
         }
-        if self.left > 0 {
-            self.left -= 1;
-            return Duration::ZERO;
-        }
-        EARN.saturating_sub(self.earned)
+        self.left -= 1;
+        EARN.saturating_mul(self.left.min(0).unsigned_abs()).saturating_sub(self.earned)
     }
 
     fn earn(&mut self, elapsed: Duration) {
@@ -68,8 +66,16 @@ mod tests {
     #[test]
     fn what_ends_again_and_again_is_started_once_in_a_while() {
         let mut pace = Pace::new();
-        let waited: Duration = (0..100).fold(MOMENT, |elapsed, _| elapsed + pace.after(1, 0, elapsed.min(EARN)));
-        assert!(waited > EARN * 40, "{waited:?}");
+        let mut pause = Duration::ZERO;
+        let took: Duration = (0..100)
+            .map(|_| {
+                let elapsed = pause + MOMENT;
+                pause = pace.after(1, 0, elapsed);
+                elapsed
+            })
+            .sum();
+        let paused = (100 - AT_ONCE - 1).unsigned_abs();
+        assert!(took >= EARN * (paused - 1) && took <= EARN * (paused + 1), "{took:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keelway_api::{Documents, jiff::Timestamp};
-use keelway_reconciler::{Context, LocalMachines, PkiMinter, Run};
+use keelway_reconciler::{Context, DialledComponents, LocalMachines, PkiMinter, Run};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,8 @@ impl Session {
         let pipe = Arc::new(Pipe::new(documents, &state_directory(), global.quiet));
         let run = Run { stop: CancellationToken::new(), progress: Arc::new(Line::of_terminal(global.quiet)) };
         let machines = Arc::new(LocalMachines::new(cache_directory().join("images")));
-        let context = Context { store: pipe.clone(), machines, clock: Timestamp::now, run };
+        let components = Arc::new(DialledComponents::new(machines.clone()));
+        let context = Context { store: pipe.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
         Self { pipe, context, minter: PkiMinter::new(StdRng::from_rng(&mut rand::rng())) }
     }
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use keelway_api::machine::{FileState, OnChange, sha256_hex};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use super::*;
@@ -53,6 +54,23 @@ impl Machine {
 
     fn in_pod(&self, path: &str) -> PathBuf {
         self.path(&layout::on_machine(&pod(), path))
+    }
+}
+
+/// As many descriptors as a process usually has, and no more, until it is dropped.
+struct FewDescriptors(Rlimit);
+
+impl FewDescriptors {
+    fn set() -> Self {
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(1024), ..before }).unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for FewDescriptors {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nofile, self.0).unwrap();
     }
 }
 
@@ -200,7 +218,8 @@ fn a_tree_goes_at_any_depth() {
     let outside = machine.path("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("kept"), "").unwrap();
-    // Deeper than a path can be long, and than descriptors are allowed.
+    // Deeper than a path can be long, and than there are descriptors.
+    let _limit = FewDescriptors::set();
     let mut deep = machine.in_pod("data");
     for level in 0..3000 {
         let next = machine.in_pod("wrap");

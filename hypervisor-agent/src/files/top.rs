@@ -55,11 +55,7 @@ pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::R
     for name in records {
         absent_is_fine(folder.unlink(*name))?;
     }
-    for name in folder.names()? {
-        if name.to_bytes().starts_with(UNFINISHED.as_bytes()) {
-            absent_is_fine(folder.unlink(&name))?;
-        }
-    }
+    remove_unfinished(&folder)?;
     folder.sync()?;
     if !is_ours(folder.own_stat()?.st_mode) {
         return Ok(());
@@ -70,6 +66,16 @@ pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::R
         Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => folder.set(Attributes::of_root(MODE & !MADE_BY_US)),
         other => absent_is_fine(other),
     }
+}
+
+/// Removes the records that a crash left half written. Only one program at a time writes records.
+pub(super) fn remove_unfinished(folder: &Folder) -> io::Result<()> {
+    for name in folder.names()? {
+        if name.to_bytes().starts_with(UNFINISHED.as_bytes()) {
+            absent_is_fine(folder.unlink(&name))?;
+        }
+    }
+    Ok(())
 }
 
 fn absent_is_fine(removed: Result<(), Errno>) -> io::Result<()> {

@@ -1,9 +1,16 @@
 //! etcd.
 
-use alloc::{format, string::ToString, vec, vec::Vec};
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
 
 use keelway_api::{
     machine::OnChange,
+    name::ComponentName,
     role::{CLIENT, PEER},
 };
 
@@ -24,12 +31,7 @@ impl Site<'_> {
         // etcd reads an authority once, certificates at each handshake.
         let authority = self.shared("ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?;
         let members: Vec<_> = self
-            .documents
-            .clusters
-            .get(&self.cluster.reference)
-            .and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref())
-            .ok_or(MissingKey)?
-            .initial_cluster
+            .first_members()?
             .iter()
             .flat_map(|(name, urls)| urls.iter().map(move |url| format!("{name}={url}")))
             .collect();
@@ -67,5 +69,11 @@ impl Site<'_> {
                 flag("watch-progress-notify-interval", "5s"),
             ],
         })
+    }
+    /// The members of the static initial cluster, once they are written down.
+    pub(super) fn first_members(&self) -> Result<&BTreeMap<ComponentName, Vec<String>>, MissingKey> {
+        let cluster = self.documents.clusters.get(&self.cluster.reference);
+        let store = cluster.and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
+        store.map(|store| &store.initial_cluster).ok_or(MissingKey)
     }
 }

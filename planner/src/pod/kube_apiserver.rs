@@ -23,6 +23,8 @@ const DRAIN: &str = "4s";
 
 impl Site<'_> {
     pub(super) fn kube_apiserver(&self) -> Result<Parts, MissingKey> {
+        // Before the birth of the store some members may have no machine, and so no address.
+        self.first_members()?;
         let mut files = vec![
             self.shared("etcd-ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?,
             self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,

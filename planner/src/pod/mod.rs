@@ -41,7 +41,7 @@ pub(crate) struct Site<'a> {
     machine: &'a ValidatedHypervisor,
 }
 
-/// A key that the pod needs is not there yet.
+/// A key that the pod needs is not there yet, or its store is not born.
 pub(crate) struct MissingKey;
 
 /// What differs between roles: the files, the directories that are written, the image, the command.

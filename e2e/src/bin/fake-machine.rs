@@ -1,0 +1,85 @@
+//! A fake machine as a process.
+//!
+//! Says `ready` on stdout once its socket is there, takes orders on stdin (see [`Order`]) and says `ok` to each, and ends
+//! with its stdin: it never outlives the test that it is for.
+
+use std::{
+    io::{self, BufRead, Write},
+    net::IpAddr,
+    os::unix::net::UnixListener,
+    path::PathBuf,
+};
+
+use anyhow::Context;
+use clap::{ArgGroup, Parser};
+use keelway_cri::fake::{Fake, serve};
+use keelway_e2e::fake_machine::{Network, Order, Stage, change_root};
+use rustix::process::Pid;
+
+/// Serves a fake container runtime and plays the programs of its containers, until stdin ends.
+#[derive(Debug, Parser)]
+#[command(group = ArgGroup::new("network").args(["addresses", "beside"]).required(true))]
+struct Arguments {
+    /// The CRI socket to make.
+    #[arg(long)]
+    socket: PathBuf,
+    /// The directory that is the machine's root.
+    #[arg(long)]
+    root: PathBuf,
+    /// A file to append a line to for each call that changes something: method and name.
+    #[arg(long)]
+    calls: PathBuf,
+    /// An address of the machine's new network; may be given again.
+    #[arg(long = "address")]
+    addresses: Vec<IpAddr>,
+    /// Use the network of this process instead.
+    #[arg(long, value_parser = pid)]
+    beside: Option<Pid>,
+    /// An image that the machine has; may be given again.
+    #[arg(long = "image")]
+    images: Vec<String>,
+}
+
+fn pid(text: &str) -> Result<Pid, String> {
+    text.parse().ok().and_then(Pid::from_raw).ok_or_else(|| "no process id".to_owned())
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let network = arguments.beside.map_or(Network::New(arguments.addresses), Network::Of);
+    network.enter()?;
+    let listener = UnixListener::bind(&arguments.socket).context("could not listen")?;
+    let fake = Fake::new();
+    fake.write_calls_to(&arguments.calls).context("could not open the file of calls")?;
+    for image in &arguments.images {
+        fake.add_image(image);
+    }
+    change_root(&arguments.root)?;
+    run(listener, fake)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn run(listener: UnixListener, fake: Fake) -> anyhow::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let stage = Stage::new(fake.clone());
+    let orders = tokio::task::spawn_blocking({
+        let stage = stage.clone();
+        move || take_orders(&stage)
+    });
+    tokio::select! {
+        served = serve(listener, fake) => Ok(served?),
+        () = stage.play() => Ok(()),
+        ended = orders => ended?,
+    }
+}
+
+fn take_orders(stage: &Stage) -> anyhow::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "ready")?;
+    for line in io::stdin().lock().lines() {
+        stage.take(line?.parse::<Order>()?);
+        writeln!(stdout, "ok")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! In kube-apiserver's place: health, and the few objects that a new cluster gets.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Context, ensure};
+use http::{Method, Request, StatusCode, header::CONTENT_TYPE};
+use http_body_util::{BodyExt, Empty};
+use hyper::{
+    body::{Bytes, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
+use rustix::process::kill_process;
+use rustls::{ClientConfig, crypto::ring};
+use rustls_pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, task::JoinSet};
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::{
+    order::{Moment, Order},
+    program::{Started, address_of},
+    serving::{self, Answer, Clients, Shown, text},
+};
+
+/// The paths of what is kept: by kind, then name.
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/";
+/// The binding that gives the driver its rights; its name is the driver's, too.
+const DRIVER: &str = "keelway:driver";
+/// The group that may do all, whatever is bound.
+const MASTERS: &str = "system:masters";
+
+/// The order to send a signal when objects are stored.
+#[derive(Debug, Default)]
+pub(super) struct Watch(Mutex<Option<Order>>);
+
+impl Watch {
+    pub(super) fn set(&self, order: Order) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
+    }
+
+    /// Counts one object, and sends the signal if it is the one.
+    fn stored(&self) {
+        let mut order = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Order { signal, moment: Moment::Stored(nth, pid) }) = *order else { return };
+        if nth > 1 {
+            *order = Some(Order { signal, moment: Moment::Stored(nth - 1, pid) });
+            return;
+        }
+        *order = None;
+        // A process that ended before gets none, and the test sees that.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+struct Server {
+    store: Store,
+    objects: Mutex<BTreeMap<String, Value>>,
+    watch: Arc<Watch>,
+}
+
+pub(super) async fn serve(program: &Started, watch: Arc<Watch>) -> anyhow::Result<()> {
+    let clients = Clients::Known(program.read_flag("client-ca-file")?);
+    let pair = (program.read_flag("tls-cert-file")?, program.read_flag("tls-private-key-file")?);
+    let config = serving::config(&pair.0, &pair.1, clients)?;
+    let server = Arc::new(Server { store: Store::of(program)?, objects: Mutex::default(), watch });
+    serving::serve(program.bind_address()?, config, move |shown, request| {
+        let server = Arc::clone(&server);
+        async move { server.answer(shown, request).await }
+    })
+    .await
+}
+
+impl Server {
+    async fn answer(&self, shown: Shown, request: Request<Incoming>) -> Answer {
+        let path = decoded(request.uri().path());
+        if path == "/readyz" {
+            return match self.store.ready().await {
+                Ok(()) => text(StatusCode::OK, "ok"),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("etcd: {error:#}")),
+            };
+        }
+        let Some(name) = path.strip_prefix(RBAC).map(str::to_owned) else {
+            return failure(StatusCode::NOT_FOUND);
+        };
+        let (method, user) = (request.method().clone(), shown.and_then(|der| User::of(&der)));
+        if !user.is_some_and(|user| self.allows(&user, &method, &name)) {
+            return failure(StatusCode::FORBIDDEN);
+        }
+        if method == Method::PATCH { self.apply(name, request).await } else { self.get(&name) }
+    }
+
+    fn objects(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Value>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The driver may look at its own binding, as soon as that is there.
+    fn allows(&self, user: &User, method: &Method, name: &str) -> bool {
+        let own = format!("clusterrolebindings/{DRIVER}");
+        user.groups.iter().any(|group| group == MASTERS)
+            || (user.name == DRIVER && *method == Method::GET && name == own && self.objects().contains_key(&own))
+    }
+
+    fn get(&self, name: &str) -> Answer {
+        self.objects().get(name).map_or_else(|| failure(StatusCode::NOT_FOUND), object)
+    }
+
+    async fn apply(&self, name: String, request: Request<Incoming>) -> Answer {
+        let is_apply = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/apply-patch+yaml");
+        let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        match serde_json::from_slice::<Value>(&body) {
+            Ok(value) if is_apply => {
+                self.objects().insert(name, value.clone());
+                self.watch.stored();
+                object(&value)
+            }
+            _ => failure(StatusCode::BAD_REQUEST),
+        }
+    }
+}
+
+fn object(value: &Value) -> Answer {
+    text(StatusCode::OK, value.to_string())
+}
+
+fn failure(code: StatusCode) -> Answer {
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "code": code.as_u16(), "reason": code.canonical_reason(), "message": code.to_string(),
+    });
+    text(code, status.to_string())
+}
+
+/// A path with `%3A` as the colon that it is.
+fn decoded(path: &str) -> String {
+    path.replace("%3A", ":").replace("%3a", ":")
+}
+
+/// Whom a client certificate is of.
+struct User {
+    name: String,
+    groups: Vec<String>,
+}
+
+impl User {
+    fn of(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let subject = certificate.subject();
+        let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+        let groups = subject.iter_organization().filter_map(|group| Some(group.as_str().ok()?.to_owned()));
+        Some(Self { name, groups: groups.collect() })
+    }
+}
+
+/// The way to etcd.
+struct Store {
+    address: SocketAddr,
+    tls: TlsConnector,
+}
+
+impl Store {
+    fn of(program: &Started) -> anyhow::Result<Self> {
+        let url = program.flag("etcd-servers")?.split(',').next().unwrap_or_default();
+        let (chain, key) = serving::pair(&program.read_flag("etcd-certfile")?, &program.read_flag("etcd-keyfile")?)?;
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(serving::authorities(&program.read_flag("etcd-cafile")?)?)
+            .with_client_auth_cert(chain, key)?;
+        Ok(Self { address: address_of(url)?, tls: TlsConnector::from(Arc::new(config)) })
+    }
+
+    async fn ready(&self) -> anyhow::Result<()> {
+        let stream = TcpStream::connect(self.address).await?;
+        let stream = self.tls.connect(ServerName::IpAddress(self.address.ip().into()), stream).await?;
+        let (mut sender, connection) = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await?;
+        let mut background = JoinSet::new();
+        background.spawn(connection);
+        let request = Request::get("/readyz").header("host", "etcd").body(Empty::new()).context("no request")?;
+        let status = sender.send_request(request).await?.status();
+        ensure!(status == StatusCode::OK, "it answers {status}");
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! One program: its flags, and its files as its container has them.
+
+use std::{fs, net::SocketAddr, path::PathBuf};
+
+use anyhow::{Context, bail};
+use keelway_cri::fake::Program;
+
+/// What a program was started with.
+#[derive(Debug)]
+pub(super) struct Started(Program);
+
+impl Started {
+    pub(super) fn new(program: Program) -> Self {
+        Self(program)
+    }
+
+    /// The program's own name.
+    pub(super) fn name(&self) -> &str {
+        self.0.command.first().map(String::as_str).unwrap_or_default()
+    }
+
+    /// The word after this one.
+    pub(super) fn after(&self, word: &str) -> anyhow::Result<&str> {
+        let mut words = self.0.command.iter().skip_while(|found| *found != word);
+        words.nth(1).map(String::as_str).with_context(|| format!("nothing follows {word}"))
+    }
+
+    /// The value of `--NAME=VALUE`.
+    pub(super) fn flag(&self, name: &str) -> anyhow::Result<&str> {
+        let value = |word: &'_ String| -> Option<usize> {
+            let rest = word.strip_prefix("--")?.strip_prefix(name)?;
+            rest.starts_with('=').then_some(word.len() - rest.len() + 1)
+        };
+        let found = self.0.command.iter().find_map(|word| Some(&word[value(word)?..]));
+        found.with_context(|| format!("there is no --{name}"))
+    }
+
+    /// The address of `--bind-address` and `--secure-port`, as Kubernetes' programs have it.
+    pub(super) fn bind_address(&self) -> anyhow::Result<SocketAddr> {
+        let address = self.flag("bind-address")?.parse().context("--bind-address is no address")?;
+        let port = self.flag("secure-port")?.parse().context("--secure-port is no port")?;
+        Ok(SocketAddr::new(address, port))
+    }
+
+    /// The content of a file that the container has.
+    pub(super) fn read(&self, path: &str) -> anyhow::Result<Vec<u8>> {
+        let on_machine = self.on_machine(path)?;
+        fs::read(&on_machine).with_context(|| format!("could not read {}", on_machine.display()))
+    }
+
+    /// The content of the file that a flag names.
+    pub(super) fn read_flag(&self, name: &str) -> anyhow::Result<Vec<u8>> {
+        self.read(self.flag(name)?)
+    }
+
+    fn on_machine(&self, path: &str) -> anyhow::Result<PathBuf> {
+        for mount in &self.0.mounts {
+            if let Some(below) = path.strip_prefix(&mount.container_path).and_then(|rest| rest.strip_prefix('/')) {
+                return Ok(PathBuf::from(&mount.host_path).join(below));
+            }
+        }
+        bail!("{path} is in no mount of the container")
+    }
+}
+
+/// The address of an `https://` URL.
+pub(super) fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
+    let address = url.strip_prefix("https://").with_context(|| format!("{url} is not https"))?;
+    address.parse().with_context(|| format!("{address} is no address with a port"))
+}

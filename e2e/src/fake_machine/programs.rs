@@ -1,0 +1,87 @@
+//! Which programs run: those of the running containers, always.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::Context;
+use keelway_cri::fake::Fake;
+use tokio::task::AbortHandle;
+
+use super::{
+    api_server::{self, Watch},
+    order::Order,
+    program::Started,
+    proxy, serving,
+};
+
+/// A program that ends when this is dropped.
+struct Running(AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Plays the programs of a machine, and takes orders, for as long as this is polled.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    fake: Fake,
+    watch: Arc<Watch>,
+}
+
+impl Stage {
+    /// The programs of this machine.
+    #[must_use]
+    pub fn new(fake: Fake) -> Self {
+        Self { fake, watch: Arc::default() }
+    }
+
+    /// Takes an order.
+    pub fn take(&self, order: Order) {
+        match order.fault() {
+            Some((nth, fault)) => self.fake.inject(nth, fault),
+            None => self.watch.set(order),
+        }
+    }
+
+    /// Starts and ends programs with their containers.
+    pub async fn play(&self) {
+        let mut playing: BTreeMap<String, Running> = BTreeMap::new();
+        loop {
+            let changed = self.fake.changed();
+            let programs = self.fake.programs();
+            playing.retain(|id, _| programs.iter().any(|program| program.container == *id));
+            for program in programs {
+                let id = program.container.clone();
+                playing.entry(id).or_insert_with(|| {
+                    let stage = self.clone();
+                    Running(tokio::spawn(async move { stage.run(program).await }).abort_handle())
+                });
+            }
+            changed.await;
+        }
+    }
+
+    /// A program that cannot go on ends its container.
+    async fn run(self, program: keelway_cri::fake::Program) {
+        let name = program.name.clone();
+        if let Err(error) = serve(Started::new(program), self.watch).await {
+            #[expect(clippy::print_stderr, reason = "a program's last words")]
+            {
+                eprintln!("{name}: {error:#}");
+            }
+            // None is left where the machine ended it meanwhile.
+            let _ = self.fake.exit_container(&name, 1);
+        }
+    }
+}
+
+async fn serve(program: Started, watch: Arc<Watch>) -> anyhow::Result<()> {
+    match program.name() {
+        "etcd" => serving::etcd(&program).await,
+        "kube-apiserver" => api_server::serve(&program, watch).await,
+        "kube-controller-manager" | "kube-scheduler" => serving::controller(&program).await,
+        "haproxy" => proxy::serve(&program).await,
+        other => Err(anyhow::anyhow!("nobody plays {other:?}")).context("unknown program"),
+    }
+}

@@ -1,0 +1,118 @@
+//! HTTP over TLS, as the programs serve it.
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc};
+
+use anyhow::Context;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+use super::program::{Started, address_of};
+
+/// What is answered.
+pub(super) type Answer = Response<Full<Bytes>>;
+
+/// Whose certificates clients may, or must, show.
+pub(super) enum Clients {
+    /// Nobody is asked.
+    Any,
+    /// Those of these authorities, in PEM, where they show one.
+    Known(Vec<u8>),
+    /// Only those of these authorities.
+    OnlyKnown(Vec<u8>),
+}
+
+/// The certificate that a client showed, in DER.
+pub(super) type Shown = Option<Arc<[u8]>>;
+
+pub(super) async fn etcd(program: &Started) -> anyhow::Result<()> {
+    let address = address_of(program.flag("listen-client-urls")?)?;
+    let clients = Clients::OnlyKnown(program.read_flag("trusted-ca-file")?);
+    let config = config(&program.read_flag("cert-file")?, &program.read_flag("key-file")?, clients)?;
+    serve(address, config, |_, request| async move { health(&request, "/readyz") }).await
+}
+
+/// kube-controller-manager and kube-scheduler: health is open.
+pub(super) async fn controller(program: &Started) -> anyhow::Result<()> {
+    let pair = (program.read_flag("tls-cert-file")?, program.read_flag("tls-private-key-file")?);
+    let config = config(&pair.0, &pair.1, Clients::Any)?;
+    serve(program.bind_address()?, config, |_, request| async move { health(&request, "/healthz") }).await
+}
+
+fn health(request: &Request<Incoming>, path: &str) -> Answer {
+    if request.uri().path() == path { text(StatusCode::OK, "ok") } else { text(StatusCode::NOT_FOUND, "") }
+}
+
+pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(text.into()));
+    *answer.status_mut() = status;
+    answer
+}
+
+pub(super) fn config(certificate: &[u8], key: &[u8], clients: Clients) -> anyhow::Result<ServerConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let verifier = |pem: &[u8]| {
+        anyhow::Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(pem)?), Arc::clone(&provider)))
+    };
+    let builder = match clients {
+        Clients::Any => builder.with_no_client_auth(),
+        Clients::Known(pem) => builder.with_client_cert_verifier(verifier(&pem)?.allow_unauthenticated().build()?),
+        Clients::OnlyKnown(pem) => builder.with_client_cert_verifier(verifier(&pem)?.build()?),
+    };
+    let (chain, key) = pair(certificate, key)?;
+    Ok(builder.with_single_cert(chain, key)?)
+}
+
+/// A certificate with its chain, and its key, from PEM.
+pub(super) fn pair(
+    certificate: &[u8],
+    key: &[u8],
+) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().context("no certificate")?;
+    Ok((chain, PrivateKeyDer::from_pem_slice(key).context("no key")?))
+}
+
+pub(super) fn authorities(pem: &[u8]) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate.context("no authority")?)?;
+    }
+    Ok(roots)
+}
+
+/// Answers requests until dropped, and takes all connections along then.
+pub(super) async fn serve<H, F>(address: SocketAddr, config: ServerConfig, handler: H) -> anyhow::Result<()>
+where
+    H: Fn(Shown, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let listener = TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))?;
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let (acceptor, handler) = (acceptor.clone(), handler.clone());
+        connections.spawn(async move {
+            // A client without the right certificate, or one that goes away, is its own business.
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let shown: Shown =
+                stream.get_ref().1.peer_certificates().and_then(|chain| Some(chain.first()?.as_ref().into()));
+            let service = service_fn(move |request| {
+                let answer = handler(shown.clone(), request);
+                async move { Ok::<_, Infallible>(answer.await) }
+            });
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}

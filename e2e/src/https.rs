@@ -1,0 +1,153 @@
+//! Requests over TLS by hand: with and without a client certificate, and over connections that stay open.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    sync::Arc,
+};
+
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+
+use crate::deadline;
+
+/// Whom to trust, and whom to be.
+pub struct Https {
+    config: Arc<ClientConfig>,
+    server_name: ServerName<'static>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// Headers and body.
+    pub text: String,
+}
+
+impl Https {
+    /// Trusts a bundle (PEM) for this name, and shows a certificate and key (PEM), if any.
+    pub fn new(bundle: &[u8], server_name: &str, identity: Option<(&[u8], &[u8])>) -> Self {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(bundle) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_root_certificates(roots);
+        let config = match identity {
+            None => builder.with_no_client_auth(),
+            Some((certificates, key)) => {
+                let certificates = CertificateDer::pem_slice_iter(certificates).map(Result::unwrap).collect();
+                builder.with_client_auth_cert(certificates, PrivateKeyDer::from_pem_slice(key).unwrap()).unwrap()
+            }
+        };
+        Self { config: Arc::new(config), server_name: ServerName::try_from(server_name.to_owned()).unwrap() }
+    }
+
+    /// One `GET` on a connection of its own.
+    pub fn get(&self, stream: TcpStream, path: &str) -> io::Result<Answer> {
+        let mut stream = self.ask(stream, path, "close")?;
+        let mut bytes = Vec::new();
+        // Not every server says good-bye before it closes.
+        match stream.read_to_end(&mut bytes) {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+            _ => answer(&bytes),
+        }
+    }
+
+    /// A `GET` whose answer goes on. Returns once its headers are read.
+    pub fn stream(&self, stream: TcpStream, path: &str) -> io::Result<impl BufRead + Send + use<>> {
+        let mut reader = BufReader::new(self.ask(stream, path, "keep-alive")?);
+        let mut first = String::new();
+        reader.read_line(&mut first)?;
+        assert!(first.contains(" 200 "), "{first}");
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line)?;
+        }
+        // From now on it may be silent for as long as it likes.
+        reader.get_ref().sock.set_read_timeout(None)?;
+        Ok(reader)
+    }
+
+    fn ask(
+        &self,
+        stream: TcpStream,
+        path: &str,
+        connection: &str,
+    ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        stream.set_read_timeout(Some(deadline::REQUEST))?;
+        let client = ClientConnection::new(self.config.clone(), self.server_name.clone()).unwrap();
+        let mut stream = StreamOwned::new(client, stream);
+        let host = self.server_name.to_str();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n")?;
+        stream.flush()?;
+        Ok(stream)
+    }
+}
+
+/// One `GET` without TLS.
+pub fn plain(mut stream: TcpStream, path: &str) -> io::Result<Answer> {
+    stream.set_read_timeout(Some(deadline::REQUEST))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    answer(&bytes)
+}
+
+fn answer(bytes: &[u8]) -> io::Result<Answer> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let status = status.ok_or_else(|| io::Error::other(format!("no HTTP: {text}")))?;
+    Ok(Answer { status, text })
+}
+
+/// What a server answers to a `ClientHello` whose newest version is this one: the type of its first record, and for an alert
+/// its description.
+pub fn hello(mut stream: TcpStream, version: [u8; 2]) -> io::Result<(u8, u8)> {
+    stream.set_read_timeout(Some(deadline::REQUEST))?;
+    stream.write_all(&client_hello(version))?;
+    let mut head = [0; 7];
+    stream.read_exact(&mut head)?;
+    Ok((head[0], head[6]))
+}
+
+/// TLS 1.2, as the wire has it.
+pub const TLS_1_2: [u8; 2] = [3, 3];
+/// TLS 1.1.
+pub const TLS_1_1: [u8; 2] = [3, 2];
+/// A record with a handshake message (RFC 5246, section 6.2.1).
+pub const HANDSHAKE: u8 = 22;
+/// A record with an alert.
+pub const ALERT: u8 = 21;
+/// The alert `protocol_version` (RFC 5246, section 7.2).
+pub const PROTOCOL_VERSION: u8 = 70;
+
+/// Without `supported_versions`, so that the version stands for itself (RFC 5246, section 7.4.1.2).
+fn client_hello(version: [u8; 2]) -> Vec<u8> {
+    let extensions: [&[u8]; 3] = [
+        // supported_groups: secp256r1
+        &[0, 10, 0, 4, 0, 2, 0, 23],
+        // ec_point_formats: uncompressed
+        &[0, 11, 0, 2, 1, 0],
+        // signature_algorithms: ecdsa_secp256r1_sha256, rsa_pss_rsae_sha256
+        &[0, 13, 0, 6, 0, 4, 4, 3, 8, 4],
+    ];
+    // ECDHE-ECDSA with AES-128-GCM and with AES-128-CBC, the same with RSA.
+    let suites = [0xc0, 0x2b, 0xc0, 0x09, 0xc0, 0x2f, 0xc0, 0x13];
+    let body = [version.to_vec(), vec![7; 32], vec![0], sized(2, &suites), vec![1, 0], sized(2, &extensions.concat())]
+        .concat();
+    let message = [vec![1], sized(3, &body)].concat();
+    [vec![HANDSHAKE, 3, 1], sized(2, &message)].concat()
+}
+
+/// Bytes behind their count, which has so many bytes itself.
+fn sized(width: usize, bytes: &[u8]) -> Vec<u8> {
+    let count = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+    [&count[4 - width..], bytes].concat()
+}

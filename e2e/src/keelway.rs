@@ -1,0 +1,104 @@
+//! The program that people run.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, OnceLock},
+    time::Duration,
+};
+
+use keelway_cri::testing::cache;
+use rustix::process::Signal;
+
+use crate::{
+    deadline, host, process,
+    ran::{Ran, Runs},
+};
+
+/// Runs `keelway` in a directory of its own, with `$XDG_STATE_HOME` in it, and keeps what it says on stderr.
+pub struct Keelway {
+    directory: PathBuf,
+    said: Mutex<String>,
+}
+
+impl Keelway {
+    /// In a new directory of this name.
+    pub fn new(name: &str) -> Self {
+        Self { directory: host::directory(name), said: Mutex::default() }
+    }
+
+    /// Where it runs.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// `$XDG_STATE_HOME/keelway`.
+    pub fn state(&self) -> PathBuf {
+        self.directory.join("state/keelway")
+    }
+
+    /// Runs `keelway` with these arguments on these documents.
+    pub fn run(&self, arguments: &[&str], stdin: &[u8]) -> Ran {
+        self.ended(self.start(arguments, stdin).end(deadline::SETTLE))
+    }
+
+    /// Starts `keelway`, and ends it with a signal after a while, if it has not ended by then.
+    pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], after: Duration, signal: Signal) -> Ran {
+        let running = self.start(arguments, stdin);
+        if !process::ends_within(running.pid(), after) {
+            process::signal(running.pid(), signal);
+        }
+        self.ended(running.end(deadline::SETTLE))
+    }
+
+    /// Runs a line of the documentation, in a shell in its directory.
+    pub fn shell(&self, line: &str) -> Ran {
+        let mut command = self.command("bash");
+        command.args(["-eo", "pipefail", "-c", line]);
+        self.ended(Runs::start(&mut command, &[]).end(deadline::SETTLE))
+    }
+
+    /// All that it ever said on stderr.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    fn start(&self, arguments: &[&str], stdin: &[u8]) -> Runs {
+        Runs::start(self.command("keelway").args(arguments), stdin)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let folders = [self::program().parent().unwrap().to_owned(), cache().unwrap().join("bin")];
+        let path = env::join_paths(folders.into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap()))).unwrap();
+        let mut command = Command::new(program);
+        command.current_dir(&self.directory).env("PATH", path).env("XDG_STATE_HOME", self.directory.join("state"));
+        command
+    }
+
+    fn ended(&self, ran: Ran) -> Ran {
+        println!("{:>7} ms  {}  -> {}", ran.took.as_millis(), ran.command, ran.code());
+        self.said.lock().unwrap().push_str(&ran.stderr);
+        ran
+    }
+}
+
+/// The program under test. It is another package's, so that cargo does not build it for these tests by itself.
+pub(crate) fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| env::var_os(host::PROGRAM).map_or_else(build, PathBuf::from))
+}
+
+/// Built as one of the whole workspace, so that `cargo build --workspace` has done the same work already.
+fn build() -> PathBuf {
+    if let Some(cargo) = env::var_os("CARGO") {
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "--workspace", "--bin", "keelway"])
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
+            .status()
+            .unwrap();
+        assert!(built.success(), "keelway was not built: {built}");
+    }
+    // target/debug/deps/live-HASH
+    env::current_exe().unwrap().ancestors().nth(2).unwrap().join("keelway")
+}

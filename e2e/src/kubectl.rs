@@ -1,0 +1,64 @@
+//! Kubernetes' own client, at the client's place.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use keelway_cri::testing::cache;
+use serde_json::Value;
+
+use crate::{
+    deadline,
+    ran::{Ran, run},
+};
+
+/// `kubectl` with a kubeconfig.
+pub struct Kubectl {
+    kubeconfig: PathBuf,
+}
+
+impl Kubectl {
+    /// With this kubeconfig.
+    pub fn new(kubeconfig: &Path) -> Self {
+        Self { kubeconfig: kubeconfig.to_owned() }
+    }
+
+    /// The kubeconfig, read.
+    pub fn kubeconfig(&self) -> Value {
+        serde_saphyr::from_str(&std::fs::read_to_string(&self.kubeconfig).unwrap()).unwrap()
+    }
+
+    /// Runs it with this input.
+    pub fn run_with(&self, arguments: &[&str], stdin: &[u8]) -> Ran {
+        let mut command = Command::new(cache().unwrap().join("bin/kubectl"));
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments);
+        // Its discovery cache.
+        command.env("HOME", self.kubeconfig.parent().unwrap());
+        run(&mut command, stdin, deadline::KUBERNETES)
+    }
+
+    /// Runs it.
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(arguments, &[])
+    }
+
+    /// Applies a manifest.
+    pub fn apply(&self, manifest: &str) {
+        let _ = self.run_with(&["apply", "-f", "-"], manifest.as_bytes()).succeeded();
+    }
+
+    /// Reads objects as JSON.
+    pub fn get(&self, arguments: &[&str]) -> Value {
+        let arguments: Vec<&str> = ["get", "-o", "json"].iter().chain(arguments).copied().collect();
+        self.run(&arguments).succeeded().json()
+    }
+
+    /// Waits for what `kubectl wait` can wait for.
+    pub fn wait(&self, what: &str, objects: &[&str]) {
+        let (what, limit) = (format!("--for={what}"), format!("--timeout={}s", deadline::KUBERNETES.as_secs() - 10));
+        let arguments: Vec<&str> = ["wait", &what, &limit].iter().chain(objects).copied().collect();
+        let ran = self.run(&arguments).succeeded();
+        println!("{:>7} ms  waited for {what} of {}", ran.took.as_millis(), objects.join(" "));
+    }
+}

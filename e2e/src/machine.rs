@@ -1,0 +1,200 @@
+//! A machine, looked at from outside: through its runtime, and through the process behind the runtime's socket.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
+    net::{IpAddr, SocketAddr, TcpStream},
+    os::{fd::AsFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use keelway_api::{
+    Documents, Hypervisor,
+    hypervisor::{Endpoint, HypervisorRole},
+    machine::COMPONENT_LABEL,
+};
+use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxState};
+use rustix::{
+    net::sockopt::socket_peercred,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+
+use crate::{
+    deadline, process,
+    ran::{Ran, run},
+};
+
+/// A machine of the test's fleet.
+pub struct Machine {
+    /// Its document.
+    pub document: Hypervisor,
+    runtime: Runtime,
+    executor: Arc<tokio::runtime::Runtime>,
+}
+
+/// A component that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// The id of its container.
+    pub container: String,
+    /// The id of its sandbox.
+    pub sandbox: String,
+    /// The container's image, as it was asked for.
+    pub image: String,
+}
+
+impl Machine {
+    /// All machines of the documents.
+    pub fn all(documents: &Documents) -> Vec<Self> {
+        let executor =
+            Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+        let machine = |document: &Hypervisor| {
+            let _entered = executor.enter();
+            let runtime = Runtime::on_socket(socket(document), Deadlines::default()).unwrap();
+            Self { document: document.clone(), runtime, executor: executor.clone() }
+        };
+        documents.hypervisors.values().map(machine).collect()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.document.metadata.name.as_deref().unwrap()
+    }
+
+    /// Whether clients reach it.
+    pub fn is_public(&self) -> bool {
+        self.document.spec.role == HypervisorRole::Public
+    }
+
+    /// All its addresses but the loopback's.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let addresses = &self.document.spec.addresses;
+        addresses.private.iter().chain(&addresses.public).map(|address| address.parse().unwrap()).collect()
+    }
+
+    /// Its CRI socket.
+    pub fn socket(&self) -> &Path {
+        socket(&self.document)
+    }
+
+    /// The process behind its socket.
+    pub fn pid(&self) -> u32 {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        socket_peercred(stream).unwrap().pid.as_raw_nonzero().get().try_into().unwrap()
+    }
+
+    /// A path of the machine, as this process sees it.
+    pub fn path(&self, path: &str) -> PathBuf {
+        format!("/proc/{}/root{path}", self.pid()).into()
+    }
+
+    /// Runs a function in the machine's network.
+    pub fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.pid())).unwrap();
+        let inside = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            function()
+        };
+        thread::scope(|scope| scope.spawn(inside).join().unwrap())
+    }
+
+    /// Connects from the machine's network.
+    pub fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        self.within(|| TcpStream::connect_timeout(&address, deadline::REQUEST))
+    }
+
+    /// Runs a command in the machine's network.
+    pub fn run(&self, command: &mut Command) -> Ran {
+        self.within(|| run(command, &[], deadline::READ))
+    }
+
+    /// What runs, by component. Two of one component fail the test.
+    pub fn running(&self) -> BTreeMap<String, Running> {
+        let containers = self.wait(self.runtime.list_containers(&BTreeMap::new())).unwrap();
+        let mut running = BTreeMap::new();
+        for container in containers.into_iter().filter(|container| container.state == ContainerState::Running) {
+            let component = container.labels[COMPONENT_LABEL].clone();
+            let entry = Running { container: container.id, sandbox: container.sandbox_id, image: container.image };
+            assert!(running.insert(component.clone(), entry).is_none(), "{component} runs twice on {}", self.name());
+        }
+        running
+    }
+
+    /// The ids of all sandboxes and containers, whatever their state.
+    pub fn ids(&self) -> BTreeSet<String> {
+        let sandboxes = self.wait(self.runtime.list_pod_sandboxes(&BTreeMap::new())).unwrap();
+        let containers = self.wait(self.runtime.list_containers(&BTreeMap::new())).unwrap();
+        let containers =
+            containers.into_iter().map(|container| format!("container {} {:?}", container.id, container.state));
+        let sandboxes = sandboxes.into_iter().map(|sandbox| format!("sandbox {} {:?}", sandbox.id, sandbox.state));
+        containers.chain(sandboxes).collect()
+    }
+
+    /// How many sandboxes are ready, and how many are not.
+    pub fn sandboxes(&self) -> (usize, usize) {
+        let sandboxes = self.wait(self.runtime.list_pod_sandboxes(&BTreeMap::new())).unwrap();
+        let ready = sandboxes.iter().filter(|sandbox| sandbox.state == SandboxState::Ready).count();
+        (ready, sandboxes.len() - ready)
+    }
+
+    /// The first process of a container.
+    pub fn container_pid(&self, id: &str) -> u32 {
+        self.wait(self.runtime.container_pid(id)).unwrap().unwrap()
+    }
+
+    /// The process of a sandbox.
+    pub fn sandbox_pid(&self, id: &str) -> u32 {
+        self.wait(self.runtime.pod_sandbox_pid(id)).unwrap().unwrap()
+    }
+
+    /// Stops a sandbox and all its containers, as somebody does who means harm.
+    pub fn stop_sandbox(&self, id: &str) {
+        self.wait(self.runtime.stop_pod_sandbox(id)).unwrap();
+    }
+
+    /// What a command in a container says.
+    pub fn exec(&self, id: &str, command: &[&str]) -> String {
+        let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        let output = self.wait(self.runtime.exec_sync(id, &command, deadline::READ)).unwrap();
+        assert_eq!(output.exit_code, 0, "{command:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The names of all images.
+    pub fn images(&self) -> BTreeSet<String> {
+        let images = self.wait(self.runtime.list_images()).unwrap();
+        images.into_iter().flat_map(|image| image.tags).collect()
+    }
+
+    /// Every process in the machine's network but the one that asks.
+    pub fn processes(&self) -> Vec<u32> {
+        let network = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let own = network(self.pid());
+        process::all().into_iter().filter(|pid| network(*pid) == own).collect()
+    }
+
+    fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.executor.block_on(answer)
+    }
+}
+
+/// The machine of this component, and what runs of it.
+pub fn find<'a>(machines: &'a [Machine], component: &str) -> (&'a Machine, Running) {
+    let found = machines.iter().find_map(|machine| Some((machine, machine.running().remove(component)?)));
+    found.unwrap_or_else(|| panic!("{component} runs nowhere"))
+}
+
+/// How long something took, in words.
+pub fn millis(duration: Duration) -> String {
+    format!("{:>7} ms", duration.as_millis())
+}
+
+fn socket(document: &Hypervisor) -> &Path {
+    let Endpoint::Unix { path } = &document.spec.endpoint;
+    Path::new(path)
+}

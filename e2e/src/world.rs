@@ -1,0 +1,52 @@
+//! Machines of one test.
+
+use keelway_api::Documents;
+
+use crate::{Keelway, Machine, Ran, host};
+
+/// A fleet, made by `keelway` and taken away by it, also when the test fails.
+pub struct World {
+    /// The program, in the directory of this world.
+    pub keelway: Keelway,
+    /// The fleet's name.
+    pub fleet: String,
+    /// Its documents, as they were made.
+    made: Vec<u8>,
+}
+
+impl World {
+    /// No machines yet. `tag` is short, begins with `e2e`, and no other test's.
+    pub fn new(tag: &str) -> Self {
+        let fleet = host::fleet(tag);
+        Self { keelway: Keelway::new(tag), fleet, made: Vec::new() }
+    }
+
+    /// Machines, by the command that makes them.
+    pub fn create(&mut self, create: impl FnOnce(&Keelway, &str) -> Ran) -> Vec<u8> {
+        let made = create(&self.keelway, &self.fleet).succeeded().stdout;
+        self.made.clone_from(&made);
+        made
+    }
+
+    /// One public and one private machine.
+    pub fn create_two(&mut self) -> Vec<u8> {
+        let create = |keelway: &Keelway, fleet: &str| {
+            keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "1", "--private", "1"], &[])
+        };
+        self.create(create)
+    }
+
+    /// Its machines.
+    pub fn machines(&self) -> Vec<Machine> {
+        Machine::all(&Documents::read(&self.made).unwrap())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let gone = self.keelway.run(&["hypervisor", "local", "destroy"], &self.made);
+        if gone.code() != 0 {
+            println!("the fleet stays: {}", gone.stderr);
+        }
+    }
+}

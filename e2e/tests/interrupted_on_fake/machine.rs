@@ -1,0 +1,117 @@
+//! A fake machine as its test holds it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use keelway_api::release::{self, haproxy_image};
+use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxState};
+use keelway_e2e::fake_machine::Order;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+};
+
+/// The process ends when this is dropped.
+pub(crate) struct Machine {
+    process: Child,
+    orders: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+    pub(crate) socket: PathBuf,
+    root: PathBuf,
+    calls: PathBuf,
+}
+
+/// What is on a machine: each sandbox and container with its state, each file with owner and mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) sandboxes: Vec<(String, SandboxState)>,
+    pub(crate) containers: Vec<(String, ContainerState)>,
+    pub(crate) files: BTreeMap<PathBuf, (u32, u32)>,
+}
+
+impl Machine {
+    /// Starts a machine in a directory of its own, in the network that the arguments say.
+    pub(crate) async fn start(directory: &Path, network: &[String]) -> Self {
+        let root = directory.join("root");
+        // As every system has them: Keelway takes away only what it made.
+        for folder in ["var/lib", "var/log"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let (socket, calls) = (directory.join("cri.sock"), directory.join("calls"));
+        let mut process = Command::new(env!("CARGO_BIN_EXE_fake-machine"))
+            .args([Path::new("--socket"), &socket, Path::new("--root"), &root, Path::new("--calls"), &calls])
+            .args(network)
+            .args(images().iter().map(|image| format!("--image={image}")))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let orders = process.stdin.take().unwrap();
+        let answers = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut machine = Self { process, orders, answers, socket, root, calls };
+        assert_eq!(machine.answers.next_line().await.unwrap().as_deref(), Some("ready"));
+        machine
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id().unwrap()
+    }
+
+    /// Gives an order, and returns when it stands.
+    pub(crate) async fn order(&mut self, order: Order) {
+        self.orders.write_all(format!("{order}\n").as_bytes()).await.unwrap();
+        assert_eq!(self.answers.next_line().await.unwrap().as_deref(), Some("ok"));
+    }
+
+    /// Each call so far that changed something: method and name.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        fs::read_to_string(&self.calls).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// What is there, with `ID` in the place of the cluster's id.
+    pub(crate) async fn seen(&self, id: &str) -> Seen {
+        let runtime = Runtime::on_socket(&self.socket, Deadlines::default()).unwrap();
+        let everything = BTreeMap::new();
+        let mut seen = Seen::default();
+        let pods = runtime.list_pod_sandboxes(&everything).await.unwrap();
+        seen.sandboxes = pods.iter().map(|pod| (pod.name.clone(), pod.state)).collect();
+        let pod = |id: &str| pods.iter().find(|pod| pod.id == id).map(|pod| pod.name.as_str());
+        let containers = runtime.list_containers(&everything).await.unwrap();
+        let container = |found: &keelway_cri::Container| {
+            (format!("{}/{}", pod(&found.sandbox_id).unwrap_or("no pod"), found.name), found.state)
+        };
+        seen.containers = containers.iter().map(container).collect();
+        seen.sandboxes.sort_by(|one, other| one.0.cmp(&other.0));
+        seen.containers.sort_by(|one, other| one.0.cmp(&other.0));
+        self.walk(&self.root, id, &mut seen);
+        seen
+    }
+
+    fn walk(&self, folder: &Path, id: &str, seen: &mut Seen) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let found = path.symlink_metadata().unwrap();
+            let name = path.strip_prefix(&self.root).unwrap().to_str().unwrap();
+            let name = if id.is_empty() { name.to_owned() } else { name.replace(id, "ID") };
+            seen.files.insert(name.into(), (found.uid(), found.mode()));
+            if found.is_dir() {
+                self.walk(&path, id, seen);
+            }
+        }
+    }
+}
+
+/// All images of a cluster, so that none is pulled.
+fn images() -> Vec<String> {
+    let release = release::newest();
+    let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+    let mut images: Vec<_> = programs.iter().map(|program| release.kubernetes_image(program, None)).collect();
+    images.extend([release.etcd_image(None), release.pause_image(None), haproxy_image(None)]);
+    images
+}

@@ -1,0 +1,61 @@
+//! `keelway reconcile`, interrupted anywhere, on fake machines: nothing is lost, and the same command goes on.
+//!
+//! A round makes a cluster and deletes it again, and both are cut off by a signal. What is kept is what stdout has after
+//! SIGTERM, and the file that stderr names after SIGKILL. The end is that of a world that nobody interrupted.
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary fails by panic")]
+#![expect(clippy::print_stdout, reason = "what was counted is told")]
+
+mod cut;
+mod kept;
+mod machine;
+mod reference;
+mod round;
+mod world;
+
+use cut::{Cut, Point};
+use keelway_cri::fake::When;
+use keelway_planner::first_bindings;
+use reference::{Counts, reference};
+use round::rounds;
+use rustix::process::Signal;
+
+#[tokio::test]
+async fn a_signal_after_each_call() {
+    calls(When::AfterAnswer).await;
+}
+
+#[tokio::test]
+async fn a_signal_before_each_answer() {
+    calls(When::BeforeAnswer).await;
+}
+
+/// Calls on both machines, files and records: what the program itself tells of.
+#[tokio::test]
+async fn a_signal_after_each_effect() {
+    let found = reference().await;
+    let effects = |counts: &Counts| cuts((1..=counts.effects).map(Point::Effect));
+    rounds("effects", effects(&found.birth), effects(&found.deletion)).await;
+}
+
+#[tokio::test]
+async fn a_signal_while_objects_are_stored_in_the_cluster() {
+    let found = reference().await;
+    let stored = cuts((1..=first_bindings().0.len()).map(Point::Stored));
+    let deletions = cuts((1..=found.deletion.calls[0]).map(|nth| Point::Call(0, nth, When::AfterAnswer)));
+    rounds("stored objects", stored, deletions).await;
+}
+
+async fn calls(when: When) {
+    let found = reference().await;
+    let of_machine = |machine: usize, last: usize| (1..=last).map(move |nth| Point::Call(machine, nth, when));
+    let of_both = |counts: &Counts| {
+        let [private, public] = counts.calls;
+        cuts(of_machine(0, private).chain(of_machine(1, public)))
+    };
+    rounds("calls", of_both(&found.birth), of_both(&found.deletion)).await;
+}
+
+/// Each point with each signal.
+fn cuts(points: impl Iterator<Item = Point>) -> Vec<Cut> {
+    points.flat_map(|point| [Signal::TERM, Signal::KILL].map(|signal| Cut { point, signal })).collect()
+}

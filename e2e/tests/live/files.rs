@@ -1,0 +1,120 @@
+//! What components are given, and what they may do.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+use keelway_e2e::{ControlPlane, Machine, found::tree, keys::Keys, process};
+
+/// Files are for their component's eyes; what it reads, it cannot change.
+pub(crate) fn files_are_private(plane: &ControlPlane<'_>) {
+    for (name, component) in plane.components() {
+        let machine = machine_of(plane, component.spec.hypervisor.as_str());
+        let home = machine.path(&format!("/var/lib/keelway/{}/{name}", plane.id()));
+        let user = component.spec.user;
+        let read = tree(&home.join("files"));
+        assert!(!read.is_empty(), "{name}");
+        for path in read {
+            let seen = fs::symlink_metadata(&path).unwrap();
+            if seen.is_dir() {
+                assert!(not_writable(&path), "{}", path.display());
+            } else {
+                let is = (seen.is_file(), seen.uid(), seen.mode() & 0o7777);
+                assert_eq!(is, (true, user, 0o600), "{}", path.display());
+            }
+        }
+        for path in [&home, &home.join("files")] {
+            assert!(not_writable(path), "{}", path.display());
+        }
+        for entry in fs::read_dir(&home).unwrap().flatten().filter(|entry| entry.file_name() != "files") {
+            let seen = entry.metadata().unwrap();
+            assert_eq!(
+                (seen.is_dir(), seen.uid(), seen.mode() & 0o7777),
+                (true, user, 0o700),
+                "{}",
+                entry.path().display()
+            );
+        }
+    }
+}
+
+fn not_writable(directory: &Path) -> bool {
+    let seen = fs::symlink_metadata(directory).unwrap();
+    seen.is_dir() && seen.uid() == 0 && seen.mode() & 0o022 == 0
+}
+
+/// Every process of every pod.
+pub(crate) fn processes_have_no_privilege(plane: &ControlPlane<'_>) {
+    let running = plane.running();
+    let components = plane.components();
+    let users: BTreeSet<u32> = components.values().map(|component| component.spec.user).collect();
+    assert_eq!(users.len(), components.len());
+    let mut checked = BTreeSet::new();
+    for (name, component) in &components {
+        let machine = machine_of(plane, component.spec.hypervisor.as_str());
+        let Some(seen) = running.get(name) else { panic!("{name} does not run") };
+        for first in [machine.container_pid(&seen.container), machine.sandbox_pid(&seen.sandbox)] {
+            has_no_privilege(name, first, component.spec.user);
+            checked.insert(first);
+        }
+    }
+    // Nobody else runs there but the runtime itself.
+    for machine in &plane.machines {
+        for pid in machine.processes().into_iter().filter(|pid| !checked.contains(pid)) {
+            let name = process::status(pid, "Name").unwrap_or_default();
+            assert!(name.starts_with("containerd"), "{pid} {name}");
+        }
+    }
+}
+
+fn has_no_privilege(name: &str, pid: u32, user: u32) {
+    let of = |field: &str| process::status(pid, field).unwrap();
+    for field in ["Uid", "Gid"] {
+        assert_eq!(of(field), [user; 4].map(|user| user.to_string()).join("\t"), "{name}: {field}");
+    }
+    for field in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(of(field).trim_start_matches('0'), "", "{name}: {field}");
+    }
+    assert_eq!((of("NoNewPrivs").as_str(), of("Seccomp").as_str()), ("1", "2"), "{name}");
+    let mounts = String::from_utf8(process::file(pid, "mountinfo").unwrap()).unwrap();
+    let root = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| words[4] == "/").unwrap();
+    assert!(root[5].split(',').any(|option| option == "ro"), "{name}: {}", root[5]);
+}
+
+/// Keys are in Secret documents and in files for those who use them.
+pub(crate) fn keys_are_nowhere_else(plane: &ControlPlane<'_>) {
+    let keys = Keys::of(&plane.documents);
+    assert_eq!(keys.found_in(&plane.text), keys.count() / 2, "documents hold each key in one of its two forms");
+    let mut places: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    places.insert("what keelway says".to_owned(), plane.keelway.said().into_bytes());
+    for arguments in [["plan", "-v"], ["status", "-ojson"], ["status", "-oyaml"], ["status", "-owide"]] {
+        let ran = plane.keelway.run(&arguments, &plane.text).succeeded();
+        places.insert(arguments.join(" "), [ran.stdout, ran.stderr.into_bytes()].concat());
+    }
+    for pid in process::all() {
+        for file in ["cmdline", "environ"] {
+            places.insert(format!("/proc/{pid}/{file}"), process::file(pid, file).unwrap_or_default());
+        }
+    }
+    let mut used = 0;
+    for machine in &plane.machines {
+        for path in tree(&machine.path("/var/log")).into_iter().filter(|path| path.is_file()) {
+            places.insert(path.display().to_string(), fs::read(path).unwrap());
+        }
+        for path in tree(&machine.path("/var/lib/keelway")).into_iter().filter(|path| path.is_file()) {
+            used += keys.found_in(&fs::read(path).unwrap());
+        }
+    }
+    assert!(used > 0, "the same search finds keys where they are used");
+    assert!(places.keys().any(|place| place.contains("/var/log/keelway/")), "there are logs");
+    for (place, bytes) in places {
+        assert_eq!(keys.found_in(&bytes), 0, "a key is in {place}");
+    }
+}
+
+fn machine_of<'a>(plane: &'a ControlPlane<'_>, name: &str) -> &'a Machine {
+    plane.machines.iter().find(|machine| machine.name() == name).unwrap()
+}

@@ -1,0 +1,56 @@
+//! Documents that are refused, and documents that are none of Keelway's business.
+
+use std::collections::BTreeSet;
+
+use keelway_e2e::{ControlPlane, Machine};
+
+/// Refused with the line, the input given back, and no machine touched.
+pub(crate) fn bad_input_does_nothing(plane: &ControlPlane<'_>) {
+    let ids = |machines: &[Machine]| -> Vec<BTreeSet<String>> { machines.iter().map(Machine::ids).collect() };
+    let before = ids(&plane.machines);
+    let text = String::from_utf8(plane.text.clone()).unwrap();
+    for (broken, said) in [
+        (text.replace("  etcd:\n", "  etcdd:\n"), "etcdd"),
+        (text.replace("    replicas: 1\n", "    replicas: one\n"), "replicas"),
+        (text.replace("kind: Cluster\n", "kind: Cluster\nkind: Cluster\n"), "kind"),
+        (text.replace("kind: Cluster\n", "kind: [Cluster\n"), "line"),
+        (text.replace("kind: Component\n", "kind: Componant\n"), "Componant"),
+    ] {
+        assert_ne!(broken, text, "{said}");
+        for command in [&["reconcile"][..], &["cluster", "delete", "--name", "c1"]] {
+            let ran = plane.keelway.run(command, broken.as_bytes());
+            assert_eq!(ran.code(), 2, "{said}: {}", ran.stderr);
+            assert_eq!(ran.stdout, broken.as_bytes(), "{said}");
+            assert!(ran.stderr.contains(said) && ran.stderr.contains("stdin:"), "{said}: {}", ran.stderr);
+        }
+    }
+    assert_eq!(ids(&plane.machines), before);
+}
+
+/// Two documents of somebody else's, written as nobody else would.
+const MAP: &str = "# kept, as are   spaces
+apiVersion: v1
+kind: ConfigMap   # ours not
+metadata: { name: \"x\",   labels: {}}
+data:
+    text:   |
+      a
+";
+const SECRET: &str = "{\"kind\":\"Secret\",\"apiVersion\":\"v1\",  \"metadata\":{\"name\":\"not-ours\"}}\n";
+
+/// Puts documents of others before, between and after those of a world.
+pub(crate) fn among_others(world: &str) -> String {
+    let mut ours = world.splitn(2, "---\n");
+    format!("{MAP}---\n{}---\n{SECRET}---\n{}---\n{MAP}", ours.next().unwrap(), ours.next().unwrap())
+}
+
+/// All of them are where they were.
+pub(crate) fn others_are_in_place(text: &str) {
+    assert!(text.starts_with(&format!("{MAP}---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\n")), "{text}");
+    assert!(
+        text.contains(&format!("---\n{SECRET}---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\n")),
+        "{text}"
+    );
+    let after = text.matches(&format!("---\n{MAP}")).count();
+    assert!(after == 1 && text.matches(MAP).count() == 2 && text.matches(SECRET).count() == 1, "{text}");
+}

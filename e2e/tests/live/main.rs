@@ -1,0 +1,21 @@
+//! Clusters on real machines: real containerd, etcd, Kubernetes and haproxy.
+//!
+//! Needs root, `runc`, `ip`, `nft`, and Keelway's cache (`make images`).
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
+mod files;
+mod input;
+mod interrupted;
+mod one_control_plane;
+mod reach;
+mod recovery;
+mod settled;
+mod versions;
+mod watch;
+mod workload;

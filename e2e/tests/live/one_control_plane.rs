@@ -1,0 +1,144 @@
+//! The README's transcript, and all that must hold while its cluster runs.
+
+use std::{fs, time::Instant};
+
+use keelway_e2e::{
+    ControlPlane, Found, Keelway, Machine, World,
+    host::on_own_host,
+    transcript::{Step, of_readme},
+};
+
+use crate::{
+    files,
+    input::{self, among_others, others_are_in_place},
+    reach, recovery, settled, versions, watch, workload,
+};
+
+#[test]
+fn one_control_plane() {
+    on_own_host("one_control_plane::one_control_plane", scenario);
+}
+
+fn scenario() {
+    let mut world = World::new("e2eone");
+    let host = Found::on_host(&world.fleet);
+    let steps = of_readme();
+    let cluster = steps.iter().position(|step| step.command.contains("cluster inject")).unwrap();
+    let deletion = steps.iter().position(|step| step.command.contains("cluster delete")).unwrap();
+
+    steps[..cluster].iter().for_each(|step| create(&mut world, step));
+    let machines = world.machines();
+    let found: Vec<Found> = machines.iter().map(|machine| Found::on(machine, &world.fleet)).collect();
+
+    let keelway = &world.keelway;
+    there_is_something_to_do(keelway);
+    steps[cluster..deletion].iter().for_each(|step| run(keelway, step));
+    let plane = ControlPlane::new(keelway, read(keelway, "c1.yaml"), "c1.kubeconfig");
+    settled(&plane, &world.fleet);
+    let images = machines.iter().map(Machine::images).collect::<Vec<_>>();
+    for (before, machine) in found.iter().zip(&machines) {
+        let now = before.difference(&Found::on(machine, &world.fleet));
+        for kind in ["file", "mount", "cgroup", "process", "runtime"] {
+            assert!(now.contains(&format!("+ {kind} ")), "{kind} of {}: {now}", machine.name());
+        }
+    }
+
+    run(keelway, &steps[deletion]);
+    for (before, machine) in found.iter().zip(&machines) {
+        same(before, &Found::on(machine, &world.fleet));
+    }
+    assert_eq!(machines.iter().map(Machine::images).collect::<Vec<_>>(), images, "images stay");
+    others_are_in_place(&String::from_utf8(read(keelway, "empty.yaml")).unwrap());
+    steps[deletion + 1..].iter().for_each(|step| run(keelway, step));
+    same(&host, &Found::on_host(&world.fleet));
+}
+
+/// All that must hold while the cluster runs.
+fn settled(plane: &ControlPlane<'_>, fleet: &str) {
+    stage("settled", || {
+        settled::a_second_pass_does_nothing(plane);
+        settled::status(plane, fleet);
+    });
+    let watch = watch::open(plane);
+    stage("workload", || {
+        workload::write(plane);
+        workload::secret_is_there(plane);
+        workload::secret_is_encrypted(plane);
+        workload::administrators(plane);
+        workload::strangers(plane);
+        workload::endpoints(plane);
+    });
+    stage("reach", || {
+        reach::only_the_ingress(plane);
+        reach::only_health(plane);
+        reach::peers_only(plane);
+    });
+    stage("files", || {
+        files::files_are_private(plane);
+        files::processes_have_no_privilege(plane);
+        files::keys_are_nowhere_else(plane);
+    });
+    stage("versions", || versions::programs_answer(plane));
+    stage("input", || {
+        input::bad_input_does_nothing(plane);
+        others_are_in_place(std::str::from_utf8(&plane.text).unwrap());
+    });
+    // The watch goes on without these two.
+    for component in ["kube-scheduler-0", "kube-controller-manager-0"] {
+        dies(plane, component);
+    }
+    stage("watch", || watch.wakes(plane));
+    for component in ["ingress-0", "etcd-0", "kube-apiserver-0"] {
+        dies(plane, component);
+    }
+    stage("settled", || settled::a_second_pass_does_nothing(plane));
+}
+
+fn dies(plane: &ControlPlane<'_>, component: &str) {
+    stage(component, || {
+        recovery::container(plane, component);
+        recovery::sandbox(plane, component);
+    });
+}
+
+fn stage(name: &str, body: impl FnOnce()) {
+    let started = Instant::now();
+    body();
+    println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
+}
+
+/// Before the first pass. The documents are among others' ones from here on.
+fn there_is_something_to_do(keelway: &Keelway) {
+    let world = among_others(&String::from_utf8(read(keelway, "world.yaml")).unwrap());
+    fs::write(keelway.directory().join("world.yaml"), &world).unwrap();
+    let injected = keelway.run(&["cluster", "inject", "--name", "c1"], world.as_bytes()).succeeded().stdout;
+    let planned = keelway.run(&["plan", "--exit-code"], &injected);
+    assert_eq!(planned.code(), 4);
+    assert!(planned.text().contains("etcd-0"), "{}", planned.text());
+    assert_eq!(keelway.run(&["plan"], &injected).code(), 0);
+}
+
+fn same(before: &Found, after: &Found) {
+    let difference = before.difference(after);
+    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+}
+
+/// The README's fleet is called `local`; this one has the test's name.
+fn create(world: &mut World, step: &Step) {
+    let made = world.create(|keelway, fleet| {
+        let (command, file) = step.command.split_once(" > ").unwrap();
+        keelway.shell(&format!("{command} --fleet {fleet} | tee {file}"))
+    });
+    assert_eq!(made, read(&world.keelway, "world.yaml"));
+}
+
+fn run(keelway: &Keelway, step: &Step) {
+    let ran = keelway.shell(&step.command).succeeded();
+    if !step.output.is_empty() {
+        assert_eq!(ran.text().trim_end(), step.output.trim_end(), "{}", step.command);
+    }
+}
+
+fn read(keelway: &Keelway, file: &str) -> Vec<u8> {
+    fs::read(keelway.directory().join(file)).unwrap()
+}

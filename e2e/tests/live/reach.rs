@@ -1,0 +1,114 @@
+//! Who reaches what.
+
+use std::{
+    collections::BTreeSet,
+    io::ErrorKind,
+    net::{SocketAddr, TcpStream},
+};
+
+use keelway_api::role::{PEER, Role};
+use keelway_e2e::{
+    ControlPlane, Machine, deadline,
+    https::{ALERT, HANDSHAKE, Https, PROTOCOL_VERSION, TLS_1_1, TLS_1_2, hello, plain},
+    listening,
+};
+use keelway_planner::{Probe, probes};
+
+/// From the client's place, the ingress answers and nothing else, whatever is known of machines and ports.
+pub(crate) fn only_the_ingress(plane: &ControlPlane<'_>) {
+    let heard: BTreeSet<SocketAddr> = plane.machines.iter().flat_map(|machine| listening::tcp(machine.pid())).collect();
+    let ports: BTreeSet<u16> = heard.iter().map(SocketAddr::port).collect();
+    assert!(ports.len() >= plane.components().len(), "{heard:?}");
+    let mut answered = BTreeSet::new();
+    for machine in &plane.machines {
+        for address in machine.addresses() {
+            let private = machine.document.spec.addresses.private.contains(&address.to_string());
+            for port in &ports {
+                let address = SocketAddr::new(address, *port);
+                match TcpStream::connect_timeout(&address, deadline::ANSWER) {
+                    Ok(_) => assert!(answered.insert(address)),
+                    Err(error) => {
+                        let no_route =
+                            matches!(error.kind(), ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable);
+                        assert!(no_route || !private, "{address}: {error}");
+                    }
+                }
+            }
+        }
+        assert_eq!(listening::udp(machine.pid()), BTreeSet::new(), "{}", machine.name());
+    }
+    assert_eq!(answered, BTreeSet::from([plane.ingress()]));
+    // They do answer where one may ask.
+    for probe in private_probes(plane) {
+        assert!(plane.private().connect(probe.address).is_ok(), "{}", probe.address);
+    }
+}
+
+/// On the private machine itself, nothing tells anything to somebody without a certificate but how it is.
+pub(crate) fn only_health(plane: &ControlPlane<'_>) {
+    let machine = plane.private();
+    let runtime = runtime_sockets(machine);
+    for address in listening::tcp(machine.pid()).difference(&runtime) {
+        for path in ["/", "/metrics", "/debug/pprof/", "/healthz", "/version", "/health"] {
+            let stream = machine.connect(*address).unwrap();
+            // An error is an end without an answer.
+            let status = plain(stream, path).map(|answer| answer.status);
+            assert!(matches!(status, Ok(400) | Err(_)), "{address}{path}: {status:?}");
+        }
+        versions(machine, *address);
+    }
+    for probe in private_probes(plane) {
+        strangers(plane, &probe);
+    }
+}
+
+/// Without a certificate: etcd says nothing at all, the others only how they are.
+fn strangers(plane: &ControlPlane<'_>, probe: &Probe) {
+    let machine = plane.private();
+    let bundle = plane.secret(&probe.authority.name, "bundle.crt");
+    let get = |https: &Https, path: &str| https.get(machine.connect(probe.address).unwrap(), path);
+    let stranger = Https::new(&bundle, &probe.server_name, None);
+    if let Some(identity) = &probe.identity {
+        let refused = get(&stranger, probe.path).unwrap_err().to_string();
+        assert!(refused.contains("CertificateRequired"), "{}: {refused}", probe.address);
+        let value = |suffix: &str| plane.secret(&identity.secret.name, &format!("{}.{suffix}", identity.name));
+        let (certificate, key) = (value("crt"), value("key"));
+        let known = Https::new(&bundle, &probe.server_name, Some((&certificate, &key)));
+        assert_eq!(get(&known, probe.path).unwrap().status, 200);
+    } else {
+        assert_eq!(get(&stranger, probe.path).unwrap().status, 200, "{}", probe.address);
+        for path in ["/metrics", "/configz", "/debug/pprof/", "/"] {
+            let status = get(&stranger, path).unwrap().status;
+            assert!(matches!(status, 401 | 403), "{}{path}: {status}", probe.address);
+        }
+    }
+}
+
+/// etcd's other port, to which members alone have a certificate.
+pub(crate) fn peers_only(plane: &ControlPlane<'_>) {
+    let components = plane.components();
+    let etcd = components.values().find(|component| component.spec.role == Role::Etcd).unwrap();
+    let address = SocketAddr::new(plane.private().addresses()[0], etcd.spec.port(PEER));
+    let stranger = Https::new(&plane.secret("etcd-ca", "bundle.crt"), "etcd-0", None);
+    let refused = stranger.get(plane.private().connect(address).unwrap(), "/members").unwrap_err().to_string();
+    assert!(refused.contains("CertificateRequired"), "{refused}");
+}
+
+/// TLS 1.1 is refused where 1.2 is taken.
+fn versions(machine: &Machine, address: SocketAddr) {
+    let answer = |version| hello(machine.connect(address).unwrap(), version).unwrap();
+    assert_eq!(answer(TLS_1_2).0, HANDSHAKE, "{address}");
+    assert_eq!(answer(TLS_1_1), (ALERT, PROTOCOL_VERSION), "{address}");
+}
+
+fn private_probes(plane: &ControlPlane<'_>) -> Vec<Probe> {
+    let all = probes(&plane.documents).unwrap();
+    all.into_iter().filter(|probe| probe.machine.as_str() == plane.private().name()).collect()
+}
+
+/// What the machine listened on before it held anything: containerd's streaming server, whose addresses are secrets.
+fn runtime_sockets(machine: &Machine) -> BTreeSet<SocketAddr> {
+    let range = machine.document.spec.port_range;
+    let outside = |address: &SocketAddr| !(range.from..=range.to).contains(&address.port());
+    listening::tcp(machine.pid()).into_iter().filter(outside).collect()
+}

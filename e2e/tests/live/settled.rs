@@ -1,0 +1,54 @@
+//! A settled world, and what is said of it.
+
+use keelway_e2e::ControlPlane;
+
+const NOTHING: &str = "Nothing to do: the world is as the documents say.\n";
+
+/// Nothing is planned, written differently, or started anew.
+pub(crate) fn a_second_pass_does_nothing(plane: &ControlPlane<'_>) {
+    let before: Vec<_> = plane.machines.iter().map(|machine| (machine.ids(), machine.running())).collect();
+    let planned = plane.keelway.run(&["plan", "--exit-code"], &plane.text).succeeded();
+    assert_eq!(planned.text(), NOTHING);
+    let again = plane.keelway.run(&["reconcile"], &plane.text).succeeded();
+    assert!(again.stdout == plane.text, "documents differ:\n{}", again.text());
+    assert_eq!(again.stderr, "");
+    assert!(!plane.keelway.state().exists() || plane.keelway.state().read_dir().unwrap().next().is_none());
+    let after: Vec<_> = plane.machines.iter().map(|machine| (machine.ids(), machine.running())).collect();
+    assert_eq!(after, before);
+}
+
+/// What a user sees, letter by letter; `FLEET` has as many letters as the fleet's name.
+const TABLES: &str = "\
+CLUSTER   AVAILABLE   VERSION   ETCD   API   ENDPOINT                    AGE
+c1        True        1.37.0    1/1    1/1   https://198.18.0.11:20000   AGE
+
+COMPONENT                      READY   VERSION   HYPERVISOR
+c1/etcd-0                      True    1.37.0    e2eone-FLEET0-private-1
+c1/ingress-0                   True    1.37.0    e2eone-FLEET0-public-1
+c1/kube-apiserver-0            True    1.37.0    e2eone-FLEET0-private-1
+c1/kube-controller-manager-0   True    1.37.0    e2eone-FLEET0-private-1
+c1/kube-scheduler-0            True    1.37.0    e2eone-FLEET0-private-1
+
+HYPERVISOR                ROLE      READY   COMPONENTS
+e2eone-FLEET0-private-1   Private   True    4
+e2eone-FLEET0-public-1    Public    True    1
+";
+
+/// Tables for people, and the same for programs.
+pub(crate) fn status(plane: &ControlPlane<'_>, fleet: &str) {
+    let status = |format: &str| plane.keelway.run(&["status", "-o", format], &plane.text).succeeded();
+    let table = status("table").text().replace(fleet, "e2eone-FLEET0");
+    let age = table.lines().nth(1).unwrap().rsplit(' ').next().unwrap();
+    assert!(age.ends_with(|unit| "smh".contains(unit)), "{age}");
+    assert_eq!(table.replacen(age, "AGE", 1), TABLES);
+
+    let wide = status("wide");
+    assert!(wide.text().contains("PLACEMENT") && wide.text().contains("every component is ready"));
+    let json = status("json").json();
+    let yaml: serde_json::Value = serde_saphyr::from_str(status("yaml").text()).unwrap();
+    for view in [&json, &yaml] {
+        assert_eq!(view["clusters"][0]["endpoint"], format!("https://{}", plane.ingress()));
+        assert_eq!(view["components"].as_array().unwrap().len(), 5);
+        assert_eq!(view["hypervisors"][0]["role"], "Private");
+    }
+}

@@ -1,0 +1,87 @@
+//! Watches that nothing happens on.
+
+use std::{
+    io::BufRead,
+    net::TcpStream,
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_e2e::{ControlPlane, deadline, https::Https};
+use serde_json::Value;
+
+/// Longer than the minute after which proxies commonly end what is silent.
+const SILENCE: Duration = Duration::from_secs(70);
+
+/// Objects of a watch, as they come.
+pub(crate) struct Lines(Receiver<Value>);
+
+/// One request on one connection through the ingress, as the administrator of the kubeconfig.
+pub(crate) fn lines(plane: &ControlPlane<'_>, path: &str) -> Lines {
+    let config = plane.kubectl.kubeconfig();
+    let value =
+        |list: &str, kind: &str, key: &str| STANDARD.decode(config[list][0][kind][key].as_str().unwrap()).unwrap();
+    let certificate = value("users", "user", "client-certificate-data");
+    let key = value("users", "user", "client-key-data");
+    let authority = value("clusters", "cluster", "certificate-authority-data");
+    let https = Https::new(&authority, "kubernetes", Some((&certificate, &key)));
+    let reader = https.stream(TcpStream::connect(plane.ingress()).unwrap(), path).unwrap();
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        // Lines of the transfer encoding come between those of the answer.
+        for line in reader.lines().map_while(Result::ok) {
+            if let Ok(object) = serde_json::from_str::<Value>(&line)
+                && object.is_object()
+                && sender.send(object).is_err()
+            {
+                return;
+            }
+        }
+    });
+    Lines(receiver)
+}
+
+impl Lines {
+    pub(crate) fn next(&self, what: &str) -> Value {
+        let object = self.0.recv_timeout(deadline::KUBERNETES);
+        object.unwrap_or_else(|error| panic!("{what}: {error}"))
+    }
+}
+
+/// A watch that was opened at some time.
+pub(crate) struct Silent {
+    lines: Lines,
+    since: Instant,
+}
+
+/// Opens a watch on what nobody changes.
+pub(crate) fn open(plane: &ControlPlane<'_>) -> Silent {
+    let _ = plane.kubectl.run(&["create", "namespace", "watched"]).succeeded();
+    plane.kubectl.wait("create", &["configmap/kube-root-ca.crt", "-n", "watched"]);
+    let version = plane.kubectl.get(&["configmaps", "-n", "watched"])["metadata"]["resourceVersion"].clone();
+    let version = version.as_str().unwrap();
+    let path = format!("/api/v1/namespaces/watched/configmaps?watch=1&timeoutSeconds=3600&resourceVersion={version}");
+    Silent { lines: lines(plane, &path), since: Instant::now() }
+}
+
+impl Silent {
+    /// It has been silent for long, and yet the first change is seen.
+    pub(crate) fn wakes(&self, plane: &ControlPlane<'_>) {
+        match self.lines.0.recv_timeout(SILENCE.saturating_sub(self.since.elapsed())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            other => panic!("silent for {:?} only: {other:?}", self.since.elapsed()),
+        }
+        let silent = self.since.elapsed();
+        let _ = plane.kubectl.run(&["create", "configmap", "news", "-n", "watched"]).succeeded();
+        let changed = Instant::now();
+        let event = self.lines.next("the change");
+        assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&"ADDED".into(), &"news".into()));
+        println!(
+            "{:>7} ms  until a watch that was silent for {} s saw a change",
+            changed.elapsed().as_millis(),
+            silent.as_secs()
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! The machine for one component, and why that one.
+
+use alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{component::ComponentSpec, name::HypervisorName, role::Role, validated::ValidatedHypervisor};
+
+use crate::{
+    fleet::{Fleet, Room},
+    words::{count, kind_of_machine},
+    world::World,
+};
+
+/// A machine for one component, with the reason in words.
+pub(crate) struct Choice<'a> {
+    pub(crate) machine: &'a ValidatedHypervisor,
+    pub(crate) ports: alloc::collections::BTreeMap<String, u16>,
+    pub(crate) reason: String,
+}
+
+/// What is looked for.
+pub(crate) struct Wanted<'a> {
+    pub(crate) role: Role,
+    /// Components that the cluster has already.
+    pub(crate) siblings: Vec<&'a ComponentSpec>,
+    /// The port of the cluster's ingresses.
+    pub(crate) ingress_port: Option<u16>,
+}
+
+/// How well a machine suits, best first: the order of the fields is the order of the rules.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Score<'a> {
+    same_role_on_machine: usize,
+    without_api_server: bool,
+    same_role_in_zone: usize,
+    load: usize,
+    name: &'a HypervisorName,
+}
+
+impl<'a> Choice<'a> {
+    /// The best machine that answers and has room: spread over machines and zones, then the least loaded, then by name.
+    pub(crate) fn best(fleet: &Fleet<'a>, world: &World, wanted: &Wanted) -> Result<Self, String> {
+        let role = wanted.role;
+        let of_cluster: BTreeSet<&HypervisorName> = wanted.siblings.iter().map(|spec| &spec.hypervisor).collect();
+        fleet
+            .candidates(role.row().runs_on, &of_cluster, |room| room.ports_for(role, wanted.ingress_port).is_some())
+            .map(|room| (Score::of(room, world, wanted), room))
+            .min_by(|(a, _), (b, _)| a.cmp(b))
+            .and_then(|(score, room)| {
+                let ports = room.ports_for(role, wanted.ingress_port)?;
+                Some(Self { machine: room.machine, ports, reason: score.reason(role, room.machine) })
+            })
+            .ok_or_else(|| wanted.missing())
+    }
+}
+
+impl Wanted<'_> {
+    /// What would have to be there, in words.
+    fn missing(&self) -> String {
+        let kind = kind_of_machine(self.role.row().runs_on);
+        let ports = match (self.role, self.ingress_port) {
+            (Role::Ingress, Some(port)) => format!("where port {port} is free"),
+            (Role::Ingress, None) => "where the port of the cluster's ingresses is free".to_string(),
+            _ => format!("with {} in spec.portRange", count(self.role.row().ports.len(), "free port")),
+        };
+        format!("a {kind} hypervisor that answers, {ports}: add one, or widen the range of one")
+    }
+}
+
+impl<'a> Score<'a> {
+    fn of<'b: 'a>(room: &Room<'b>, world: &World, wanted: &Wanted) -> Self {
+        let machine = room.machine;
+        let on_machine = |role: Role| {
+            let of_role = wanted.siblings.iter().filter(move |spec| spec.role == role);
+            of_role.filter(|spec| spec.hypervisor == machine.name).count()
+        };
+        let in_zone = |spec: &&&ComponentSpec| {
+            world.machines.get(&spec.hypervisor).is_some_and(|other| other.zone == machine.zone)
+        };
+        let same_role = wanted.siblings.iter().filter(|spec| spec.role == wanted.role);
+        Self {
+            same_role_on_machine: on_machine(wanted.role),
+            without_api_server: follows(wanted.role) && on_machine(Role::KubeApiserver) == 0,
+            same_role_in_zone: same_role.filter(in_zone).count(),
+            load: room.load,
+            name: &machine.name,
+        }
+    }
+
+    fn reason(&self, role: Role, machine: &ValidatedHypervisor) -> String {
+        let mut parts = Vec::new();
+        match self.same_role_on_machine {
+            0 => parts.push(format!("no other {role} of the cluster on it")),
+            others => {
+                parts.push(format!("{others} other {role} of the cluster on it, and no fewer where there is room"));
+            }
+        }
+        if follows(role) && !self.without_api_server {
+            parts.push("beside an API server".to_string());
+        }
+        if !machine.zone.is_empty() {
+            parts.push(format!("{} in zone {}", none_or(self.same_role_in_zone), machine.zone));
+        }
+        parts.push(format!("{} on it before", count(self.load, "component")));
+        parts.join(", ")
+    }
+}
+
+fn none_or(number: usize) -> String {
+    if number == 0 { "none".to_string() } else { number.to_string() }
+}
+
+/// Whether a role goes beside an API server of its cluster where it can.
+fn follows(role: Role) -> bool {
+    matches!(role, Role::KubeControllerManager | Role::KubeScheduler)
+}

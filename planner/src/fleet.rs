@@ -1,0 +1,149 @@
+//! What the machines have left for components, kept up to date while components are placed.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Documents,
+    component::ComponentSpec,
+    hypervisor::HypervisorRole,
+    machine::PortFacts,
+    name::HypervisorName,
+    role::{API, Role},
+    validated::ValidatedHypervisor,
+};
+
+use crate::{
+    Observation,
+    ports::{IngressPorts, Ports},
+    world::World,
+};
+
+/// The first user id of components. Above every range that distributions give to people, services, containers and
+/// `systemd-nspawn` ("Users, Groups, UIDs and GIDs on systemd Systems"), below 2^31.
+const FIRST_USER: u32 = 1_900_000_000;
+/// The last one: more than two hundred million roles of clusters.
+const LAST_USER: u32 = 2_147_000_000;
+
+/// The machines, with what can still be given away.
+///
+/// What a component gives back is given away by a later plan only: its process may not have ended yet.
+pub(crate) struct Fleet<'a> {
+    rooms: BTreeMap<&'a HypervisorName, Room<'a>>,
+    /// Names of the machines that answer, by kind and zone, the least loaded first.
+    order: BTreeMap<(HypervisorRole, &'a str), BTreeSet<(usize, &'a HypervisorName)>>,
+    ingress: IngressPorts,
+    users: BTreeSet<u32>,
+    /// Below it every user id is used.
+    next_user: u32,
+}
+
+/// One machine.
+pub(crate) struct Room<'a> {
+    pub(crate) machine: &'a ValidatedHypervisor,
+    /// How many components it holds.
+    pub(crate) load: usize,
+    pub(crate) ports: Ports,
+}
+
+impl<'a> Fleet<'a> {
+    pub(crate) fn of(documents: &Documents, world: &'a World, seen: &Observation) -> Self {
+        let unknown = PortFacts::default();
+        let mut rooms: BTreeMap<&HypervisorName, Room> = BTreeMap::new();
+        for machine in world.machines.values() {
+            let facts = seen.machine(&machine.name).map_or(&unknown, |state| &state.ports);
+            rooms.insert(&machine.name, Room { machine, load: 0, ports: Ports::of(machine, facts) });
+        }
+        for component in documents.components.values() {
+            let Some(room) = rooms.get_mut(&component.spec.hypervisor) else { continue };
+            room.load += 1;
+            room.ports.take(component.spec.ports.values().copied());
+        }
+        let mut order: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for (name, room) in rooms.iter().filter(|(name, _)| seen.machine(name).is_some()) {
+            order.entry(room.place()).or_default().insert((room.load, *name));
+        }
+        let users = documents.components.values().map(|component| component.spec.user).collect();
+        Self { rooms, order, ingress: IngressPorts::of(documents), users, next_user: FIRST_USER }
+    }
+
+    /// Reserves a port that is free on every public machine.
+    pub(crate) fn reserve_ingress_port(&mut self) -> Option<u16> {
+        let public = Role::Ingress.row().runs_on;
+        let machines: Vec<&Ports> =
+            self.rooms.values().filter(|room| room.machine.role == public).map(|room| &room.ports).collect();
+        self.ingress.reserve(&machines)
+    }
+
+    /// A user id that nobody has.
+    pub(crate) fn take_user(&mut self) -> Option<u32> {
+        let user = (self.next_user..=LAST_USER).find(|user| !self.users.contains(user))?;
+        self.next_user = user + 1;
+        Some(user)
+    }
+
+    /// Machines of a kind that answer and have room: of those that hold nothing of the cluster only the least loaded one of
+    /// each zone, because it is better than the others of its zone by every rule; and all that hold something of it.
+    pub(crate) fn candidates<'b>(
+        &'b self,
+        kind: HypervisorRole,
+        of_cluster: &'b BTreeSet<&HypervisorName>,
+        fits: impl Fn(&Room) -> bool + Copy + 'b,
+    ) -> impl Iterator<Item = &'b Room<'a>> {
+        let of_kind = self.order.iter().filter(move |((held, _), _)| *held == kind).map(|(_, names)| names);
+        let others = of_kind.clone().filter_map(move |names| {
+            let names = names.iter().map(|(_, name)| *name).filter(|name| !of_cluster.contains(name));
+            names.filter_map(|name| self.rooms.get(name)).find(|room| fits(room))
+        });
+        let own = of_cluster.iter().filter_map(|name| self.rooms.get(name));
+        own.filter(move |room| self.answers(room) && room.machine.role == kind && fits(room)).chain(others)
+    }
+
+    fn answers(&self, room: &Room) -> bool {
+        self.order.get(&room.place()).is_some_and(|names| names.contains(&(room.load, &room.machine.name)))
+    }
+
+    /// Counts a component in.
+    pub(crate) fn enter(&mut self, component: &ComponentSpec) {
+        self.change(&component.hypervisor, |room| {
+            room.load += 1;
+            room.ports.take(component.ports.values().copied());
+        });
+    }
+
+    /// Counts a component out.
+    pub(crate) fn leave(&mut self, component: &ComponentSpec) {
+        self.change(&component.hypervisor, |room| room.load -= 1);
+    }
+
+    fn change(&mut self, name: &HypervisorName, change: impl FnOnce(&mut Room<'a>)) {
+        let Some(room) = self.rooms.get_mut(name) else { return };
+        let before = room.load;
+        change(room);
+        let Some(names) = self.order.get_mut(&room.place()) else { return };
+        if names.remove(&(before, &room.machine.name)) {
+            names.insert((room.load, &room.machine.name));
+        }
+    }
+}
+
+impl<'a> Room<'a> {
+    fn place(&self) -> (HypervisorRole, &'a str) {
+        (self.machine.role, self.machine.zone.as_str())
+    }
+
+    /// The ports of a component of this role here, where there are any.
+    pub(crate) fn ports_for(
+        &self,
+        role: Role,
+        ingress_port: Option<u16>,
+    ) -> Option<BTreeMap<alloc::string::String, u16>> {
+        if role == Role::Ingress {
+            let port = ingress_port.filter(|port| self.ports.free(*port))?;
+            return Some([(API.into(), port)].into());
+        }
+        self.ports.lowest(role.row().ports)
+    }
+}

@@ -1,0 +1,366 @@
+//! A checker of plans: one function per invariant of ARCHITECTURE.md that concerns them.
+//!
+//! It is written from the rules alone and shares nothing with the code that it checks but the documents.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{
+    Cluster, Component, Documents, Hypervisor,
+    hypervisor::HypervisorRole,
+    machine::PortFacts,
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    role::{API, Role},
+};
+
+use crate::{Observation, Plan, machine_configs};
+
+/// A rule that a plan breaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule.
+    pub invariant: &'static str,
+    /// What breaks it.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.what)
+    }
+}
+
+/// Documents before and after a plan, and what it rested on.
+struct Step<'a> {
+    before: &'a Documents,
+    after: &'a Documents,
+    seen: &'a Observation,
+}
+
+type Invariant = fn(&Step) -> Vec<String>;
+
+const INVARIANTS: [(&str, Invariant); 14] = [
+    ("a port of a machine is one component's", ports_are_given_once),
+    ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
+    ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
+    ("a user id is of one role of one cluster", users_are_apart),
+    ("a placed component never moves", placed_components_stay),
+    ("a role is on its kind of machine", roles_are_on_their_kind),
+    ("etcd members share a machine only where no other has room", members_are_apart),
+    ("the first members of a store are written once", first_members_stay),
+    ("nothing is placed on a machine that does not answer", placements_answer),
+    ("a deleted cluster is in no machine config but for a store that is still asked", deleted_clusters_leave),
+    ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
+    ("the documents of a deleted cluster go last", documents_go_last),
+    ("Secrets go only with their cluster or component", secrets_stay),
+    ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
+];
+
+/// Every rule that is broken between two states of the documents; `after` holds minted keys, or not yet.
+#[must_use]
+pub fn check(before: &Documents, after: &Documents, seen: &Observation) -> Vec<Violation> {
+    let step = Step { before, after, seen };
+    let found = |(invariant, broken_by): &(&'static str, Invariant)| {
+        let invariant = *invariant;
+        broken_by(&step).into_iter().map(move |what| Violation { invariant, what })
+    };
+    INVARIANTS.iter().flat_map(found).collect()
+}
+
+/// Every replica that is missing, or one too many, and that the plan does not say to wait for.
+#[must_use]
+pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
+    let invariant = "replicas are as many as asked for, or the plan says why not";
+    let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.what.as_str()).collect();
+    let mut found = Vec::new();
+    for (name, cluster) in plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
+        let Some(id) = cluster.id() else { continue };
+        let wanted: BTreeSet<String> = Role::ALL
+            .into_iter()
+            .flat_map(|role| (0..cluster.spec.replicas(role)).map(move |index| format!("{role}-{index}")))
+            .collect();
+        let there: BTreeSet<String> =
+            plan.documents.components_of(id).map(|(pod, _)| pod.component.to_string()).collect();
+        let unexplained = wanted.symmetric_difference(&there).map(|component| format!("{name}/{component}"));
+        found.extend(unexplained.filter(|what| !explained.contains(what.as_str())));
+    }
+    found.into_iter().map(|what| Violation { invariant, what }).collect()
+}
+
+impl<'a> Step<'a> {
+    fn new_components(&self) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
+        let before = self.before;
+        self.after.components.iter().filter(move |(pod, _)| !before.components.contains_key(pod))
+    }
+
+    fn machine(&self, component: &Component) -> Option<&'a Hypervisor> {
+        self.after.hypervisors.get(&component.spec.hypervisor)
+    }
+
+    /// Why a port may not be newly given on a machine.
+    fn unfit(&self, name: &HypervisorName, machine: &Hypervisor, port: u16) -> Option<&'static str> {
+        let range = machine.spec.port_range;
+        let unknown = PortFacts::default();
+        let facts = self.seen.machine(name).map_or(&unknown, |state| &state.ports);
+        if !(range.from..=range.to).contains(&port) {
+            Some("outside of portRange")
+        } else if facts.ephemeral.is_some_and(|(from, to)| (from..=to).contains(&port)) {
+            Some("in the ephemeral range")
+        } else if facts.listening.contains(&port) {
+            Some("in use")
+        } else {
+            None
+        }
+    }
+
+    /// Ports that components had or have on a machine.
+    fn held(&self, name: &HypervisorName) -> BTreeSet<u16> {
+        let all = self.before.components.values().chain(self.after.components.values());
+        let here = all.filter(|component| component.spec.hypervisor == *name);
+        here.flat_map(|component| component.spec.ports.values().copied()).collect()
+    }
+
+    fn runs(&self, pod: &PodName, component: &Component) -> bool {
+        let state = self.seen.machine(&component.spec.hypervisor);
+        state.is_none_or(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod))
+    }
+}
+
+fn ports_are_given_once(step: &Step) -> Vec<String> {
+    let mut owners = BTreeMap::new();
+    let mut found = Vec::new();
+    for (pod, component) in &step.after.components {
+        for port in component.spec.ports.values() {
+            if let Some(other) = owners.insert((&component.spec.hypervisor, port), pod) {
+                found.push(format!("{port} of {} has {other} and {pod}", component.spec.hypervisor));
+            }
+        }
+    }
+    found
+}
+
+fn new_ports_are_free(step: &Step) -> Vec<String> {
+    let mut found = Vec::new();
+    for (pod, component) in step.new_components() {
+        let Some(machine) = step.machine(component) else { continue };
+        for port in component.spec.ports.values() {
+            if let Some(why) = step.unfit(&component.spec.hypervisor, machine, *port) {
+                found.push(format!("{pod} has {port} of {}, which is {why}", component.spec.hypervisor));
+            }
+        }
+    }
+    found
+}
+
+fn ingress_port(cluster: &Cluster) -> Option<u16> {
+    cluster.status.as_ref()?.ingress_port
+}
+
+fn ingress_ports_are_reserved(step: &Step) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut owners: BTreeMap<u16, &ClusterRef> = BTreeMap::new();
+    for (name, cluster) in &step.after.clusters {
+        let before = step.before.clusters.get(name).and_then(ingress_port);
+        let Some(port) = ingress_port(cluster) else {
+            found.extend(before.map(|port| format!("{name} lost {port}")));
+            continue;
+        };
+        found.extend(owners.insert(port, name).map(|other| format!("{other} and {name} both have {port}")));
+        found.extend(before.filter(|before| *before != port).map(|before| format!("{name} changed from {before}")));
+        if before.is_none() {
+            found.extend(
+                unfit_on_public(step, port).map(|(machine, why)| format!("{port} of {name} on {machine}: {why}")),
+            );
+        }
+    }
+    for (pod, component) in &step.after.components {
+        let public = step.machine(component).is_some_and(|machine| machine.spec.role == HypervisorRole::Public);
+        let own = step.after.clusters.get(&component.spec.cluster).and_then(ingress_port);
+        if component.spec.role == Role::Ingress && component.spec.ports.get(API).copied() != own {
+            found.push(format!("{pod} does not have its cluster's port"));
+        }
+        let taken = component.spec.ports.values().filter(|port| public && Some(**port) != own);
+        found.extend(taken.filter_map(|port| Some(format!("{pod} has {port} of {}", owners.get(port)?))));
+    }
+    found
+}
+
+fn unfit_on_public<'a>(step: &Step<'a>, port: u16) -> impl Iterator<Item = (&'a HypervisorName, &'static str)> {
+    let public = step.after.hypervisors.iter().filter(|(_, machine)| machine.spec.role == HypervisorRole::Public);
+    public.filter_map(move |(name, machine)| Some((name, step.unfit(name, machine, port)?)))
+}
+
+fn users_are_apart(step: &Step) -> Vec<String> {
+    let mut owner_of: BTreeMap<u32, (&ClusterId, Role)> = BTreeMap::new();
+    let mut user_of: BTreeMap<(&ClusterId, Role), u32> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (pod, component) in &step.after.components {
+        let (user, owner) = (component.spec.user, (&pod.cluster, component.spec.role));
+        if *owner_of.entry(user).or_insert(owner) != owner {
+            found.push(format!("{pod} has {user} of another role or cluster"));
+        }
+        if *user_of.entry(owner).or_insert(user) != user {
+            found.push(format!("{pod} has {user}, others of its role do not"));
+        }
+        if user == 0 {
+            found.push(format!("{pod} is root"));
+        }
+    }
+    found
+}
+
+fn placed_components_stay(step: &Step) -> Vec<String> {
+    let both = step.before.components.iter().filter_map(|(pod, old)| Some((pod, old, step.after.components.get(pod)?)));
+    let moved = both.filter(|(_, old, new)| {
+        let place = |component: &Component| {
+            let spec = &component.spec;
+            (spec.hypervisor.clone(), spec.ports.clone(), spec.user, spec.role, spec.index, spec.cluster.clone())
+        };
+        place(old) != place(new)
+    });
+    moved.map(|(pod, ..)| pod.to_string()).collect()
+}
+
+fn roles_are_on_their_kind(step: &Step) -> Vec<String> {
+    let wrong = |(pod, component): (&PodName, &Component)| {
+        let kind = step.machine(component).map(|machine| machine.spec.role);
+        (kind != Some(component.spec.role.row().runs_on)).then(|| format!("{pod} on {}", component.spec.hypervisor))
+    };
+    step.new_components().filter_map(wrong).collect()
+}
+
+fn members_are_apart(step: &Step) -> Vec<String> {
+    let mut found = Vec::new();
+    for (pod, member) in step.new_components().filter(|(_, component)| component.spec.role == Role::Etcd) {
+        let holds = |name: &HypervisorName| {
+            let members = step.after.components_of(&pod.cluster).filter(|(_, other)| other.spec.role == Role::Etcd);
+            members.filter(|(_, other)| other.spec.hypervisor == *name).count()
+        };
+        if holds(&member.spec.hypervisor) < 2 {
+            continue;
+        }
+        let free = step.after.hypervisors.iter().find(|(name, machine)| {
+            let right = machine.spec.role == HypervisorRole::Private && step.seen.machine(name).is_some();
+            right && holds(name) == 0 && has_room(step, name, machine, Role::Etcd.row().ports.len())
+        });
+        found.extend(free.map(|(free, _)| format!("{pod} on {} and not on {free}", member.spec.hypervisor)));
+    }
+    found
+}
+
+fn has_room(step: &Step, name: &HypervisorName, machine: &Hypervisor, ports: usize) -> bool {
+    let held = step.held(name);
+    let range = machine.spec.port_range;
+    let free = |port: &u16| !held.contains(port) && step.unfit(name, machine, *port).is_none();
+    (range.from..=range.to).filter(free).nth(ports - 1).is_some()
+}
+
+fn first_members_stay(step: &Step) -> Vec<String> {
+    let store = |cluster: &Cluster| cluster.status.as_ref().and_then(|status| status.etcd.clone());
+    let both = step.before.clusters.iter().filter_map(|(name, old)| Some((name, old, step.after.clusters.get(name)?)));
+    let changed = both.filter(|(_, old, new)| store(old).is_some_and(|store_before| store(new) != Some(store_before)));
+    changed.map(|(name, ..)| name.to_string()).collect()
+}
+
+fn placements_answer(step: &Step) -> Vec<String> {
+    let silent = step.new_components().filter(|(_, component)| step.seen.machine(&component.spec.hypervisor).is_none());
+    silent.map(|(pod, component)| format!("{pod} on {}", component.spec.hypervisor)).collect()
+}
+
+fn deleted_clusters_leave(step: &Step) -> Vec<String> {
+    let Ok(configs) = machine_configs(step.after, step.seen) else { return Vec::new() };
+    let pods = configs.values().flat_map(|config| config.pods.keys());
+    pods.filter(|pod| {
+        let Some(component) = step.after.components.get(pod) else { return true };
+        let deleted = step.after.clusters.get(&component.spec.cluster).is_none_or(Cluster::deleted);
+        let asked = step
+            .after
+            .components_of(&pod.cluster)
+            .any(|(server, other)| other.spec.role == Role::KubeApiserver && step.runs(server, other));
+        deleted && !(component.spec.role == Role::Etcd && asked)
+    })
+    .map(ToString::to_string)
+    .collect()
+}
+
+fn components_stay(step: &Step) -> Vec<String> {
+    let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
+    gone.filter(|(_, component)| {
+        let Some(cluster) = step.before.clusters.get(&component.spec.cluster) else { return true };
+        let born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
+        let surplus = component.spec.index >= cluster.spec.replicas(component.spec.role);
+        let may_go = surplus && !(component.spec.role == Role::Etcd && born);
+        !cluster.deleted() && !may_go
+    })
+    .map(|(pod, _)| pod.to_string())
+    .collect()
+}
+
+fn documents_go_last(step: &Step) -> Vec<String> {
+    let gone = step.before.clusters.iter().filter(|(name, _)| !step.after.clusters.contains_key(name));
+    gone.filter(|(_, cluster)| {
+        let Some(id) = cluster.id() else { return true };
+        let runs = step.before.components_of(id).any(|(pod, component)| step.runs(pod, component));
+        !cluster.deleted() || runs
+    })
+    .map(|(name, _)| name.to_string())
+    .collect()
+}
+
+fn secrets_stay(step: &Step) -> Vec<String> {
+    let gone = step.before.secrets.keys().filter(|name| !step.after.secrets.contains_key(name));
+    gone.filter(|name| {
+        let of_cluster = |cluster: &Cluster| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
+        let cluster_stays = step.after.clusters.values().any(of_cluster);
+        let of_component =
+            |pod: &&PodName| pod.cluster.namespace() == name.namespace && pod.component.as_str() == name.name;
+        let component_went =
+            step.before.components.keys().any(|pod| of_component(&pod) && !step.after.components.contains_key(pod));
+        cluster_stays && !component_went
+    })
+    .map(|name| format!("{}/{}", name.namespace, name.name))
+    .collect()
+}
+
+fn keys_stay_in_secrets(step: &Step) -> Vec<String> {
+    let text = shown(step);
+    let mut found = Vec::new();
+    for (name, secret) in &step.after.secrets {
+        let public = |name: &str| name.rsplit_once('.').is_some_and(|(_, kind)| matches!(kind, "crt" | "pub"));
+        let keys = secret.data.iter().flatten().filter(|(name, _)| !public(name));
+        for (key, value) in keys {
+            if forms(&value.0).iter().any(|form| text.contains(form.as_str())) {
+                found.push(format!("{}/{} {key}", name.namespace, name.name));
+            }
+        }
+    }
+    found
+}
+
+/// Everything that may be shown to people: documents without Secrets, and the commands of containers.
+fn shown(step: &Step) -> String {
+    let documents = step.after;
+    let mut texts: Vec<String> = Vec::new();
+    texts.extend(documents.hypervisors.values().filter_map(|document| serde_json::to_string(document).ok()));
+    texts.extend(documents.clusters.values().filter_map(|document| serde_json::to_string(document).ok()));
+    texts.extend(documents.components.values().filter_map(|document| serde_json::to_string(document).ok()));
+    for config in machine_configs(documents, step.seen).unwrap_or_default().into_values() {
+        let containers = config.pods.into_values().flat_map(|pod| pod.containers);
+        texts.extend(containers.flat_map(|container| container.command));
+    }
+    texts.join("\n")
+}
+
+/// How a key could be written: as Base64, or each line of it as it is.
+fn forms(key: &[u8]) -> Vec<String> {
+    const SHORTEST_LINE: usize = 16;
+    let text = core::str::from_utf8(key).unwrap_or_default();
+    let lines = text.lines().filter(|line| line.len() >= SHORTEST_LINE && !line.starts_with("-----"));
+    lines.map(ToString::to_string).chain((!key.is_empty()).then(|| STANDARD.encode(key))).collect()
+}
