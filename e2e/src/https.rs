@@ -85,8 +85,12 @@ impl Https {
         let client = ClientConnection::new(self.config.clone(), self.server_name.clone()).unwrap();
         let mut stream = StreamOwned::new(client, stream);
         let host = self.server_name.to_str();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n")?;
-        stream.flush()?;
+        // In TLS 1.3 a server refuses a client after the client's part of the handshake: why, only its answer tells.
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n");
+        match stream.write_all(head.as_bytes()).and_then(|()| stream.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => stream.read(&mut [0]).map(drop)?,
+            written => written?,
+        }
         Ok(stream)
     }
 }
