@@ -26,7 +26,7 @@ use crate::{condition, name::InstallationId};
 pub struct HypervisorSpec {
     /// What the machine is for: the ingress of clusters, or their components.
     pub role: HypervisorRole,
-    /// How its container runtime is reached.
+    /// How it is reached: by its container runtime, or by the agent beside it.
     pub endpoint: Endpoint,
     /// Its addresses, by network.
     pub addresses: Addresses,
@@ -44,7 +44,7 @@ pub enum HypervisorRole {
     Private,
 }
 
-/// How a machine's container runtime is reached.
+/// How a machine is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Endpoint {
@@ -54,6 +54,41 @@ pub enum Endpoint {
         /// Absolute path of the socket.
         path: String,
     },
+    /// `keelway-hypervisor-agent run` on the machine, which keeps components running with nobody else's help.
+    Agent(AgentEndpoint),
+}
+
+/// How a machine's agent is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AgentEndpoint {
+    /// The agent's own socket on the machine that runs `keelway`. The machine's network is that of the agent.
+    pub unix: UnixSocket,
+}
+
+/// A Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct UnixSocket {
+    /// Absolute path of the socket.
+    pub path: String,
+}
+
+impl Endpoint {
+    /// An agent's own socket.
+    #[must_use]
+    pub fn agent(path: String) -> Self {
+        Self::Agent(AgentEndpoint { unix: UnixSocket { path } })
+    }
+
+    /// The socket on this machine behind which the machine is found.
+    #[must_use]
+    pub fn socket(&self) -> &str {
+        match self {
+            Self::Unix { path } => path,
+            Self::Agent(agent) => &agent.unix.path,
+        }
+    }
 }
 
 /// Addresses of a machine. Lists, so that a machine may have both families.

@@ -1,6 +1,6 @@
 //! What a machine should run and what was seen on it: the nouns of the second level of planning.
 
-use core::fmt;
+use core::{fmt, net::SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -97,6 +97,61 @@ pub struct Container {
     pub resources: Resources,
     /// Seconds from SIGTERM to SIGKILL: long enough to drain.
     pub stop_seconds: u32,
+    /// How an agent tells that it runs and does nothing any more. `None`: only its end counts.
+    pub liveness: Option<Liveness>,
+}
+
+/// A check that a running container is asked again and again by the agent beside it; one that fails it too often in a row is
+/// restarted. Terms are those of Kubernetes' probes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Liveness {
+    /// What is asked.
+    pub check: Check,
+    /// Seconds from one question to the next, at least 1.
+    pub period_seconds: u32,
+    /// Seconds that an answer may take, at least 1.
+    pub timeout_seconds: u32,
+    /// So many failures in a row are one too many, at least 1.
+    pub failure_threshold: u32,
+    /// Seconds from the start for which no failure counts, unless there was a success. `None`: no failure counts before the
+    /// first success.
+    pub startup_seconds: Option<u32>,
+}
+
+/// A question to a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Check {
+    /// `GET` over verified TLS, from the machine's own network; 200 is success.
+    Https {
+        /// Where.
+        address: SocketAddr,
+        /// The path, with its query.
+        path: String,
+        /// The name that the server's certificate must hold.
+        server_name: String,
+        /// The file of the pod with the authorities that the certificate may come from, in PEM.
+        authority: String,
+        /// The files of the pod with the certificate to show, where one is asked for.
+        identity: Option<CertificateFiles>,
+    },
+    /// A line on a Unix socket of the pod's; an answer that begins as it should is success.
+    Socket {
+        /// Relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`: one of [`Pod::data`], and a name in it.
+        path: String,
+        /// The line, without its end.
+        request: String,
+        /// How the answer begins.
+        answer: String,
+    },
+}
+
+/// A certificate with its key, among the files of a pod, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateFiles {
+    /// [`File::path`] of the certificate.
+    pub certificate: String,
+    /// [`File::path`] of the key.
+    pub key: String,
 }
 
 /// A directory of the pod inside a container.
@@ -142,11 +197,14 @@ impl MachineConfig {
 }
 
 impl Pod {
-    /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start.
+    /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start. How
+    /// containers are checked is no part of them.
     #[must_use]
     pub fn digest(&self) -> String {
+        let unchecked = |container: &Container| Container { liveness: None, ..container.clone() };
+        let containers: Vec<Container> = self.containers.iter().map(unchecked).collect();
         let restart: Vec<&File> = self.files.iter().filter(|file| file.on_change == OnChange::Restart).collect();
-        digest_of(&(self.user, &self.containers, &self.data, &self.pause_image, restart))
+        digest_of(&(self.user, &containers, &self.data, &self.pause_image, restart))
     }
 }
 

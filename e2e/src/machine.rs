@@ -13,11 +13,7 @@ use std::{
     time::Duration,
 };
 
-use keelway_api::{
-    Documents, Hypervisor,
-    hypervisor::{Endpoint, HypervisorRole},
-    machine::COMPONENT_LABEL,
-};
+use keelway_api::{Documents, Hypervisor, hypervisor::HypervisorRole, machine::COMPONENT_LABEL};
 use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxState};
 use rustix::{
     net::sockopt::socket_peercred,
@@ -195,6 +191,5 @@ pub fn millis(duration: Duration) -> String {
 }
 
 fn socket(document: &Hypervisor) -> &Path {
-    let Endpoint::Unix { path } = &document.spec.endpoint;
-    Path::new(path)
+    Path::new(document.spec.endpoint.socket())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Container, MachineConfig, MachineState, Pod},
+    machine::{Check, Container, MachineConfig, MachineState, Pod},
     name::{InstallationId, PodName},
 };
 
@@ -96,6 +96,7 @@ fn check_pod(pod: &Pod) -> Result<(), String> {
             return Err(format!("{:?} cannot be a container", container.name));
         }
         check_mounts(pod, container)?;
+        check_liveness(pod, container)?;
     }
     Ok(())
 }
@@ -124,4 +125,28 @@ fn check_mounts(pod: &Pod, container: &Container) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A check reads what the pod was given, and dials what the pod made.
+fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
+    let Some(liveness) = &container.liveness else {
+        return Ok(());
+    };
+    if [liveness.period_seconds, liveness.timeout_seconds, liveness.failure_threshold].contains(&0) {
+        return Err("a check without a period, a timeout or a threshold".to_owned());
+    }
+    match &liveness.check {
+        Check::Https { authority, identity, .. } => {
+            let identity = identity.iter().flat_map(|files| [&files.certificate, &files.key]);
+            let given = |path: &&String| pod.files.iter().any(|file| file.path == **path);
+            match std::iter::once(authority).chain(identity).find(|path| !given(path)) {
+                Some(path) => Err(format!("{path:?} is no file of the pod")),
+                None => Ok(()),
+            }
+        }
+        Check::Socket { path, .. } => match path.split_once('/') {
+            Some((directory, name)) if pod.data.iter().any(|data| data == directory) && is_plain_name(name) => Ok(()),
+            Some(_) | None => Err(format!("{path:?} is in no directory that the pod writes to")),
+        },
+    }
 }

@@ -107,6 +107,7 @@ fn pod() -> Pod {
         ],
         resources: Resources { cpu_request_millis: 50, cpu_limit_millis: Some(500), memory_limit_bytes: 32 << 20 },
         stop_seconds: 5,
+        liveness: None,
     };
     Pod {
         user: USER,

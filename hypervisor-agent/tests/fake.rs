@@ -139,6 +139,7 @@ fn pod(user: u32, image: &str, content: &str) -> Pod {
         ],
         resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
         stop_seconds: 7,
+        liveness: None,
     };
     Pod {
         user,

@@ -13,7 +13,6 @@ use async_trait::async_trait;
 use futures::future::select_all;
 use keelway_api::{
     Hypervisor,
-    hypervisor::Endpoint,
     machine::{MachineConfig, MachineState, Seen},
     name::HypervisorName,
 };
@@ -55,8 +54,7 @@ impl LocalMachines {
     }
 
     async fn connect(&self, machine: &Hypervisor) -> Result<Arc<Connected>, String> {
-        let Endpoint::Unix { path } = &machine.spec.endpoint;
-        let path = PathBuf::from(path);
+        let path = PathBuf::from(machine.spec.endpoint.socket());
         if let Some(found) = self.held().get(&path) {
             return Ok(Arc::clone(found));
         }
@@ -82,8 +80,7 @@ impl LocalMachines {
 
     /// The next call connects anew.
     fn forget(&self, machine: &Hypervisor) {
-        let Endpoint::Unix { path } = &machine.spec.endpoint;
-        self.held().remove(Path::new(path));
+        self.held().remove(Path::new(machine.spec.endpoint.socket()));
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, Arc<Connected>>> {
@@ -141,10 +138,7 @@ impl Machines for LocalMachines {
     async fn changed(&self, machines: &[&Hypervisor]) {
         let held: Vec<Arc<Connected>> = {
             let held = self.held();
-            let paths = machines.iter().map(|machine| {
-                let Endpoint::Unix { path } = &machine.spec.endpoint;
-                Path::new(path)
-            });
+            let paths = machines.iter().map(|machine| Path::new(machine.spec.endpoint.socket()));
             paths.filter_map(|path| held.get(path).cloned()).collect()
         };
         if held.is_empty() {

@@ -52,17 +52,19 @@ impl ValidatedHypervisor {
 }
 
 fn check_endpoint(endpoint: &Endpoint, faults: &mut Faults) {
-    const FIELD: &str = "spec.endpoint.unix.path";
-    let Endpoint::Unix { path } = endpoint;
+    let (field, path) = match endpoint {
+        Endpoint::Unix { path } => ("spec.endpoint.unix.path", path),
+        Endpoint::Agent(agent) => ("spec.endpoint.agent.unix.path", &agent.unix.path),
+    };
     if !path.starts_with('/') {
         faults.add(
-            FIELD,
+            field,
             format!("{path:?} is no absolute path"),
             "write the path of the socket from / on, without unix://",
         );
     } else if path.len() > LONGEST_SOCKET {
         faults.add(
-            FIELD,
+            field,
             format!("the path has {} bytes", path.len()),
             format!("Linux takes at most {LONGEST_SOCKET} for a socket; move it, or link to it"),
         );

@@ -48,6 +48,7 @@ fn container(name: &str, image: &str, data: &[String]) -> Container {
             .collect(),
         resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
         stop_seconds: 10,
+        liveness: None,
     }
 }
 

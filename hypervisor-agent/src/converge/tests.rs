@@ -2,7 +2,7 @@
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Container, ContainerPhase, File, MachineConfig, Mount, OnChange, Pod, Resources},
+    machine::{Check, Container, ContainerPhase, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources},
     name::PodName,
 };
 
@@ -21,6 +21,7 @@ fn config() -> MachineConfig {
         mounts: vec![Mount { source: "data".to_owned(), target: "/data".to_owned(), read_only: false }],
         resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 30 },
         stop_seconds: 25,
+        liveness: None,
     };
     let pod = Pod {
         user: 20000,
@@ -213,4 +214,49 @@ fn a_pod_keeps_to_its_own_directory_and_has_no_privilege() {
         let refused = converge(&config, &Model::empty().state);
         assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{index}: {refused:?}");
     }
+}
+
+fn asking(check: Check) -> Liveness {
+    Liveness { check, period_seconds: 5, timeout_seconds: 5, failure_threshold: 3, startup_seconds: None }
+}
+
+fn socket(path: &str) -> Check {
+    Check::Socket { path: path.to_owned(), request: "show info".to_owned(), answer: "Name".to_owned() }
+}
+
+fn https(authority: &str) -> Check {
+    Check::Https {
+        address: ([127, 0, 0, 1], 2379).into(),
+        path: "/livez".to_owned(),
+        server_name: "etcd-0".to_owned(),
+        authority: authority.to_owned(),
+        identity: None,
+    }
+}
+
+#[test]
+fn a_check_reads_and_dials_what_is_the_pods_own() {
+    let with = |liveness: Liveness| {
+        let mut config = config();
+        config.pods.get_mut(&etcd()).unwrap().containers[0].liveness = Some(liveness);
+        converge(&config, &Model::empty().state)
+    };
+    for good in [socket("data/admin.sock"), https("pki/ca.crt")] {
+        assert!(with(asking(good)).is_ok());
+    }
+    let of_others = ["../x/admin.sock", "data/../admin.sock", "files/admin.sock", "data"].map(socket);
+    for bad in of_others.into_iter().chain([https("/etc/ssl/ca.crt")]) {
+        let refused = with(asking(bad.clone()));
+        assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{bad:?}: {refused:?}");
+    }
+    let at_once = Liveness { period_seconds: 0, ..asking(https("pki/ca.crt")) };
+    assert!(matches!(with(at_once), Err(Refusal::Invalid { .. })));
+}
+
+#[test]
+fn another_check_restarts_nothing() {
+    let machine = settled(&config());
+    let mut checked = MachineConfig { generation: 8, ..config() };
+    checked.pods.get_mut(&etcd()).unwrap().containers[0].liveness = Some(asking(socket("data/admin.sock")));
+    assert_eq!(plan(&checked, &machine), ["record config 3.8 as applied"]);
 }

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use keelway_api::{Hypervisor, hypervisor::Endpoint};
+use keelway_api::Hypervisor;
 use keelway_cri::{Deadlines, Runtime, testing::cache};
 use keelway_local_hypervisor::{CreateRequest, Error, Fleet, Launcher, Search, Step, create, destroy};
 use rustix::{
@@ -82,8 +82,7 @@ impl Drop for Setting {
 }
 
 pub(crate) fn socket(machine: &Hypervisor) -> &Path {
-    let Endpoint::Unix { path } = &machine.spec.endpoint;
-    Path::new(path)
+    Path::new(machine.spec.endpoint.socket())
 }
 
 /// The process behind a machine's socket, from which the rest of the machine is found.

@@ -9,7 +9,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    machine::OnChange,
+    machine::{CertificateFiles, Check, OnChange},
     name::ComponentName,
     role::{CLIENT, PEER},
 };
@@ -38,6 +38,9 @@ impl Site<'_> {
         let (client, peers) = (self.url(CLIENT), self.url(PEER));
         Ok(Parts {
             files: vec![server, server_key, peer, peer_key, authority],
+            check: self.liveness(),
+            // A member serves nobody until it finds a quorum, for as long as that takes.
+            startup_seconds: None,
             data: vec![("data", "/var/lib/etcd")],
             image: self.cluster.release.etcd_image(self.cluster.registry.as_deref()),
             command: vec![
@@ -70,6 +73,14 @@ impl Site<'_> {
             ],
         })
     }
+
+    /// Its own health path asks for the local store and no quorum. etcd wants a certificate there, too.
+    fn liveness(&self) -> Check {
+        let identity = CertificateFiles { certificate: "peer.crt".to_string(), key: "peer.key".to_string() };
+        let name = self.pod.component.as_str();
+        self.https(self.machine.private.first(), CLIENT, "/livez", (name, "ca.crt"), Some(identity))
+    }
+
     /// The members of the static initial cluster, once they are written down.
     pub(super) fn first_members(&self) -> Result<&BTreeMap<ComponentName, Vec<String>>, MissingKey> {
         let cluster = self.documents.clusters.get(&self.cluster.reference);

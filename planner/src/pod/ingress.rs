@@ -9,12 +9,12 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    machine::OnChange,
+    machine::{Check, OnChange},
     release,
     role::{API, Role, SECURE},
 };
 
-use super::{MissingKey, Parts, Site, at, text};
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, text};
 use crate::certificates::{self, API_SERVER_NAME};
 
 impl Site<'_> {
@@ -26,6 +26,12 @@ impl Site<'_> {
             image: release::haproxy_image(self.cluster.registry.as_deref()),
             // A master process that hears signals also as the first one of its container.
             command: ["haproxy", "-W", "-db", "-f", &at("haproxy.cfg")].map(ToString::to_string).to_vec(),
+            check: Check::Socket {
+                path: "run/admin.sock".to_string(),
+                request: "show info".to_string(),
+                answer: "Name: HAProxy".to_string(),
+            },
+            startup_seconds: Some(STARTUP_SECONDS),
         })
     }
 

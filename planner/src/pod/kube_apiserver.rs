@@ -14,12 +14,15 @@ use keelway_api::{
 };
 use serde_json::json;
 
-use super::{MissingKey, Parts, Site, at, document, flag, url};
-use crate::certificates;
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, url};
+use crate::certificates::{self, API_SERVER_NAME};
 
 /// How long an API server that was told to stop goes on serving while its `/readyz` already fails: twice the two missed
 /// checks, a second apart, after which an ingress sends it nothing more.
 const DRAIN: &str = "4s";
+
+/// A store that is away comes back no sooner where API servers are restarted.
+const LIVENESS: &str = "/livez?exclude=etcd";
 
 impl Site<'_> {
     pub(super) fn kube_apiserver(&self) -> Result<Parts, MissingKey> {
@@ -37,7 +40,14 @@ impl Site<'_> {
         for name in ["server", "etcd-client", "kubelet-client", "front-proxy-client"] {
             files.extend(self.certificate(name)?);
         }
-        Ok(Parts { files, data: vec![], image: self.kubernetes_image(), command: self.command() })
+        Ok(Parts {
+            files,
+            data: vec![],
+            image: self.kubernetes_image(),
+            command: self.command(),
+            check: self.https(self.machine.private.first(), SECURE, LIVENESS, (API_SERVER_NAME, "ca.crt"), None),
+            startup_seconds: Some(STARTUP_SECONDS),
+        })
     }
 
     fn command(&self) -> Vec<String> {

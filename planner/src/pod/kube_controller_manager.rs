@@ -6,9 +6,12 @@ use alloc::{
     vec::Vec,
 };
 
-use keelway_api::machine::OnChange;
+use keelway_api::{
+    machine::{Check, OnChange},
+    role::SECURE,
+};
 
-use super::{MissingKey, Parts, Site, at, flag};
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, flag};
 use crate::certificates;
 
 /// How long certificates of workers live.
@@ -38,7 +41,14 @@ impl Site<'_> {
             flag("use-service-account-credentials", true),
             flag("controllers", "*,token-cleaner-controller"),
         ]);
-        Ok(Parts { files, data: vec![], image: self.kubernetes_image(), command })
+        Ok(Parts {
+            files,
+            data: vec![],
+            image: self.kubernetes_image(),
+            command,
+            check: self.controller_check("/healthz"),
+            startup_seconds: Some(STARTUP_SECONDS),
+        })
     }
 
     /// Files of both kube-controller-manager and kube-scheduler.
@@ -47,10 +57,17 @@ impl Site<'_> {
             self.kubeconfig()?,
             self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
             self.shared("front-proxy-ca.crt", certificates::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
+            // Not the program's, but of who asks it for its health.
+            self.shared("server-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
         files.extend(self.certificate("server")?);
         Ok(files)
+    }
+
+    /// The check of both.
+    pub(super) fn controller_check(&self, path: &str) -> Check {
+        self.https(None, SECURE, path, (self.spec.role.row().name, "server-ca.crt"), None)
     }
 
     /// Flags of both. Their health and metrics are on loopback: health is open, the rest asks the API server who it is.
@@ -60,7 +77,7 @@ impl Site<'_> {
             flag("authentication-kubeconfig", at("kubeconfig.json")),
             flag("authorization-kubeconfig", at("kubeconfig.json")),
             flag("bind-address", "127.0.0.1"),
-            flag("secure-port", self.spec.port(keelway_api::role::SECURE)),
+            flag("secure-port", self.spec.port(SECURE)),
             flag("tls-cert-file", at("server.crt")),
             flag("tls-private-key-file", at("server.key")),
             flag("tls-min-version", "VersionTLS12"),

@@ -2,12 +2,19 @@
 
 use alloc::{string::ToString, vec};
 
-use super::{MissingKey, Parts, Site};
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site};
 
 impl Site<'_> {
     pub(super) fn kube_scheduler(&self) -> Result<Parts, MissingKey> {
         let mut command = vec!["kube-scheduler".to_string()];
         command.extend(self.controller_flags());
-        Ok(Parts { files: self.controller_files()?, data: vec![], image: self.kubernetes_image(), command })
+        Ok(Parts {
+            files: self.controller_files()?,
+            data: vec![],
+            image: self.kubernetes_image(),
+            command,
+            check: self.controller_check("/livez"),
+            startup_seconds: Some(STARTUP_SECONDS),
+        })
     }
 }

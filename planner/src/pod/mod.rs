@@ -13,13 +13,16 @@ use alloc::{
     vec,
     vec::Vec,
 };
-use core::{fmt::Display, net::IpAddr};
+use core::{
+    fmt::Display,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
 
 use keelway_api::{
     Documents,
     component::ComponentSpec,
     documents::SecretName,
-    machine::{Container, File, Mount, OnChange, Pod},
+    machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod},
     name::{ClusterId, PodName},
     role::Role,
     validated::{ValidatedCluster, ValidatedHypervisor},
@@ -50,7 +53,17 @@ struct Parts {
     data: Vec<(&'static str, &'static str)>,
     image: String,
     command: Vec<String>,
+    check: Check,
+    startup_seconds: Option<u32>,
 }
+
+/// A process that is well answers in milliseconds. A busy machine may make it wait for seconds, and a restart would make that
+/// machine busier: half a minute of silence is what Kubernetes' own defaults (10 s, 3 times) call dead.
+const CHECK_PERIOD_SECONDS: u32 = 5;
+const CHECK_TIMEOUT_SECONDS: u32 = 5;
+const CHECK_FAILURES: u32 = 6;
+/// How long a component may take until it answers for the first time (kubeadm's startup probes: 24 times, every 10 s).
+const STARTUP_SECONDS: u32 = 240;
 
 impl<'a> Site<'a> {
     /// The component with its machine and cluster, where all of them are there.
@@ -88,6 +101,13 @@ impl<'a> Site<'a> {
             mounts: core::iter::once(files).chain(written).collect(),
             resources: row.resources,
             stop_seconds: row.stop_seconds,
+            liveness: Some(Liveness {
+                check: parts.check,
+                period_seconds: CHECK_PERIOD_SECONDS,
+                timeout_seconds: CHECK_TIMEOUT_SECONDS,
+                failure_threshold: CHECK_FAILURES,
+                startup_seconds: parts.startup_seconds,
+            }),
         };
         Ok(Pod {
             user: self.spec.user,
@@ -105,6 +125,26 @@ impl<'a> Site<'a> {
 
     fn url(&self, port: &str) -> String {
         self.machine.private.first().map(|address| url(address, self.spec.port(port))).unwrap_or_default()
+    }
+
+    /// A `GET` of a health path on one of this component's ports, verified with one of its files. Without an address it is
+    /// asked on loopback.
+    fn https(
+        &self,
+        address: Option<&IpAddr>,
+        port: &str,
+        path: &str,
+        (server_name, authority): (&str, &str),
+        identity: Option<CertificateFiles>,
+    ) -> Check {
+        let address = address.copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        Check::Https {
+            address: SocketAddr::new(address, self.spec.port(port)),
+            path: path.to_string(),
+            server_name: server_name.to_string(),
+            authority: authority.to_string(),
+            identity,
+        }
     }
 
     fn kubernetes_image(&self) -> String {
