@@ -148,7 +148,7 @@ impl Place<'_> {
         for path in tree(&root.join(directory.strip_prefix("/").unwrap())) {
             let name = Path::new("/").join(path.strip_prefix(&root).unwrap());
             // Read by other means, or not the machine's.
-            if !host::is_work(&name) && !is_runtimes(&name) {
+            if !host::is_work(&name) && !is_runtimes(&name) && !(path.is_dir() && is_below_runtimes(&name)) {
                 self.add("file", name.display(), describe(&path));
             }
         }
@@ -170,12 +170,18 @@ impl Place<'_> {
     }
 }
 
+/// Directories that containerd and runc make with the first pod ever, and keep when they are empty.
+fn is_below_runtimes(path: &Path) -> bool {
+    ["/run/containerd", "/var/lib/containerd"].iter().any(|root| path.starts_with(root))
+}
+
 /// Where containerd keeps images, and files of its own that it changes whenever it is asked something.
 fn is_runtimes(path: &Path) -> bool {
     let kept = [
         "/var/lib/containerd/io.containerd.content.v1.content",
         "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs",
         "/var/lib/containerd/io.containerd.metadata.v1.bolt",
+        "/var/lib/containerd/io.containerd.grpc.v1.introspection/uuid",
         "/run/containerd/io.containerd.mount-manager.v1.bolt/mounts.db",
     ];
     kept.iter().any(|kept| path.starts_with(kept))

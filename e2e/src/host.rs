@@ -18,8 +18,10 @@ pub(crate) const PROGRAM: &str = "KEELWAY_TEST_PROGRAM";
 /// Where a test keeps what it writes: gone with its host.
 const WORK: &str = "/run/keelway-e2e";
 
-/// The shell stays as the host's init: orphans need somebody who takes their exit status.
+/// The shell stays as the host's init: orphans need somebody who takes their exit status. Mounts of others would go when
+/// their files do, in the middle of a test.
 const SETUP: &str = "
+awk '$2 ~ \"^/(run|var/lib|var/log)/\" {print $2}' /proc/mounts | sort -r | xargs -r -n 1 umount -l
 for directory in /run /var/lib /var/log; do mount -t tmpfs tmpfs $directory; done
 mkdir -m 700 /run/keelway-e2e
 ip link set lo up

@@ -60,9 +60,11 @@ pub(crate) struct Silent {
 pub(crate) fn open(plane: &ControlPlane<'_>) -> Silent {
     let _ = plane.kubectl.run(&["create", "namespace", "watched"]).succeeded();
     plane.kubectl.wait("create", &["configmap/kube-root-ca.crt", "-n", "watched"]);
-    let version = plane.kubectl.get(&["configmaps", "-n", "watched"])["metadata"]["resourceVersion"].clone();
-    let version = version.as_str().unwrap();
-    let path = format!("/api/v1/namespaces/watched/configmaps?watch=1&timeoutSeconds=3600&resourceVersion={version}");
+    let path = "/api/v1/namespaces/watched/configmaps";
+    // A list that kubectl made itself has no version.
+    let list = plane.kubectl.run(&["get", "--raw", path]).succeeded().json();
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let path = format!("{path}?watch=1&timeoutSeconds=3600&resourceVersion={version}");
     Silent { lines: lines(plane, &path), since: Instant::now() }
 }
 
