@@ -1,0 +1,251 @@
+//! One peer: its sessions, where it is, and what waits for it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::sessions::{DATA_OVERHEAD, HANDSHAKE_ROOM, Identity, Index, Sessions, Unanswered};
+use crate::limits::Limits;
+use crate::moment::Moment;
+use crate::output::{Event, Output, Path};
+use crate::peers::PeerConfig;
+
+/// A key lives no longer than this (paper, section 6.1: Reject-After-Time).
+const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
+/// Messages are padded to a multiple of this (paper, section 5.4.6).
+const PADDING: usize = 16;
+
+pub(super) struct Peer {
+    pub(super) config: PeerConfig,
+    pub(super) endpoint: Option<Path>,
+    /// Made at the first message either way: a thousand silent peers cost a thousand configurations.
+    pub(super) sessions: Option<Sessions>,
+    /// Sessions under the preshared key of before: they carry packets until a new key is agreed on.
+    pub(super) retired: Option<Sessions>,
+    staged: VecDeque<Vec<u8>>,
+    staged_bytes: usize,
+    last_traffic: Option<Duration>,
+    pub(super) last_handshake: Option<Duration>,
+    pub(super) received_bytes: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) dropped_packets: u64,
+}
+
+/// What a peer needs from its core to send.
+pub(super) struct Context<'a> {
+    pub(super) limits: &'a Limits,
+    pub(super) mtu: usize,
+    pub(super) now: Moment,
+    pub(super) out: &'a mut Output,
+}
+
+impl Peer {
+    pub(super) fn new(config: PeerConfig) -> Self {
+        Self {
+            endpoint: config.endpoint.map(Path::to),
+            config,
+            sessions: None,
+            retired: None,
+            staged: VecDeque::new(),
+            staged_bytes: 0,
+            last_traffic: None,
+            last_handshake: None,
+            received_bytes: 0,
+            sent_bytes: 0,
+            dropped_packets: 0,
+        }
+    }
+
+    /// The sessions that `receiver` names, present or retired.
+    pub(super) fn sessions_of(&mut self, index: Index) -> Option<&mut Sessions> {
+        [&mut self.sessions, &mut self.retired]
+            .into_iter()
+            .flatten()
+            .find(|sessions| sessions.index == index)
+    }
+
+    /// Sends a packet, or stages it and asks for a handshake.
+    pub(super) fn send(&mut self, packet: &[u8], context: &mut Context<'_>) {
+        let Some(path) = self.endpoint else {
+            self.dropped_packets += 1;
+            return;
+        };
+        if !self.seal(packet, path, context) {
+            self.stage(packet, context.limits);
+            self.initiate(path, context);
+        }
+    }
+
+    /// Sends a message without a packet in it, or asks for a handshake, at whose end there is one.
+    fn send_keepalive(&mut self, context: &mut Context<'_>) {
+        self.last_traffic = Some(context.now.elapsed);
+        if let Some(path) = self.endpoint
+            && !self.seal(&[], path, context)
+        {
+            self.initiate(path, context);
+        }
+    }
+
+    /// Sends what was staged, once there is a key.
+    pub(super) fn send_staged(&mut self, context: &mut Context<'_>) {
+        let Some(path) = self.endpoint else { return };
+        while let Some(packet) = self.staged.pop_front() {
+            if !self.seal(&packet, path, context) {
+                self.staged.push_front(packet);
+                return;
+            }
+            self.staged_bytes -= packet.len();
+        }
+    }
+
+    pub(super) fn drop_staged(&mut self) {
+        self.dropped_packets += self.staged.len() as u64;
+        self.staged.clear();
+        self.staged_bytes = 0;
+    }
+
+    fn stage(&mut self, packet: &[u8], limits: &Limits) {
+        if self.staged_bytes + packet.len() > limits.staged_bytes {
+            self.dropped_packets += 1;
+            return;
+        }
+        self.staged_bytes += packet.len();
+        self.staged.push_back(packet.to_vec());
+    }
+
+    /// Writes an initiation, unless one is on its way.
+    pub(super) fn initiate(&mut self, path: Path, context: &mut Context<'_>) {
+        let Some(sessions) = &mut self.sessions else { return };
+        let sent = context
+            .out
+            .write_datagram(path, HANDSHAKE_ROOM, |space| sessions.initiate(space))
+            .map_or(0, <[u8]>::len);
+        self.note_sent(sent, context.now);
+    }
+
+    /// Encrypts under the newest key that there is. `false` where there is none, or only a spent one.
+    fn seal(&mut self, packet: &[u8], path: Path, context: &mut Context<'_>) -> bool {
+        let present = self.sessions.as_mut().filter(|sessions| sessions.can_send());
+        let Some(sessions) = present.or(self.retired.as_mut().filter(|old| old.can_send())) else {
+            return false;
+        };
+        let padded = pad(packet, context);
+        let packet = padded.as_deref().unwrap_or(packet);
+        let room = (packet.len() + DATA_OVERHEAD).max(HANDSHAKE_ROOM);
+        let mut last = 0;
+        let sent = context.out.write_datagram(path, room, |space| {
+            let (length, counter) = sessions.seal(packet, space)?;
+            last = counter;
+            Some(length)
+        });
+        let sent = sent.map(<[u8]>::len);
+        if let Some(buffer) = padded {
+            context.out.give_back(buffer);
+        }
+        let Some(sent) = sent else { return false };
+        if last >= context.limits.reject_after_messages {
+            context.out.retract_datagram();
+            sessions.set_spent();
+            return false;
+        }
+        self.note_sent(sent, context.now);
+        if last >= context.limits.rekey_after_messages {
+            self.initiate(path, context);
+        }
+        true
+    }
+
+    /// Counts a message that was sent.
+    pub(super) fn note_sent(&mut self, bytes: usize, now: Moment) {
+        if bytes > 0 {
+            self.sent_bytes += bytes as u64;
+            self.last_traffic = Some(now.elapsed);
+        }
+    }
+
+    /// Counts an authenticated message and learns where the peer is.
+    pub(super) fn note_received(&mut self, bytes: usize, path: Path, context: &mut Context<'_>) {
+        self.received_bytes += bytes as u64;
+        self.last_traffic = Some(context.now.elapsed);
+        let before = self.endpoint.replace(path);
+        if before.is_none_or(|before| before.remote != path.remote) {
+            context.out.events.push(Event::Roamed {
+                peer: self.config.public_key,
+                endpoint: path.remote,
+            });
+        }
+    }
+
+    /// Notes that keys were agreed on.
+    pub(super) fn note_handshake(&mut self, context: &mut Context<'_>) {
+        self.last_handshake = Some(context.now.unix);
+        context.out.events.push(Event::HandshakeCompleted(self.config.public_key));
+    }
+
+    /// Changes the preshared key. Sessions go on under the old one until there is a new key; only handshakes see the change,
+    /// as in the kernel.
+    pub(super) fn retire_sessions(&mut self, identity: &Identity, index: Index) -> Option<Sessions> {
+        let before = self.sessions.replace(Sessions::new(identity, &self.config, index))?;
+        if before.can_send() {
+            return self.retired.replace(before);
+        }
+        Some(before)
+    }
+
+    /// Lets time pass. Returns sessions that are over, so that their index is freed.
+    pub(super) fn tick(&mut self, context: &mut Context<'_>) -> Option<Sessions> {
+        self.tick_sessions(context);
+        if self.keepalive_is_due(context.now.elapsed) {
+            self.send_keepalive(context);
+        }
+        let is_over = |old: &mut Sessions| old.age().is_none_or(|age| age > REJECT_AFTER_TIME);
+        self.retired.take_if(is_over)
+    }
+
+    fn tick_sessions(&mut self, context: &mut Context<'_>) {
+        let Some(sessions) = &mut self.sessions else { return };
+        let mut space = [0; HANDSHAKE_ROOM];
+        match (sessions.tick(&mut space), self.endpoint) {
+            (Ok(Some(length)), Some(path)) => {
+                context.out.write_datagram(path, length, |target| {
+                    target.copy_from_slice(&space[..length]);
+                    Some(length)
+                });
+                self.note_sent(length, context.now);
+            }
+            (Ok(_), _) => {}
+            (Err(Unanswered), _) => {
+                if !self.staged.is_empty() {
+                    context.out.events.push(Event::Expired(self.config.public_key));
+                }
+                self.drop_staged();
+            }
+        }
+    }
+
+    pub(super) fn wants_keepalives(&self) -> bool {
+        self.config.persistent_keepalive > 0 && self.endpoint.is_some()
+    }
+
+    fn keepalive_is_due(&self, now: Duration) -> bool {
+        let interval = Duration::from_secs(self.config.persistent_keepalive.into());
+        self.wants_keepalives()
+            && self.last_traffic.is_none_or(|last| now.saturating_sub(last) >= interval)
+    }
+
+    /// Makes the next tick send a keepalive, where there are any.
+    pub(super) fn hasten_keepalive(&mut self) {
+        self.last_traffic = None;
+    }
+}
+
+/// A copy padded with zeroes to a multiple of 16, but never beyond the MTU; `None` where the packet is right as it is.
+fn pad(packet: &[u8], context: &mut Context<'_>) -> Option<Vec<u8>> {
+    let length = packet.len().next_multiple_of(PADDING).min(context.mtu.max(packet.len()));
+    if length == packet.len() {
+        return None;
+    }
+    let mut buffer = context.out.take_scratch();
+    buffer.extend_from_slice(packet);
+    buffer.resize(length, 0);
+    Some(buffer)
+}

@@ -1,0 +1,174 @@
+//! A peer's keys and handshakes: one `Tunn`, and what it does not tell by itself.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use boringtun::noise::rate_limiter::RateLimiter;
+use boringtun::noise::{Tunn, TunnResult};
+use boringtun::x25519;
+
+use crate::key::PrivateKey;
+use crate::peers::PeerConfig;
+
+/// The upper 24 bits of a peer's session indices on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Index(pub(super) u32);
+
+impl Index {
+    /// The lower 8 bits count the peer's sessions.
+    pub(super) fn of_session(receiver: u32) -> Self {
+        Self(receiver >> 8)
+    }
+}
+
+/// The largest handshake message: room that any call may need to answer.
+pub(super) const HANDSHAKE_ROOM: usize = 148;
+/// What a data message adds to its packet.
+pub(super) const DATA_OVERHEAD: usize = 32;
+
+/// Where a data message has its counter.
+const COUNTER: std::ops::Range<usize> = 8..16;
+
+/// What our own identity lends to each peer's sessions.
+pub(super) struct Identity {
+    pub(super) secret: x25519::StaticSecret,
+    pub(super) public: x25519::PublicKey,
+    /// Admits everything: [`super::admission::Admission`] has judged a message before sessions see it.
+    admitted: Arc<RateLimiter>,
+}
+
+impl Identity {
+    pub(super) fn new(private_key: &PrivateKey) -> Self {
+        let secret = private_key.secret();
+        let public = x25519::PublicKey::from(&secret);
+        Self { admitted: Arc::new(RateLimiter::new(&public, u64::MAX)), secret, public }
+    }
+}
+
+/// What became of a message that was for these sessions.
+pub(super) enum Opened {
+    /// A packet of so many bytes, at the start of the space given.
+    Packet(usize),
+    /// An authenticated message without a packet in it.
+    Keepalive,
+    /// An answer of so many bytes is to be sent.
+    Reply(usize),
+    /// Nothing that could be authenticated.
+    Refused,
+}
+
+pub(super) struct Sessions {
+    pub(super) index: Index,
+    tunn: Box<Tunn>,
+    /// There is a key to send under. Sessions vanish in [`Sessions::tick`] only.
+    established: bool,
+    /// The key to send under has reached its last counter.
+    spent: bool,
+    /// The session that was last heard of.
+    confirmed: Option<u32>,
+}
+
+impl Sessions {
+    pub(super) fn new(identity: &Identity, peer: &PeerConfig, index: Index) -> Self {
+        let tunn = Tunn::new(
+            identity.secret.clone(),
+            x25519::PublicKey::from(peer.public_key.0),
+            peer.preshared_key.as_ref().map(|key| *key.as_bytes()),
+            // Keepalives are the peer's, so that their interval can change without a new Tunn.
+            None,
+            index.0,
+            Some(Arc::clone(&identity.admitted)),
+        );
+        Self { index, tunn: Box::new(tunn), established: false, spent: false, confirmed: None }
+    }
+
+    /// Takes another identity; all keys are forgotten.
+    pub(super) fn adopt(&mut self, identity: &Identity) {
+        self.tunn.set_static_private(
+            identity.secret.clone(),
+            identity.public,
+            Some(Arc::clone(&identity.admitted)),
+        );
+        self.established = false;
+        self.spent = false;
+        self.confirmed = None;
+    }
+
+    pub(super) fn can_send(&self) -> bool {
+        self.established && !self.spent
+    }
+
+    /// Encrypts a packet under the present key; an empty one is a keepalive. Returns length and counter.
+    pub(super) fn seal(&mut self, packet: &[u8], space: &mut [u8]) -> Option<(usize, u64)> {
+        match self.tunn.encapsulate(packet, space) {
+            TunnResult::WriteToNetwork(message) => Some((message.len(), counter(message)?)),
+            _ => None,
+        }
+    }
+
+    /// Writes a handshake initiation, unless one is on its way.
+    pub(super) fn initiate(&mut self, space: &mut [u8]) -> Option<usize> {
+        written(&self.tunn.format_handshake_initiation(space, false))
+    }
+
+    /// Marks the present key as used up.
+    pub(super) fn set_spent(&mut self) {
+        self.spent = true;
+    }
+
+    /// Takes any message that is for these sessions.
+    pub(super) fn open(&mut self, from: IpAddr, message: &[u8], space: &mut [u8]) -> Opened {
+        match self.tunn.decapsulate(Some(from), message, space) {
+            TunnResult::Done => Opened::Keepalive,
+            TunnResult::WriteToNetwork(reply) => Opened::Reply(reply.len()),
+            TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
+                Opened::Packet(packet.len())
+            }
+            TunnResult::Err(_) => Opened::Refused,
+        }
+    }
+
+    /// Notes that the peer has proven to hold the session's keys. `true` where it is the first time.
+    pub(super) fn confirm(&mut self, receiver: u32) -> bool {
+        self.established = true;
+        // The low byte counts sessions and wraps; late packets of the one before are not news.
+        let is_newer = |before: u32| (1..0x80).contains(&(receiver.wrapping_sub(before) & 0xff));
+        let first = self.confirmed.is_none_or(is_newer);
+        if first {
+            self.confirmed = Some(receiver);
+            self.spent = false;
+        }
+        first
+    }
+
+    /// Lets time pass: resends, keepalives, rekeying and forgetting. `Err` once nobody has answered for too long.
+    pub(super) fn tick(&mut self, space: &mut [u8]) -> Result<Option<usize>, Unanswered> {
+        let result = match self.tunn.update_timers(space) {
+            TunnResult::Err(_) => Err(Unanswered),
+            result => Ok(written(&result)),
+        };
+        self.established = self.tunn.time_since_last_handshake().is_some();
+        result
+    }
+
+    /// How long ago the present key was agreed on.
+    pub(super) fn age(&self) -> Option<Duration> {
+        self.tunn.time_since_last_handshake()
+    }
+}
+
+/// Nobody answers, and keys are gone.
+pub(super) struct Unanswered;
+
+/// A data message's counter.
+pub(super) fn counter(message: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(message.get(COUNTER)?.try_into().ok()?))
+}
+
+fn written(result: &TunnResult<'_>) -> Option<usize> {
+    match result {
+        TunnResult::WriteToNetwork(message) => Some(message.len()),
+        _ => None,
+    }
+}

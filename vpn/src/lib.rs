@@ -1,0 +1,23 @@
+//! A WireGuard data path.
+//!
+//! [`Core`] is the protocol without IO. Around it stand a device on a TUN interface, a relay that needs no privilege, and the
+//! kernel's own WireGuard where there is one, all behind one trait.
+
+mod allowed_ips;
+mod core;
+mod key;
+mod limits;
+mod moment;
+mod output;
+mod packet;
+mod peers;
+mod stats;
+
+pub use crate::allowed_ips::AllowedIps;
+pub use crate::core::{Config, Core, Route};
+pub use crate::key::{InvalidKey, KEY_LEN, PresharedKey, PrivateKey, PublicKey};
+pub use crate::limits::Limits;
+pub use crate::moment::Moment;
+pub use crate::output::{DatagramRun, Event, HEADROOM, Output, Path};
+pub use crate::peers::{Change, PeerConfig, PeerUpdate, Peers, plan_changes};
+pub use crate::stats::{DropCounts, PeerStats};

@@ -1,0 +1,103 @@
+//! The little that a router reads and writes of an IP packet.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
+
+/// The packet's source, if it is an IP packet at all.
+pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
+    match version(packet)? {
+        Version::V4 => v4_at(packet, 12),
+        Version::V6 => v6_at(packet, 8),
+    }
+}
+
+/// The packet's destination, if it is an IP packet at all.
+pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match version(packet)? {
+        Version::V4 => v4_at(packet, 16),
+        Version::V6 => v6_at(packet, 24),
+    }
+}
+
+/// Counts one hop, as every router must (RFC 1812, section 5.3.1; RFC 8200, section 3), so that no packet
+/// circles for ever between two relays that take each other for its way. `false`: the packet ends here.
+pub(crate) fn count_hop(packet: &mut [u8]) -> bool {
+    match version(packet) {
+        Some(Version::V4) => count_v4_hop(packet),
+        Some(Version::V6) => {
+            let more = packet[7] > 1;
+            packet[7] = packet[7].saturating_sub(1);
+            more
+        }
+        None => false,
+    }
+}
+
+/// One less in the high byte of a 16-bit word is 0x0100 more in the checksum (RFC 1624).
+fn count_v4_hop(packet: &mut [u8]) -> bool {
+    if packet[8] <= 1 {
+        return false;
+    }
+    packet[8] -= 1;
+    let sum = u32::from(u16::from_be_bytes([packet[10], packet[11]])) + 0x0100;
+    let folded = (sum & 0xffff) + (sum >> 16);
+    packet[10..12].copy_from_slice(&folded.to_be_bytes()[2..]);
+    true
+}
+
+enum Version {
+    V4,
+    V6,
+}
+
+fn version(packet: &[u8]) -> Option<Version> {
+    match packet.first()? >> 4 {
+        4 if packet.len() >= V4_HEADER => Some(Version::V4),
+        6 if packet.len() >= V6_HEADER => Some(Version::V6),
+        _ => None,
+    }
+}
+
+fn v4_at(packet: &[u8], at: usize) -> Option<IpAddr> {
+    let octets: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
+    Some(Ipv4Addr::from(octets).into())
+}
+
+fn v6_at(packet: &[u8], at: usize) -> Option<IpAddr> {
+    let octets: [u8; 16] = packet.get(at..at + 16)?.try_into().ok()?;
+    Some(Ipv6Addr::from(octets).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn checksum(header: &[u8]) -> u16 {
+        let sum: u32 = header.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_counted_hop_leaves_a_right_checksum(mut header in proptest::array::uniform20(any::<u8>())) {
+            header[0] = 0x45;
+            header[10..12].fill(0);
+            let right = checksum(&header);
+            header[10..12].copy_from_slice(&right.to_be_bytes());
+            let hops = header[8];
+            let more = count_hop(&mut header);
+            prop_assert_eq!(more, hops > 1);
+            prop_assert_eq!(checksum(&header), 0);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = (source(&bytes), destination(&bytes), count_hop(&mut bytes));
+        }
+    }
+}

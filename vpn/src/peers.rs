@@ -1,0 +1,263 @@
+//! What is wanted of a device's peers, what is seen, and the difference: pure data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+
+use crate::key::{PresharedKey, PublicKey};
+
+/// One peer, as it is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// The peer's name.
+    pub public_key: PublicKey,
+    /// A secret beside the key pairs.
+    pub preshared_key: Option<PresharedKey>,
+    /// Where the peer is at first. It may roam: see [`plan_changes`].
+    pub endpoint: Option<SocketAddr>,
+    /// Seconds between keepalives, 0 for none.
+    pub persistent_keepalive: u16,
+    /// Inner addresses that are the peer's.
+    pub allowed_ips: BTreeSet<IpNet>,
+}
+
+impl PeerConfig {
+    /// A peer of that name and nothing more.
+    #[must_use]
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            preshared_key: None,
+            endpoint: None,
+            persistent_keepalive: 0,
+            allowed_ips: BTreeSet::new(),
+        }
+    }
+}
+
+/// All peers of a device. Each prefix belongs to one of them at most: the one that was put in last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peers {
+    by_key: BTreeMap<PublicKey, PeerConfig>,
+    owners: BTreeMap<IpNet, PublicKey>,
+}
+
+impl Peers {
+    /// Puts a peer in, in place of one of the same name. Its prefixes are taken from whoever had them.
+    pub fn insert(&mut self, mut peer: PeerConfig) {
+        let key = peer.public_key;
+        self.remove(&key);
+        peer.allowed_ips = peer.allowed_ips.iter().map(IpNet::trunc).collect();
+        for prefix in &peer.allowed_ips {
+            let loser = self.owners.insert(*prefix, key);
+            if let Some(loser) = loser.and_then(|loser| self.by_key.get_mut(&loser)) {
+                loser.allowed_ips.remove(prefix);
+            }
+        }
+        self.by_key.insert(key, peer);
+    }
+
+    /// Takes a peer out.
+    pub fn remove(&mut self, key: &PublicKey) -> Option<PeerConfig> {
+        let peer = self.by_key.remove(key)?;
+        for prefix in &peer.allowed_ips {
+            self.owners.remove(prefix);
+        }
+        Some(peer)
+    }
+
+    /// The peer of that name.
+    #[must_use]
+    pub fn get(&self, key: &PublicKey) -> Option<&PeerConfig> {
+        self.by_key.get(key)
+    }
+
+    /// All peers, ordered by key.
+    pub fn iter(&self) -> impl Iterator<Item = &PeerConfig> {
+        self.by_key.values()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// Carries out a change, so that `plan_changes(seen, wanted)` brings `seen` to `wanted`.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Remove(key) => {
+                self.remove(key);
+            }
+            Change::Add(peer) => self.insert(peer.clone()),
+            Change::Update(update) => {
+                if let Some(mut peer) = self.by_key.get(&update.public_key).cloned() {
+                    update.apply(&mut peer);
+                    self.insert(peer);
+                }
+            }
+        }
+    }
+}
+
+impl FromIterator<PeerConfig> for Peers {
+    fn from_iter<I: IntoIterator<Item = PeerConfig>>(peers: I) -> Self {
+        let mut all = Self::default();
+        for peer in peers {
+            all.insert(peer);
+        }
+        all
+    }
+}
+
+/// One step from what is seen to what is wanted. It touches one peer and no other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The peer and its sessions go.
+    Remove(PublicKey),
+    /// A new peer comes.
+    Add(PeerConfig),
+    /// A peer stays, with its sessions, and something about it differs.
+    Update(PeerUpdate),
+}
+
+/// What differs about a peer. `None` stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerUpdate {
+    /// Whose update it is.
+    pub public_key: PublicKey,
+    /// The new preshared key, or none from now on.
+    pub preshared_key: Option<Option<PresharedKey>>,
+    /// The new place.
+    pub endpoint: Option<SocketAddr>,
+    /// The new interval.
+    pub persistent_keepalive: Option<u16>,
+    /// The new prefixes, all of them.
+    pub allowed_ips: Option<BTreeSet<IpNet>>,
+}
+
+impl PeerUpdate {
+    /// Carries the update out on a configuration.
+    pub fn apply(&self, peer: &mut PeerConfig) {
+        if let Some(preshared_key) = &self.preshared_key {
+            peer.preshared_key.clone_from(preshared_key);
+        }
+        if let Some(endpoint) = self.endpoint {
+            peer.endpoint = Some(endpoint);
+        }
+        if let Some(interval) = self.persistent_keepalive {
+            peer.persistent_keepalive = interval;
+        }
+        if let Some(allowed_ips) = &self.allowed_ips {
+            peer.allowed_ips.clone_from(allowed_ips);
+        }
+    }
+
+    fn between(seen: &PeerConfig, wanted: &PeerConfig) -> Option<Self> {
+        let update = Self {
+            public_key: wanted.public_key,
+            preshared_key: (seen.preshared_key != wanted.preshared_key)
+                .then(|| wanted.preshared_key.clone()),
+            endpoint: wanted.endpoint.filter(|_| seen.endpoint != wanted.endpoint),
+            persistent_keepalive: (seen.persistent_keepalive != wanted.persistent_keepalive)
+                .then_some(wanted.persistent_keepalive),
+            allowed_ips: (seen.allowed_ips != wanted.allowed_ips)
+                .then(|| wanted.allowed_ips.clone()),
+        };
+        let unchanged = update.preshared_key.is_none()
+            && update.endpoint.is_none()
+            && update.persistent_keepalive.is_none()
+            && update.allowed_ips.is_none();
+        (!unchanged).then_some(update)
+    }
+}
+
+/// The changes that bring `seen` to `wanted`: removals, then updates and additions, each by key.
+///
+/// An endpoint is a hint. `seen` holds the one that was last asked for, not the one that a peer has roamed to,
+/// so a peer that moved is not called back by the same wanted state; a wanted endpoint of `None` asks for nothing.
+///
+/// Removals come first so that a prefix is free when its new owner takes it.
+#[must_use]
+pub fn plan_changes(seen: &Peers, wanted: &Peers) -> Vec<Change> {
+    let removals = seen
+        .by_key
+        .keys()
+        .filter(|key| !wanted.by_key.contains_key(*key))
+        .map(|key| Change::Remove(*key));
+    let rest = wanted.iter().filter_map(|wanted| match seen.get(&wanted.public_key) {
+        None => Some(Change::Add(wanted.clone())),
+        Some(seen) => PeerUpdate::between(seen, wanted).map(Change::Update),
+    });
+    let (updates, additions): (Vec<_>, Vec<_>) =
+        rest.partition(|change| matches!(change, Change::Update(_)));
+    removals.chain(updates).chain(additions).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn peer()(
+            key in 0..6u8,
+            preshared in proptest::option::of(1..3u8),
+            port in proptest::option::of(1..3u16),
+            keepalive in 0..2u16,
+            prefixes in proptest::collection::btree_set(0..8u8, 0..4),
+        ) -> PeerConfig {
+            PeerConfig {
+                public_key: PublicKey([key; 32]),
+                preshared_key: preshared.and_then(|byte| PresharedKey::from_bytes([byte; 32])),
+                endpoint: port.map(|port| SocketAddr::from(([192, 0, 2, 1], port))),
+                persistent_keepalive: keepalive,
+                allowed_ips: prefixes.into_iter().map(|last| format!("10.0.0.{last}/32").parse().unwrap()).collect(),
+            }
+        }
+    }
+
+    fn peers() -> impl Strategy<Value = Peers> {
+        proptest::collection::vec(peer(), 0..8).prop_map(|peers| peers.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn applying_the_changes_reaches_what_is_wanted_and_then_nothing_is_left(seen in peers(), wanted in peers()) {
+            let mut now = seen;
+            for change in plan_changes(&now.clone(), &wanted) {
+                now.apply(&change);
+            }
+            prop_assert_eq!(plan_changes(&now, &wanted), vec![]);
+            for peer in wanted.iter() {
+                prop_assert_eq!(&now.get(&peer.public_key).unwrap().allowed_ips, &peer.allowed_ips);
+            }
+            prop_assert_eq!(now.len(), wanted.len());
+        }
+
+        #[test]
+        fn a_prefix_has_one_owner(peers in peers()) {
+            let mut owned = BTreeSet::new();
+            for prefix in peers.iter().flat_map(|peer| &peer.allowed_ips) {
+                prop_assert!(owned.insert(*prefix));
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_state_twice_changes_nothing() {
+        let mut peer = PeerConfig::new(PublicKey([1; 32]));
+        peer.allowed_ips.insert("10.0.0.1/24".parse().unwrap());
+        let wanted: Peers = [peer].into_iter().collect();
+        assert_eq!(plan_changes(&wanted, &wanted), vec![]);
+        assert_eq!(plan_changes(&Peers::default(), &wanted).len(), 1);
+    }
+}

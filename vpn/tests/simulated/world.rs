@@ -1,0 +1,200 @@
+//! Cores and a network between them, on simulated time.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use keelway_vpn::{
+    Config, Core, Event, HEADROOM, Limits, Moment, Output, Path, PeerConfig, Peers, PresharedKey, PrivateKey, PublicKey,
+    Route,
+};
+
+/// How long a datagram is on its way.
+pub(crate) const DELAY: Duration = Duration::from_millis(10);
+const STEP: Duration = Duration::from_millis(10);
+
+pub(crate) struct Node {
+    pub(crate) core: Core,
+    pub(crate) address: SocketAddr,
+    pub(crate) delivered: Vec<Vec<u8>>,
+    pub(crate) events: Vec<Event>,
+}
+
+pub(crate) struct Flight {
+    arrives: Duration,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What the network does with a datagram.
+pub(crate) enum Fate {
+    Deliver,
+    Lose,
+}
+
+pub(crate) struct World {
+    pub(crate) now: Moment,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) in_flight: Vec<Flight>,
+    /// Every datagram that was ever sent.
+    pub(crate) log: Vec<(SocketAddr, Vec<u8>)>,
+    pub(crate) fate: Box<dyn FnMut(SocketAddr, &[u8]) -> Fate>,
+    by_address: BTreeMap<SocketAddr, usize>,
+}
+
+pub(crate) fn private_key(number: u8) -> PrivateKey {
+    PrivateKey::from_bytes([number + 1; 32])
+}
+
+pub(crate) fn public_key(number: u8) -> PublicKey {
+    private_key(number).public()
+}
+
+pub(crate) fn address(number: u8) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, number + 1], 51820))
+}
+
+pub(crate) fn peer(number: u8, endpoint: bool) -> PeerConfig {
+    let mut peer = PeerConfig::new(public_key(number));
+    peer.endpoint = endpoint.then(|| address(number));
+    peer.allowed_ips.insert(format!("10.0.0.{}/32", number + 1).parse().unwrap());
+    peer.allowed_ips.insert(format!("fd00::{}/128", number + 1).parse().unwrap());
+    peer
+}
+
+pub(crate) fn preshared(byte: u8) -> Option<PresharedKey> {
+    PresharedKey::from_bytes([byte; 32])
+}
+
+/// An IPv4 packet from node to node; `mark` tells packets apart.
+pub(crate) fn packet(from: u8, to: u8, mark: u32) -> Vec<u8> {
+    let mut packet = vec![0; 60];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&60u16.to_be_bytes());
+    packet[8] = 64;
+    packet[12..16].copy_from_slice(&[10, 0, 0, from + 1]);
+    packet[16..20].copy_from_slice(&[10, 0, 0, to + 1]);
+    packet[20..24].copy_from_slice(&mark.to_be_bytes());
+    packet
+}
+
+pub(crate) fn mark(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(packet[20..24].try_into().unwrap())
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self {
+            now: Moment { elapsed: Duration::from_secs(1000), unix: Duration::from_secs(1_800_000_000) },
+            nodes: Vec::new(),
+            in_flight: Vec::new(),
+            log: Vec::new(),
+            fate: Box::new(|_, _| Fate::Deliver),
+            by_address: BTreeMap::new(),
+        }
+    }
+
+    /// Two nodes that know each other; only the first knows where the other is.
+    pub(crate) fn pair(limits: &Limits) -> Self {
+        let mut world = Self::new();
+        world.add(0, Route::Local, limits, vec![peer(1, true)]);
+        world.add(1, Route::Local, limits, vec![peer(0, false)]);
+        world
+    }
+
+    pub(crate) fn core(&self, number: u8, route: Route, limits: &Limits, peers: Vec<PeerConfig>) -> Core {
+        let config = Config { private_key: Some(private_key(number)), route, mtu: 1420 };
+        let mut core = Core::new(config, limits.clone(), u32::from(number) << 16, self.now);
+        core.set_peers(&peers.into_iter().collect(), self.now);
+        core
+    }
+
+    pub(crate) fn add(&mut self, number: u8, route: Route, limits: &Limits, peers: Vec<PeerConfig>) {
+        let core = self.core(number, route, limits, peers);
+        self.by_address.insert(address(number), self.nodes.len());
+        self.nodes.push(Node { core, address: address(number), delivered: Vec::new(), events: Vec::new() });
+    }
+
+    /// A process that starts anew: everything but its configuration is lost.
+    pub(crate) fn restart(&mut self, number: u8, limits: &Limits, peers: Vec<PeerConfig>) {
+        let core = self.core(number, Route::Local, limits, peers);
+        self.nodes[usize::from(number)].core = core;
+    }
+
+    pub(crate) fn move_to(&mut self, number: u8, to: SocketAddr) {
+        let node = &mut self.nodes[usize::from(number)];
+        self.by_address.remove(&node.address);
+        node.address = to;
+        self.by_address.insert(to, usize::from(number));
+    }
+
+    pub(crate) fn set_peers(&mut self, number: u8, peers: Vec<PeerConfig>) -> usize {
+        let wanted: Peers = peers.into_iter().collect();
+        self.nodes[usize::from(number)].core.set_peers(&wanted, self.now).len()
+    }
+
+    pub(crate) fn send(&mut self, from: u8, packet: &[u8]) {
+        let now = self.now;
+        self.with(usize::from(from), |core, out| core.handle_packet_from_tunnel(packet, now, out));
+    }
+
+    pub(crate) fn inject(&mut self, to: u8, from: SocketAddr, bytes: &[u8]) {
+        let now = self.now;
+        self.with(usize::from(to), |core, out| core.handle_datagram(Path::to(from), bytes, now, out));
+    }
+
+    pub(crate) fn run(&mut self, time: Duration) {
+        let end = self.now.elapsed + time;
+        while self.now.elapsed < end {
+            self.now = self.now.after(STEP);
+            self.deliver();
+            let now = self.now;
+            for node in 0..self.nodes.len() {
+                self.with(node, |core, out| {
+                    core.poll_timers(now, out);
+                });
+            }
+        }
+    }
+
+    pub(crate) fn marks(&self, number: u8) -> Vec<u32> {
+        self.nodes[usize::from(number)].delivered.iter().map(|packet| mark(packet)).collect()
+    }
+
+    pub(crate) fn handshakes(&self, number: u8) -> usize {
+        let events = &self.nodes[usize::from(number)].events;
+        events.iter().filter(|event| matches!(event, Event::HandshakeCompleted(_))).count()
+    }
+
+    fn deliver(&mut self) {
+        let (due, later) = std::mem::take(&mut self.in_flight)
+            .into_iter()
+            .partition(|flight| flight.arrives <= self.now.elapsed);
+        self.in_flight = later;
+        for flight in Vec::<Flight>::from(due) {
+            let Some(node) = self.by_address.get(&flight.to).copied() else { continue };
+            let now = self.now;
+            self.with(node, |core, out| core.handle_datagram(Path::to(flight.from), &flight.bytes, now, out));
+        }
+    }
+
+    fn with(&mut self, number: usize, act: impl FnOnce(&mut Core, &mut Output)) {
+        let mut out = Output::new();
+        let node = &mut self.nodes[number];
+        act(&mut node.core, &mut out);
+        for (path, bytes) in out.datagrams() {
+            self.log.push((node.address, bytes.to_vec()));
+            if let Fate::Deliver = (self.fate)(path.remote, bytes) {
+                self.in_flight.push(Flight {
+                    arrives: self.now.elapsed + DELAY,
+                    from: node.address,
+                    to: path.remote,
+                    bytes: bytes.to_vec(),
+                });
+            }
+        }
+        node.delivered.extend(out.packets().drain(..).map(|packet| packet[HEADROOM..].to_vec()));
+        node.events.append(&mut out.events);
+    }
+}
