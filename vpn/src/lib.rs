@@ -4,14 +4,22 @@
 //! kernel's own WireGuard where there is one, all behind one trait.
 
 mod allowed_ips;
+pub mod conf;
 mod core;
+pub mod data_path;
+pub mod device;
+pub mod error;
+pub mod io;
+pub mod kernel;
 mod key;
 mod limits;
 mod moment;
+pub mod netlink;
 mod output;
 mod packet;
 mod peers;
 mod stats;
+pub mod uapi;
 
 pub use crate::allowed_ips::AllowedIps;
 pub use crate::core::{Config, Core, Route};
@@ -20,4 +28,7 @@ pub use crate::limits::Limits;
 pub use crate::moment::Moment;
 pub use crate::output::{DatagramRun, Event, HEADROOM, Output, Path};
 pub use crate::peers::{Change, PeerConfig, PeerUpdate, Peers, plan_changes};
+pub use crate::data_path::{DataPath, DataPathError, DataPathKind};
+pub use crate::device::{Device, DeviceConfig, StartError};
+pub use crate::io::Clock;
 pub use crate::stats::{DropCounts, PeerStats};

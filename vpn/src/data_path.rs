@@ -1,0 +1,110 @@
+//! What a data path is to whoever runs one, whoever moves the packets.
+
+use std::fmt;
+
+use crate::device::{Device, DeviceConfig, StartError};
+use crate::kernel::KernelDevice;
+use crate::netlink::NetlinkError;
+use crate::peers::{Change, Peers};
+use crate::stats::PeerStats;
+
+/// Who moves the packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataPathKind {
+    /// The kernel's WireGuard.
+    Kernel,
+    /// A TUN device and this process.
+    Userspace,
+    /// This process, between peers and its own TCP/IP stack.
+    Relay,
+}
+
+impl fmt::Display for DataPathKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "kernel",
+            Self::Userspace => "userspace",
+            Self::Relay => "relay",
+        })
+    }
+}
+
+/// A data path failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DataPathError {
+    /// The userspace device could not be started.
+    #[error("cannot start the userspace device")]
+    Start(#[source] StartError),
+    /// The kernel's device could not be asked or changed.
+    #[error("cannot use the kernel's WireGuard")]
+    Kernel(#[source] NetlinkError),
+}
+
+/// Something that carries WireGuard packets. It is up until it is dropped.
+pub trait DataPath: Send {
+    /// Who moves the packets: for a status.
+    fn kind(&self) -> DataPathKind;
+
+    /// The interface's name, or the relay's.
+    fn name(&self) -> &str;
+
+    /// Brings the peers to what is wanted, and returns what had to change. The same again changes nothing.
+    fn set_peers(&mut self, wanted: &Peers) -> Result<Vec<Change>, DataPathError>;
+
+    /// What is known of each peer, ordered by key.
+    fn stats(&mut self) -> Result<Vec<PeerStats>, DataPathError>;
+}
+
+impl DataPath for Device {
+    fn kind(&self) -> DataPathKind {
+        DataPathKind::Userspace
+    }
+
+    fn name(&self) -> &str {
+        Device::name(self)
+    }
+
+    fn set_peers(&mut self, wanted: &Peers) -> Result<Vec<Change>, DataPathError> {
+        Ok(Device::set_peers(self, wanted))
+    }
+
+    fn stats(&mut self) -> Result<Vec<PeerStats>, DataPathError> {
+        Ok(Device::stats(self))
+    }
+}
+
+/// Brings up an interface: the kernel's where it has WireGuard, else ours.
+pub fn open(config: &DeviceConfig) -> Result<Box<dyn DataPath>, DataPathError> {
+    match KernelDevice::create(config) {
+        Ok(device) => Ok(Box::new(device)),
+        Err(error) if is_without_wireguard(&error) => {
+            let device = Device::start(config.clone()).map_err(DataPathError::Start)?;
+            Ok(Box::new(device))
+        }
+        Err(error) => Err(DataPathError::Kernel(error)),
+    }
+}
+
+fn is_without_wireguard(error: &NetlinkError) -> bool {
+    let unsupported = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+    matches!(error, NetlinkError::Missing(_)) || error.errno() == Some(unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn only_a_kernel_without_wireguard_is_passed_over() {
+        let refused = |errno: rustix::io::Errno| NetlinkError::Refused {
+            operation: "make a WireGuard interface",
+            source: io::Error::from_raw_os_error(errno.raw_os_error()),
+        };
+        assert!(is_without_wireguard(&refused(rustix::io::Errno::OPNOTSUPP)));
+        assert!(is_without_wireguard(&NetlinkError::Missing("wireguard".to_owned())));
+        assert!(!is_without_wireguard(&refused(rustix::io::Errno::PERM)));
+        assert!(!is_without_wireguard(&refused(rustix::io::Errno::EXIST)));
+    }
+}

@@ -1,0 +1,183 @@
+//! The packet thread.
+//!
+//! One thread does both directions. Ciphers are the cost, one flow cannot be spread over threads without reordering it, and a second
+//! thread would meet the first at the core's lock; what is measured in `docs/performance.md` is this.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::shared::Shared;
+use crate::core::Core;
+use crate::io::{Clock, ReceiveBuffers, Socket, Tun};
+use crate::moment::Moment;
+use crate::output::Output;
+
+/// Reads of the inside before the outside gets its turn, and the other way round.
+const TURN: usize = 16;
+/// How often settings of the interface are looked at.
+const INSPECTION: Duration = Duration::from_secs(1);
+
+/// This end of the tunnel.
+pub(crate) trait Inside: Send {
+    /// Becomes readable when there are packets; `None` where only a wake tells.
+    fn handle(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Takes packets into the core. `false`: there are no more.
+    fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool;
+
+    /// Takes packets that peers sent.
+    fn write(&mut self, packets: &mut Vec<Vec<u8>>, now: Moment);
+
+    /// When this end wants to be called again, if not earlier.
+    fn deadline(&mut self, _now: Moment) -> Option<Duration> {
+        None
+    }
+
+    /// The MTU, where the machine may have changed it.
+    fn refresh_mtu(&mut self) -> Option<usize> {
+        None
+    }
+}
+
+impl Inside for Tun {
+    fn handle(&self) -> Option<BorrowedFd<'_>> {
+        Some(std::os::fd::AsFd::as_fd(self))
+    }
+
+    fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool {
+        let mut core: Option<std::sync::MutexGuard<'_, Core>> = None;
+        let read = Tun::read(self, |packet| {
+            core.get_or_insert_with(|| shared.core()).handle_packet_from_tunnel(packet, now, out);
+        });
+        read.unwrap_or_else(|error| {
+            tracing::error!(error = %crate::error::Chain(&error), "the TUN device is gone");
+            shared.stop();
+            false
+        })
+    }
+
+    fn write(&mut self, packets: &mut Vec<Vec<u8>>, _now: Moment) {
+        Tun::write(self, packets);
+    }
+
+    fn refresh_mtu(&mut self) -> Option<usize> {
+        Tun::refresh_mtu(self).ok()
+    }
+}
+
+pub(super) struct Pump<I> {
+    shared: Arc<Shared>,
+    inside: I,
+    received: ReceiveBuffers,
+    out: Output,
+    next_inspection: Duration,
+}
+
+impl<I: Inside> Pump<I> {
+    pub(super) fn new(shared: Arc<Shared>, inside: I) -> Self {
+        Self {
+            shared,
+            inside,
+            received: ReceiveBuffers::new(),
+            out: Output::new(),
+            next_inspection: Duration::ZERO,
+        }
+    }
+
+    /// Moves packets until the data path is stopped.
+    pub(super) fn run(mut self) {
+        let mut timeout = Duration::ZERO;
+        while !self.shared.is_stopping() {
+            let sockets = self.shared.sockets();
+            if let Err(error) = self.wait(&sockets, timeout) {
+                tracing::error!(%error, "cannot wait for packets");
+                return;
+            }
+            self.take_from_outside(&sockets.v4);
+            if let Some(v6) = &sockets.v6 {
+                self.take_from_outside(v6);
+            }
+            self.take_from_inside();
+            timeout = self.let_time_pass();
+        }
+    }
+
+    fn wait(&self, sockets: &crate::io::Sockets, timeout: Duration) -> rustix::io::Result<()> {
+        let mut handles = vec![
+            PollFd::new(self.shared.wake_handle(), PollFlags::IN),
+            PollFd::new(&sockets.v4, PollFlags::IN),
+        ];
+        handles.extend(sockets.v6.as_ref().map(|v6| PollFd::new(v6, PollFlags::IN)));
+        let inside = self.inside.handle();
+        handles.extend(inside.as_ref().map(|inside| PollFd::new(inside, PollFlags::IN)));
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut handles, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        if handles[0].revents().contains(PollFlags::IN) {
+            self.shared.clear_wake();
+        }
+        Ok(())
+    }
+
+    fn take_from_outside(&mut self, socket: &Socket) {
+        for _ in 0..TURN {
+            if let Err(error) = socket.receive(&mut self.received) {
+                // An ICMP error of an earlier datagram, most likely.
+                tracing::debug!(%error, "cannot receive");
+                return;
+            }
+            let now = Clock.now();
+            for (path, datagrams) in self.received.received() {
+                let mut core = self.shared.core();
+                for datagram in datagrams {
+                    core.handle_datagram(path, datagram, now, &mut self.out);
+                }
+                drop(core);
+                flush(&self.shared, &mut self.inside, &mut self.out, now);
+            }
+            if !self.received.is_full() {
+                return;
+            }
+        }
+    }
+
+    fn take_from_inside(&mut self) {
+        for _ in 0..TURN {
+            let now = Clock.now();
+            let more = self.inside.read(&self.shared, now, &mut self.out);
+            flush(&self.shared, &mut self.inside, &mut self.out, now);
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// Returns how long there is nothing to do but wait for packets.
+    fn let_time_pass(&mut self) -> Duration {
+        let now = Clock.now();
+        if now.elapsed >= self.next_inspection {
+            self.next_inspection = now.elapsed + INSPECTION;
+            if let Some(mtu) = self.inside.refresh_mtu() {
+                self.shared.core().set_mtu(mtu);
+            }
+        }
+        let next = self.shared.core().poll_timers(now, &mut self.out);
+        flush(&self.shared, &mut self.inside, &mut self.out, now);
+        let next = self.inside.deadline(now).map_or(next, |deadline| deadline.min(next));
+        next.saturating_sub(now.elapsed)
+    }
+}
+
+fn flush(shared: &Shared, inside: &mut impl Inside, out: &mut Output, now: Moment) {
+    shared.sockets().send(out);
+    inside.write(out.packets(), now);
+    for event in out.events.drain(..) {
+        tracing::debug!(?event, "peer");
+    }
+    out.clear();
+}

@@ -1,0 +1,84 @@
+//! What the packet thread and everybody else share.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::core::Core;
+use crate::io::{BindError, Sockets};
+
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    sockets: Mutex<Arc<Sockets>>,
+    fwmark: AtomicU32,
+    wake: OwnedFd,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(core: Core, sockets: Sockets, fwmark: u32) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            core: Mutex::new(core),
+            sockets: Mutex::new(Arc::new(sockets)),
+            fwmark: AtomicU32::new(fwmark),
+            wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    /// The core. No call of it blocks, so the lock is held for microseconds.
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn sockets(&self) -> Arc<Sockets> {
+        Arc::clone(&self.sockets.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Listens elsewhere from now on.
+    pub(crate) fn set_listen_port(&self, port: u16) -> Result<(), BindError> {
+        if port != 0 && self.sockets().port == port {
+            return Ok(());
+        }
+        let sockets = Sockets::bind(port, self.fwmark())?;
+        *self.sockets.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(sockets);
+        self.wake();
+        Ok(())
+    }
+
+    pub(crate) fn fwmark(&self) -> u32 {
+        self.fwmark.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_fwmark(&self, fwmark: u32) -> io::Result<()> {
+        self.sockets().set_fwmark(fwmark)?;
+        self.fwmark.store(fwmark, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the packet thread look around.
+    pub(crate) fn wake(&self) {
+        // The counter is full only when the thread is going to wake anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn wake_handle(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    pub(super) fn clear_wake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}

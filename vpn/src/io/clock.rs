@@ -1,0 +1,28 @@
+//! The one place where time is read.
+
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::moment::Moment;
+
+/// The machine's clocks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Clock;
+
+impl Clock {
+    /// The present moment. Time goes on while the machine sleeps, as keys age then too.
+    #[must_use]
+    pub fn now(self) -> Moment {
+        let elapsed = clock_gettime(ClockId::Boottime);
+        Moment {
+            elapsed: Duration::new(
+                elapsed.tv_sec.try_into().unwrap_or_default(),
+                elapsed.tv_nsec.try_into().unwrap_or_default(),
+            ),
+            unix: SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default(),
+        }
+    }
+}

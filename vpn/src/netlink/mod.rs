@@ -1,0 +1,8 @@
+//! Requests to the kernel over netlink: interfaces, addresses, routes and its own WireGuard.
+
+pub(crate) mod generic;
+pub mod interface;
+mod socket;
+
+pub use self::socket::NetlinkError;
+pub(crate) use self::socket::{Link, exchange};

@@ -1,0 +1,121 @@
+//! One request, and the answers until the kernel says that it is done.
+
+use std::io;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable,
+};
+use netlink_sys::{Socket, SocketAddr};
+
+/// The kernel did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// No socket, or it broke.
+    #[error("cannot talk to the kernel over netlink")]
+    Socket(#[source] io::Error),
+    /// The kernel said no.
+    #[error("the kernel refused: {operation}")]
+    Refused {
+        /// What was asked for.
+        operation: &'static str,
+        /// The kernel's errno.
+        #[source]
+        source: io::Error,
+    },
+    /// An answer that is not understood.
+    #[error("the kernel's answer is not understood: {operation}")]
+    Decode {
+        /// What was asked for.
+        operation: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: netlink_packet_core::DecodeError,
+    },
+    /// The kernel has no such thing.
+    #[error("the kernel has no {0}")]
+    Missing(String),
+}
+
+impl NetlinkError {
+    /// The kernel's errno, where it is one that refused.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Refused { source, .. } => source.raw_os_error(),
+            Self::Socket(_) | Self::Decode { .. } | Self::Missing(_) => None,
+        }
+    }
+}
+
+/// A connection to the kernel.
+pub(crate) struct Link {
+    socket: Socket,
+}
+
+impl Link {
+    pub(crate) fn open(protocol: isize) -> Result<Self, NetlinkError> {
+        let open = || {
+            let mut socket = Socket::new(protocol)?;
+            socket.bind_auto()?;
+            socket.connect(&SocketAddr::new(0, 0))?;
+            Ok(socket)
+        };
+        open().map(|socket| Self { socket }).map_err(NetlinkError::Socket)
+    }
+}
+
+/// Asks for `operation` and collects what is answered. `flags` are added to a request for an acknowledgement; with
+/// `NLM_F_DUMP` there is a list instead.
+pub(crate) fn exchange<T>(
+    link: &Link,
+    operation: &'static str,
+    flags: u16,
+    message: T,
+) -> Result<Vec<T>, NetlinkError>
+where
+    T: NetlinkSerializable + NetlinkDeserializable,
+{
+    let mut header = NetlinkHeader::default();
+    let acknowledged = if flags & NLM_F_DUMP == NLM_F_DUMP { 0 } else { NLM_F_ACK };
+    header.flags = NLM_F_REQUEST | acknowledged | flags;
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    link.socket.send(&bytes, 0).map_err(NetlinkError::Socket)?;
+
+    let mut answers = Vec::new();
+    loop {
+        let (datagram, _) = link.socket.recv_from_full().map_err(NetlinkError::Socket)?;
+        if take(&datagram, operation, &mut answers)? {
+            return Ok(answers);
+        }
+    }
+}
+
+/// Takes the messages of one datagram. `true`: there are no more after it.
+fn take<T: NetlinkDeserializable>(
+    datagram: &[u8],
+    operation: &'static str,
+    answers: &mut Vec<T>,
+) -> Result<bool, NetlinkError> {
+    let mut rest = datagram;
+    while !rest.is_empty() {
+        let message = NetlinkMessage::<T>::deserialize(rest)
+            .map_err(|source| NetlinkError::Decode { operation, source })?;
+        let length = usize::try_from(message.header.length).unwrap_or(rest.len());
+        match message.payload {
+            NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+            NetlinkPayload::Error(error) => {
+                return Err(NetlinkError::Refused { operation, source: error.to_io() });
+            }
+            _ => {}
+        }
+        // Messages are aligned to four bytes; a length of zero would never end.
+        rest = rest.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
