@@ -73,12 +73,17 @@ impl DataPath for Device {
     }
 }
 
-/// Brings up an interface: the kernel's where it has WireGuard, else ours.
-pub fn open(config: &DeviceConfig) -> Result<Box<dyn DataPath>, DataPathError> {
+/// Brings up an interface: the kernel's where it has WireGuard, else ours. `on_userspace` sees ours before it is boxed, to serve
+/// what the kernel serves by itself.
+pub fn open(
+    config: &DeviceConfig,
+    on_userspace: impl FnOnce(&Device),
+) -> Result<Box<dyn DataPath>, DataPathError> {
     match KernelDevice::create(config) {
         Ok(device) => Ok(Box::new(device)),
         Err(error) if is_without_wireguard(&error) => {
             let device = Device::start(config.clone()).map_err(DataPathError::Start)?;
+            on_userspace(&device);
             Ok(Box::new(device))
         }
         Err(error) => Err(DataPathError::Kernel(error)),

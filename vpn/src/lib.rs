@@ -18,6 +18,7 @@ pub mod netlink;
 mod output;
 mod packet;
 mod peers;
+pub mod relay;
 mod stats;
 pub mod uapi;
 
@@ -31,4 +32,5 @@ pub use crate::peers::{Change, PeerConfig, PeerUpdate, Peers, plan_changes};
 pub use crate::data_path::{DataPath, DataPathError, DataPathKind};
 pub use crate::device::{Device, DeviceConfig, StartError};
 pub use crate::io::Clock;
+pub use crate::relay::{Relay, RelayConfig};
 pub use crate::stats::{DropCounts, PeerStats};

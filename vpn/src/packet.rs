@@ -21,6 +21,16 @@ pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// The TCP segment in a packet that has one right behind its fixed or, in IPv4, its own header.
+pub(crate) fn tcp_segment(packet: &[u8]) -> Option<&[u8]> {
+    const TCP: u8 = 6;
+    let (protocol, header) = match version(packet)? {
+        Version::V4 => (packet[9], usize::from(packet[0] & 15) * 4),
+        Version::V6 => (packet[6], V6_HEADER),
+    };
+    packet.get(header..).filter(|_| protocol == TCP)
+}
+
 /// Counts one hop, as every router must (RFC 1812, section 5.3.1; RFC 8200, section 3), so that no packet
 /// circles for ever between two relays that take each other for its way. `false`: the packet ends here.
 pub(crate) fn count_hop(packet: &mut [u8]) -> bool {
@@ -97,7 +107,8 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = (source(&bytes), destination(&bytes), count_hop(&mut bytes));
+            let _ = (source(&bytes), destination(&bytes), tcp_segment(&bytes));
+            let _ = count_hop(&mut bytes);
         }
     }
 }

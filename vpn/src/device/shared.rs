@@ -19,7 +19,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(core: Core, sockets: Sockets, fwmark: u32) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(core: Core, sockets: Sockets, fwmark: u32) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             core: Mutex::new(core),
             sockets: Mutex::new(Arc::new(sockets)),

@@ -1,0 +1,202 @@
+//! `keelway-vpn`: a WireGuard device or relay from a file in wg-quick's format.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use keelway_vpn::conf::{self, FileConfig};
+use keelway_vpn::data_path::{self, DataPath};
+use keelway_vpn::error::Chain;
+use keelway_vpn::netlink::interface::Interface;
+use keelway_vpn::uapi::{Server, default_socket};
+use keelway_vpn::{Device, DeviceConfig, Limits, Relay, RelayConfig};
+
+type Error = Box<dyn std::error::Error>;
+
+const DEFAULT_MTU: u16 = 1420;
+
+/// Runs a WireGuard device or relay in the foreground, until SIGTERM or SIGINT.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// An interface, with the file's addresses and routes. Needs CAP_NET_ADMIN.
+    Device(DeviceArgs),
+    /// Packets from peer to peer inside this process. Needs no privilege.
+    Relay(CommonArgs),
+}
+
+#[derive(Args)]
+struct DeviceArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Moves packets in this process also where the kernel has WireGuard.
+    #[arg(long)]
+    userspace: bool,
+    /// Does without segmentation offload on the TUN device.
+    #[arg(long, hide = true)]
+    no_offload: bool,
+}
+
+#[derive(Args)]
+struct CommonArgs {
+    /// The interface's name, or the relay's.
+    name: String,
+    /// The file. Without one there are no keys and no peers until `wg setconf` brings them.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The socket for `wg`; by default where `wg` looks for it, and for a relay none.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Asks for a new key from this message on.
+    #[arg(long, hide = true, default_value_t = Limits::default().rekey_after_messages)]
+    rekey_after_messages: u64,
+    /// Sends nothing under a key from this message on.
+    #[arg(long, hide = true, default_value_t = Limits::default().reject_after_messages)]
+    reject_after_messages: u64,
+    /// Handshakes in a second after which senders must prove their address.
+    #[arg(long, value_name = "NUMBER", default_value_t = Limits::default().handshakes_per_second)]
+    handshakes_per_second: u64,
+}
+
+impl CommonArgs {
+    fn limits(&self) -> Limits {
+        Limits {
+            rekey_after_messages: self.rekey_after_messages,
+            reject_after_messages: self.reject_after_messages,
+            handshakes_per_second: self.handshakes_per_second,
+            ..Limits::default()
+        }
+    }
+
+    fn file(&self) -> Result<FileConfig, Error> {
+        let Some(path) = &self.config else { return Ok(FileConfig::default()) };
+        warn_of_readable_keys(path);
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        conf::parse(&text).map_err(|error| format!("{}: {error}", path.display()).into())
+    }
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,boringtun=off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let outcome = match Cli::parse().command {
+        Command::Device(args) => run_device(&args),
+        Command::Relay(args) => run_relay(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", Chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_device(args: &DeviceArgs) -> Result<(), Error> {
+    let file = args.common.file()?;
+    let mtu = file.mtu.unwrap_or(DEFAULT_MTU);
+    let config = DeviceConfig {
+        name: args.common.name.clone(),
+        private_key: file.private_key.clone(),
+        listen_port: file.listen_port,
+        fwmark: file.fwmark,
+        mtu,
+        offload: !args.no_offload,
+        limits: args.common.limits(),
+    };
+    let mut signals = Signals::new()?;
+    let (mut path, _server) = open_device(&config, args)?;
+    path.set_peers(&file.peers)?;
+    let interface = Interface::find(path.name())?;
+    interface.bring_up(mtu)?;
+    for address in &file.addresses {
+        interface.add_address(*address)?;
+    }
+    if file.routes {
+        for prefix in file.peers.iter().flat_map(|peer| &peer.allowed_ips) {
+            interface.add_route(*prefix)?;
+        }
+    }
+    tracing::info!(name = path.name(), data_path = %path.kind(), peers = file.peers.len(), "up");
+    signals.wait()
+}
+
+/// The device, and the socket for `wg` where the kernel does not serve it itself.
+fn open_device(
+    config: &DeviceConfig,
+    args: &DeviceArgs,
+) -> Result<(Box<dyn DataPath>, Option<Server>), Error> {
+    let socket = args.common.socket.clone().unwrap_or_else(|| default_socket(&config.name));
+    if !args.userspace {
+        let mut served = None;
+        let path = data_path::open(config, |device| {
+            served = Some(device.serve(socket));
+        })?;
+        return Ok((path, served.transpose()?));
+    }
+    let device = Device::start(config.clone())?;
+    let server = device.serve(socket)?;
+    Ok((Box::new(device), Some(server)))
+}
+
+fn run_relay(args: &CommonArgs) -> Result<(), Error> {
+    let file = args.file()?;
+    let mut signals = Signals::new()?;
+    let relay = Relay::start(RelayConfig {
+        name: args.name.clone(),
+        private_key: file.private_key,
+        listen_port: file.listen_port,
+        addresses: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
+        mtu: file.mtu.unwrap_or(DEFAULT_MTU),
+        limits: args.limits(),
+    })?;
+    relay.set_peers(&file.peers);
+    let _server = args.socket.clone().map(|socket| relay.serve(socket)).transpose()?;
+    tracing::info!(name = args.name, port = relay.listen_port(), peers = file.peers.len(), "up");
+    signals.wait()
+}
+
+/// SIGTERM and SIGINT, caught from before anything is made that would have to be taken away.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Error> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (terminate, interrupt) = {
+            let _entered = runtime.enter();
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        };
+        Ok(Self { runtime, terminate, interrupt })
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+        });
+        Ok(())
+    }
+}
+
+fn warn_of_readable_keys(path: &Path) {
+    let is_readable = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
+    if is_readable {
+        tracing::warn!(file = %path.display(), "others may read this file's keys: chmod 600");
+    }
+}

@@ -1,0 +1,125 @@
+//! A data path without an interface: packets go from peer to peer inside the process, and those for its own addresses to a TCP/IP
+//! stack inside the process too. It needs one UDP port and no privilege.
+
+mod stack;
+mod stream;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use self::stack::{SharedStack, StackEnd};
+pub use self::stream::{Dialer, Listener, Stream};
+use crate::core::{Config, Core, Route};
+use crate::data_path::{DataPath, DataPathError, DataPathKind};
+use crate::device::{Shared, StartError, random_seed, spawn, stop};
+use crate::io::{Clock, Sockets};
+use crate::key::PrivateKey;
+use crate::limits::Limits;
+use crate::peers::{Change, Peers};
+use crate::stats::PeerStats;
+use crate::uapi;
+
+/// What a relay is made with.
+#[derive(Debug, Clone)]
+pub struct RelayConfig {
+    /// A name for status and logs.
+    pub name: String,
+    /// Our identity, if it is known by now.
+    pub private_key: Option<PrivateKey>,
+    /// The outer port, 0 for any.
+    pub listen_port: u16,
+    /// Our inner addresses, eight at most.
+    pub addresses: Vec<IpAddr>,
+    /// Largest inner packet.
+    pub mtu: u16,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// A relay. It is up until it is dropped.
+pub struct Relay {
+    name: String,
+    shared: Arc<Shared>,
+    stack: Arc<SharedStack>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Starts to relay.
+    pub fn start(config: RelayConfig) -> Result<Self, StartError> {
+        let sockets = Sockets::bind(config.listen_port, 0).map_err(StartError::Bind)?;
+        let now = Clock.now();
+        let core = Core::new(
+            Config {
+                private_key: config.private_key,
+                route: Route::Relay(config.addresses.clone()),
+                mtu: config.mtu.into(),
+            },
+            config.limits,
+            random_seed(),
+            now,
+        );
+        let shared = Shared::new(core, sockets, 0).map_err(StartError::Thread)?;
+        let stack = SharedStack::new(Arc::clone(&shared), &config.addresses, config.mtu.into(), now);
+        let end = StackEnd::new(Arc::clone(&stack));
+        let thread = spawn(Arc::clone(&shared), end, &config.name)?;
+        Ok(Self { name: config.name, shared, stack, thread: Some(thread) })
+    }
+
+    /// Opens and takes TCP connections inside the VPN.
+    #[must_use]
+    pub fn dialer(&self) -> Dialer {
+        Dialer::new(Arc::clone(&self.stack))
+    }
+
+    /// Serves the socket by which `wg` sees and sets the relay.
+    pub fn serve(&self, socket: PathBuf) -> Result<uapi::Server, uapi::ServeError> {
+        uapi::Server::start(socket, Arc::clone(&self.shared))
+    }
+
+    /// Brings the peers to what is wanted, and returns what had to change.
+    pub fn set_peers(&self, wanted: &Peers) -> Vec<Change> {
+        let changes = self.shared.core().set_peers(wanted, Clock.now());
+        self.shared.wake();
+        changes
+    }
+
+    /// What is known of each peer, ordered by key.
+    #[must_use]
+    pub fn stats(&self) -> Vec<PeerStats> {
+        self.shared.core().stats().collect()
+    }
+
+    /// The outer port.
+    #[must_use]
+    pub fn listen_port(&self) -> u16 {
+        self.shared.sockets().port
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        stop(&self.shared, &mut self.thread);
+        self.stack.close();
+    }
+}
+
+impl DataPath for Relay {
+    fn kind(&self) -> DataPathKind {
+        DataPathKind::Relay
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn set_peers(&mut self, wanted: &Peers) -> Result<Vec<Change>, DataPathError> {
+        Ok(Relay::set_peers(self, wanted))
+    }
+
+    fn stats(&mut self) -> Result<Vec<PeerStats>, DataPathError> {
+        Ok(Relay::stats(self))
+    }
+}

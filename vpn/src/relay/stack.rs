@@ -1,0 +1,430 @@
+//! The TCP/IP stack of a relay.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant;
+use smoltcp::wire::{HardwareAddress, IpCidr, TcpPacket};
+
+use crate::core::Core;
+use crate::device::{Inside, Shared};
+use crate::moment::Moment;
+use crate::output::{HEADROOM, Output};
+use crate::packet;
+
+/// Bytes that wait in a connection, each way. Memory is used only where they do wait.
+const BUFFER: usize = 512 * 1024;
+/// Ports for connections that are opened here (the range of RFC 6335, section 6).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+/// Connections that a listener has not taken yet; more are refused.
+const BACKLOG: usize = 1024;
+/// A peer that says nothing is asked whether it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// A peer that does not answer for so long is dead, and its connections end with an error.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+
+/// What the packet thread, streams and listeners share.
+pub(crate) struct SharedStack {
+    stack: Mutex<Stack>,
+    shared: Arc<Shared>,
+}
+
+impl SharedStack {
+    pub(super) fn new(shared: Arc<Shared>, addresses: &[IpAddr], mtu: usize, now: Moment) -> Arc<Self> {
+        let stack = Mutex::new(Stack::new(addresses, mtu, now));
+        Arc::new(Self { stack, shared })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Stack> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the packet thread send what was written.
+    pub(super) fn wake(&self) {
+        self.shared.wake();
+    }
+
+    /// Ends everything, when nobody moves packets any more.
+    pub(super) fn close(&self) {
+        let mut stack = self.lock();
+        stack.is_closed = true;
+        for (_, socket) in stack.sockets.iter_mut() {
+            let smoltcp::socket::Socket::Tcp(socket) = socket;
+            socket.abort();
+        }
+        for listener in stack.listeners.values_mut() {
+            listener.wake();
+        }
+    }
+}
+
+/// Why a connection could not be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error("the relay is stopped")]
+    Closed,
+    #[error("no address of that family")]
+    NoAddress,
+    #[error("all ports are in use")]
+    NoPort,
+    #[error("the port is taken")]
+    PortTaken,
+}
+
+pub(super) struct Stack {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    addresses: Vec<IpAddr>,
+    mtu: usize,
+    received: VecDeque<Vec<u8>>,
+    /// Streams that nobody holds any more and that are not closed yet.
+    orphans: BTreeSet<SocketHandle>,
+    listeners: BTreeMap<u16, Backlog>,
+    used_ports: BTreeMap<SocketHandle, u16>,
+    next_port: u16,
+    is_closed: bool,
+    /// Work was done from outside the packet thread since it looked.
+    is_touched: bool,
+}
+
+/// Connections of a port that nobody has taken yet.
+#[derive(Default)]
+struct Backlog {
+    pending: VecDeque<SocketHandle>,
+    waker: Option<Waker>,
+}
+
+impl Backlog {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Stack {
+    fn new(addresses: &[IpAddr], mtu: usize, now: Moment) -> Self {
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = u64::from(crate::device::random_seed());
+        let mut wire = Wire { received: &mut VecDeque::new(), sink: None, mtu };
+        let mut interface = Interface::new(config, &mut wire, instant(now));
+        interface.update_ip_addrs(|own| {
+            for address in addresses {
+                let length = if address.is_ipv4() { 32 } else { 128 };
+                // More than the stack has room for are refused by the configuration's bound.
+                let _ = own.push(IpCidr::new((*address).into(), length));
+            }
+        });
+        for address in addresses {
+            // Every peer is on the other side of the tunnel; whose name the way has does not matter.
+            let _ = match address {
+                IpAddr::V4(address) => interface.routes_mut().add_default_ipv4_route(*address),
+                IpAddr::V6(address) => interface.routes_mut().add_default_ipv6_route(*address),
+            };
+        }
+        Self {
+            interface,
+            sockets: SocketSet::new(Vec::new()),
+            addresses: addresses.to_vec(),
+            mtu,
+            received: VecDeque::new(),
+            orphans: BTreeSet::new(),
+            listeners: BTreeMap::new(),
+            used_ports: BTreeMap::new(),
+            next_port: *EPHEMERAL.start(),
+            is_closed: false,
+            is_touched: false,
+        }
+    }
+
+    pub(super) fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
+        self.is_touched = true;
+        self.sockets.get_mut(handle)
+    }
+
+    /// Begins to connect. `patience` is how long the other side may say nothing.
+    pub(super) fn connect(
+        &mut self,
+        to: SocketAddr,
+        patience: Duration,
+    ) -> Result<SocketHandle, OpenError> {
+        if self.is_closed {
+            return Err(OpenError::Closed);
+        }
+        let from = self.addresses.iter().find(|own| own.is_ipv4() == to.is_ipv4());
+        let from = *from.ok_or(OpenError::NoAddress)?;
+        let port = self.free_port().ok_or(OpenError::NoPort)?;
+        let mut socket = new_socket();
+        socket.set_timeout(Some(patience.into()));
+        socket
+            .connect(self.interface.context(), to, SocketAddr::new(from, port))
+            .map_err(|_| OpenError::NoAddress)?;
+        let handle = self.sockets.add(socket);
+        self.used_ports.insert(handle, port);
+        self.is_touched = true;
+        Ok(handle)
+    }
+
+    fn free_port(&mut self) -> Option<u16> {
+        let used: BTreeSet<u16> = self.used_ports.values().copied().collect();
+        for _ in EPHEMERAL {
+            let port = self.next_port;
+            self.next_port =
+                if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
+            if !used.contains(&port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    pub(super) fn listen(&mut self, port: u16) -> Result<(), OpenError> {
+        if self.is_closed {
+            return Err(OpenError::Closed);
+        }
+        if self.listeners.contains_key(&port) {
+            return Err(OpenError::PortTaken);
+        }
+        self.listeners.insert(port, Backlog::default());
+        Ok(())
+    }
+
+    pub(super) fn unlisten(&mut self, port: u16) {
+        let backlog = self.listeners.remove(&port);
+        for handle in backlog.into_iter().flat_map(|backlog| backlog.pending) {
+            self.abandon(handle);
+        }
+    }
+
+    /// Takes a connection of a port; `waker` is woken when there may be one. `Err`: there will be none.
+    pub(super) fn accept(&mut self, port: u16, waker: &Waker) -> Result<Option<SocketHandle>, OpenError> {
+        if self.is_closed {
+            return Err(OpenError::Closed);
+        }
+        let backlog = self.listeners.get_mut(&port).ok_or(OpenError::Closed)?;
+        let ready = backlog.pending.iter().position(|handle| {
+            let socket = self.sockets.get::<tcp::Socket<'_>>(*handle);
+            socket.may_send() || socket.can_recv()
+        });
+        if let Some(handle) = ready.and_then(|at| backlog.pending.remove(at)) {
+            return Ok(Some(handle));
+        }
+        backlog.waker = Some(waker.clone());
+        Ok(None)
+    }
+
+    /// Lets go of a connection: it ends as it should, without anybody holding it.
+    pub(super) fn abandon(&mut self, handle: SocketHandle) {
+        let socket = self.socket(handle);
+        let is_half_open = matches!(socket.state(), tcp::State::Listen | tcp::State::SynSent | tcp::State::SynReceived);
+        if is_half_open || socket.can_recv() {
+            socket.abort();
+        } else {
+            socket.close();
+            socket.set_timeout(Some(DEAD_AFTER.into()));
+        }
+        self.orphans.insert(handle);
+    }
+
+    /// Removes orphans that are done.
+    fn bury(&mut self) {
+        let sockets = &mut self.sockets;
+        let used_ports = &mut self.used_ports;
+        self.orphans.retain(|handle| {
+            let socket = sockets.get::<tcp::Socket<'_>>(*handle);
+            // The last moments of a connection that both sides have ended are not worth its buffers. A socket that was aborted has a
+            // remote endpoint until its reset is sent.
+            let is_over = match socket.state() {
+                tcp::State::TimeWait => true,
+                tcp::State::Closed => socket.remote_endpoint().is_none(),
+                _ => false,
+            };
+            if is_over {
+                sockets.remove(*handle);
+                used_ports.remove(handle);
+            }
+            !is_over
+        });
+    }
+
+    /// A listening socket takes one connection: there must be one for each SYN.
+    fn prepare_for(&mut self, packet: &[u8]) {
+        let Some(port) = syn_port(packet) else { return };
+        let Some(backlog) = self.listeners.get_mut(&port) else { return };
+        let sockets = &mut self.sockets;
+        backlog.pending.retain(|handle| {
+            let is_dead = sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;
+            if is_dead {
+                sockets.remove(*handle);
+            }
+            !is_dead
+        });
+        let is_spare = |handle: &SocketHandle| sockets.get::<tcp::Socket<'_>>(*handle).is_listening();
+        if backlog.pending.len() >= BACKLOG || backlog.pending.iter().any(is_spare) {
+            return;
+        }
+        let mut socket = new_socket();
+        if socket.listen(port).is_ok() {
+            backlog.pending.push_back(sockets.add(socket));
+        }
+    }
+
+    fn exchange(&mut self, core: &mut Core, now: Moment, out: &mut Output) {
+        self.is_touched = false;
+        let timestamp = instant(now);
+        let mut received = std::mem::take(&mut self.received);
+        let mut one = VecDeque::with_capacity(1);
+        while let Some(packet) = received.pop_front() {
+            self.prepare_for(&packet[HEADROOM..]);
+            one.push_back(packet);
+            let mut wire = Wire { received: &mut one, sink: Some((core, now, out)), mtu: self.mtu };
+            self.interface.poll_ingress_single(timestamp, &mut wire, &mut self.sockets);
+        }
+        self.received = received;
+        let mut wire = Wire { received: &mut one, sink: Some((core, now, out)), mtu: self.mtu };
+        self.interface.poll(timestamp, &mut wire, &mut self.sockets);
+        self.bury();
+        for backlog in self.listeners.values_mut() {
+            backlog.wake();
+        }
+    }
+
+    fn deadline(&mut self, now: Moment) -> Option<Duration> {
+        if self.is_touched {
+            return Some(now.elapsed);
+        }
+        let next = self.interface.poll_at(instant(now), &self.sockets)?;
+        Some(Duration::from_micros(next.total_micros().try_into().unwrap_or_default()))
+    }
+}
+
+fn new_socket() -> tcp::Socket<'static> {
+    let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER]);
+    let mut socket = tcp::Socket::new(buffer(), buffer());
+    socket.set_keep_alive(Some(KEEP_ALIVE.into()));
+    socket.set_timeout(Some(DEAD_AFTER.into()));
+    socket.set_nagle_enabled(false);
+    socket.set_ack_delay(None);
+    socket.set_congestion_control(tcp::CongestionControl::Cubic);
+    socket
+}
+
+fn instant(now: Moment) -> Instant {
+    Instant::from_micros(i64::try_from(now.elapsed.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// The destination port of a packet that opens a TCP connection.
+fn syn_port(packet: &[u8]) -> Option<u16> {
+    let segment = TcpPacket::new_checked(packet::tcp_segment(packet)?).ok()?;
+    (segment.syn() && !segment.ack()).then(|| segment.dst_port())
+}
+
+/// The relay's own end, for the packet thread.
+pub(super) struct StackEnd {
+    stack: Arc<SharedStack>,
+    waiting: VecDeque<Vec<u8>>,
+}
+
+impl StackEnd {
+    pub(super) fn new(stack: Arc<SharedStack>) -> Self {
+        Self { stack, waiting: VecDeque::new() }
+    }
+}
+
+impl Inside for StackEnd {
+    fn handle(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool {
+        let mut stack = self.stack.lock();
+        stack.received.append(&mut self.waiting);
+        stack.exchange(&mut shared.core(), now, out);
+        false
+    }
+
+    fn write(&mut self, packets: &mut Vec<Vec<u8>>, _now: Moment) {
+        self.waiting.extend(packets.drain(..));
+    }
+
+    fn deadline(&mut self, now: Moment) -> Option<Duration> {
+        self.stack.lock().deadline(now)
+    }
+}
+
+/// Where packets of the stack go: out by the core, inside one call of the stack.
+struct Wire<'a> {
+    received: &'a mut VecDeque<Vec<u8>>,
+    sink: Option<(&'a mut Core, Moment, &'a mut Output)>,
+    mtu: usize,
+}
+
+impl Device for Wire<'_> {
+    type RxToken<'b>
+        = Received
+    where
+        Self: 'b;
+    type TxToken<'b>
+        = Sending<'b>
+    where
+        Self: 'b;
+
+    fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
+        let packet = self.received.pop_front()?;
+        Some((Received(packet), self.sending()?))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+        self.sending()
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = self.mtu;
+        // What arrives was authenticated, so it is what its sender sent.
+        let mut checksum = ChecksumCapabilities::default();
+        checksum.ipv4 = Checksum::Tx;
+        checksum.tcp = Checksum::Tx;
+        capabilities.checksum = checksum;
+        capabilities
+    }
+}
+
+impl Wire<'_> {
+    fn sending(&mut self) -> Option<Sending<'_>> {
+        let (core, now, out) = self.sink.as_mut()?;
+        Some(Sending { core, now: *now, out })
+    }
+}
+
+struct Received(Vec<u8>);
+
+impl RxToken for Received {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(&self.0[HEADROOM..])
+    }
+}
+
+struct Sending<'a> {
+    core: &'a mut Core,
+    now: Moment,
+    out: &'a mut Output,
+}
+
+impl TxToken for Sending<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
+        let mut buffer = self.out.take_buffer(length);
+        let result = write(&mut buffer[HEADROOM..]);
+        self.core.handle_packet_from_tunnel(&buffer[HEADROOM..], self.now, self.out);
+        self.out.give_back(buffer);
+        result
+    }
+}

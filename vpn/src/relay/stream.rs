@@ -1,0 +1,181 @@
+//! TCP connections inside the VPN, for asynchronous code of any runtime.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::tcp;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::stack::{OpenError, SharedStack};
+use crate::io::Clock;
+
+/// Opens and takes connections.
+#[derive(Clone)]
+pub struct Dialer {
+    stack: Arc<SharedStack>,
+}
+
+impl Dialer {
+    pub(super) fn new(stack: Arc<SharedStack>) -> Self {
+        Self { stack }
+    }
+
+    /// Connects to an address inside the VPN. It fails with `TimedOut` once the other side has said nothing for `patience`.
+    pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<Stream> {
+        let handle = self.stack.lock().connect(to, patience).map_err(open_error)?;
+        self.stack.wake();
+        let stream = Stream { stack: Arc::clone(&self.stack), handle };
+        let started = Clock.now();
+        let outcome = poll_fn(|context| stream.poll_connected(context)).await;
+        if outcome.is_err() && Clock.now().elapsed.saturating_sub(started.elapsed) >= patience {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        outcome.map(|()| stream)
+    }
+
+    /// Takes connections to a port of ours.
+    pub fn listen(&self, port: u16) -> io::Result<Listener> {
+        self.stack.lock().listen(port).map_err(open_error)?;
+        Ok(Listener { stack: Arc::clone(&self.stack), port })
+    }
+}
+
+/// Takes connections to one port, until it is dropped.
+pub struct Listener {
+    stack: Arc<SharedStack>,
+    port: u16,
+}
+
+impl Listener {
+    /// The next connection.
+    pub async fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
+        poll_fn(|context| {
+            let mut stack = self.stack.lock();
+            let Some(handle) = stack.accept(self.port, context.waker()).map_err(open_error)? else {
+                return Poll::Pending;
+            };
+            let remote = stack.socket(handle).remote_endpoint();
+            drop(stack);
+            let stream = Stream { stack: Arc::clone(&self.stack), handle };
+            let remote = remote.ok_or(io::ErrorKind::ConnectionReset)?;
+            Poll::Ready(Ok((stream, SocketAddr::new(remote.addr.into(), remote.port))))
+        })
+        .await
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stack.lock().unlisten(self.port);
+        self.stack.wake();
+    }
+}
+
+/// A TCP connection inside the VPN.
+pub struct Stream {
+    stack: Arc<SharedStack>,
+    handle: SocketHandle,
+}
+
+impl Stream {
+    fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut stack = self.stack.lock();
+        let socket = stack.socket(self.handle);
+        match socket.state() {
+            tcp::State::SynSent | tcp::State::SynReceived => {
+                socket.register_send_waker(context.waker());
+                Poll::Pending
+            }
+            tcp::State::Closed => Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into())),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut stack = self.stack.lock();
+        let socket = stack.socket(self.handle);
+        let before = socket.recv_queue();
+        match socket.recv_slice(buffer.initialize_unfilled()) {
+            Ok(0) if buffer.remaining() > 0 => {
+                socket.register_recv_waker(context.waker());
+                Poll::Pending
+            }
+            Ok(read) => {
+                // The other side must hear of room again once it may have run out of it.
+                let half = socket.recv_capacity() / 2;
+                let opens_window = before >= half && socket.recv_queue() < half;
+                drop(stack);
+                buffer.advance(read);
+                if opens_window {
+                    self.stack.wake();
+                }
+                Poll::Ready(Ok(()))
+            }
+            Err(tcp::RecvError::Finished) => Poll::Ready(Ok(())),
+            Err(tcp::RecvError::InvalidState) => {
+                Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut stack = self.stack.lock();
+        let socket = stack.socket(self.handle);
+        match socket.send_slice(bytes) {
+            Ok(0) if !bytes.is_empty() => {
+                socket.register_send_waker(context.waker());
+                Poll::Pending
+            }
+            Ok(written) => {
+                drop(stack);
+                self.stack.wake();
+                Poll::Ready(Ok(written))
+            }
+            Err(tcp::SendError::InvalidState) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stack.lock().socket(self.handle).close();
+        self.stack.wake();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stack.lock().abandon(self.handle);
+        self.stack.wake();
+    }
+}
+
+fn open_error(error: OpenError) -> io::Error {
+    let kind = match error {
+        OpenError::Closed => io::ErrorKind::NotConnected,
+        OpenError::NoAddress => io::ErrorKind::AddrNotAvailable,
+        OpenError::NoPort | OpenError::PortTaken => io::ErrorKind::AddrInUse,
+    };
+    io::Error::new(kind, error)
+}
