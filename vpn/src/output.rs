@@ -64,12 +64,13 @@ pub struct Output {
     datagrams: Vec<Datagram>,
     packets: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
+    packet_capacity: usize,
     /// What happened since the last [`Output::clear`].
     pub events: Vec<Event>,
 }
 
 /// Spare packet buffers that are kept; a burst's surplus is given back.
-const SPARE_PACKETS: usize = 512;
+const SPARE_PACKETS: usize = 256;
 
 impl Output {
     /// Nothing, yet.
@@ -78,12 +79,20 @@ impl Output {
         Self::default()
     }
 
+    /// Nothing, yet; packets have room to grow to `capacity` bytes, where they are coalesced.
+    #[must_use]
+    pub fn with_packet_capacity(capacity: usize) -> Self {
+        Self { packet_capacity: capacity, ..Self::default() }
+    }
+
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
         self.arena.clear();
         self.datagrams.clear();
         self.events.clear();
-        self.spare.append(&mut self.packets);
+        // The first packet of a burst is the one that others are coalesced into. In this order it is the same buffer each time, and
+        // the room of all others is never touched.
+        self.spare.extend(self.packets.drain(..).rev());
         self.spare.truncate(SPARE_PACKETS);
     }
 
@@ -166,7 +175,8 @@ impl Output {
 
     /// A buffer with `length` bytes behind its headroom.
     pub(crate) fn take_buffer(&mut self, length: usize) -> Vec<u8> {
-        let mut buffer = self.spare.pop().unwrap_or_default();
+        let capacity = self.packet_capacity;
+        let mut buffer = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(capacity));
         buffer.resize(HEADROOM + length, 0);
         buffer
     }

@@ -13,7 +13,7 @@ use super::shared::Shared;
 use crate::core::Core;
 use crate::io::{Clock, ReceiveBuffers, Socket, Tun};
 use crate::moment::Moment;
-use crate::output::Output;
+use crate::output::{HEADROOM, Output};
 
 /// Reads of the inside before the outside gets its turn, and the other way round.
 const TURN: usize = 16;
@@ -34,6 +34,11 @@ pub(crate) trait Inside: Send {
     /// When this end wants to be called again, if not earlier.
     fn deadline(&mut self, _now: Moment) -> Option<Duration> {
         None
+    }
+
+    /// Room that a packet needs where this end coalesces packets.
+    fn packet_capacity(&self) -> usize {
+        0
     }
 
     /// The MTU, where the machine may have changed it.
@@ -63,6 +68,10 @@ impl Inside for Tun {
         Tun::write(self, packets);
     }
 
+    fn packet_capacity(&self) -> usize {
+        HEADROOM + usize::from(u16::MAX)
+    }
+
     fn refresh_mtu(&mut self) -> Option<usize> {
         Tun::refresh_mtu(self).ok()
     }
@@ -80,9 +89,9 @@ impl<I: Inside> Pump<I> {
     pub(super) fn new(shared: Arc<Shared>, inside: I) -> Self {
         Self {
             shared,
-            inside,
             received: ReceiveBuffers::new(),
-            out: Output::new(),
+            out: Output::with_packet_capacity(inside.packet_capacity()),
+            inside,
             next_inspection: Duration::ZERO,
         }
     }
