@@ -122,12 +122,24 @@ fn run_device(args: &DeviceArgs) -> Result<(), Error> {
         interface.add_address(*address)?;
     }
     if file.routes {
-        for prefix in file.peers.iter().flat_map(|peer| &peer.allowed_ips) {
-            interface.add_route(*prefix)?;
-        }
+        add_routes(&interface, &file, mtu)?;
     }
     tracing::info!(name = path.name(), data_path = %path.kind(), peers = file.peers.len(), "up");
     signals.wait()
+}
+
+/// Routes what peers are allowed to into the interface.
+fn add_routes(interface: &Interface, file: &FileConfig, mtu: u16) -> Result<(), Error> {
+    /// RFC 8200, section 5: below it an interface has no IPv6.
+    const SMALLEST_IPV6_MTU: u16 = 1280;
+    for prefix in file.peers.iter().flat_map(|peer| &peer.allowed_ips) {
+        if prefix.addr().is_ipv6() && mtu < SMALLEST_IPV6_MTU {
+            tracing::warn!(%prefix, mtu, "no route: the MTU is too small for IPv6");
+        } else {
+            interface.add_route(*prefix)?;
+        }
+    }
+    Ok(())
 }
 
 /// The device, and the socket for `wg` where the kernel does not serve it itself.

@@ -94,15 +94,20 @@ fn wireguard_go_proves_its_address_under_load() {
 }
 
 #[test]
-fn keepalives_arrive_on_both_sides() {
+fn keepalives_arrive_from_either_side() {
     let [a, b] = chain("alive", 1500);
+    let other = support::theirs(&b, "kb", &right(""));
     let mine = ours(&a, "ka", &left("PersistentKeepalive = 1"), &[]);
-    let other = support::theirs(&b, "kb", &right("PersistentKeepalive = 1"));
     wait_until("a handshake", SECOND * 10, || dump(&other.interface, 1).1 > 0);
-    let before = (dump(&mine.interface, 2).2, dump(&other.interface, 1).2);
-    wait_until("keepalives", SECOND * 10, || {
-        dump(&mine.interface, 2).2 >= before.0 + 64 && dump(&other.interface, 1).2 >= before.1 + 64
-    });
+    let received = |running: &Running, peer| dump(&running.interface, peer).2;
+    let before = received(&other, 1);
+    wait_until("our keepalives", SECOND * 5, || received(&other, 1) >= before + 64);
+    let key = public_key(2).to_string();
+    run("wg", &["set", &mine.interface, "peer", &key, "persistent-keepalive", "0"]);
+    let key = public_key(1).to_string();
+    run("wg", &["set", &other.interface, "peer", &key, "persistent-keepalive", "1"]);
+    let before = received(&mine, 2);
+    wait_until("their keepalives", SECOND * 5, || received(&mine, 2) >= before + 64);
 }
 
 #[test]
@@ -115,10 +120,8 @@ fn a_peer_that_moves_is_followed_and_so_are_we() {
             (ours(&b, "rb", &right(""), &[]), support::theirs(&a, "ra", &left("")))
         };
         assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
-        a.ip(&["addr", "add", "10.231.0.77/24", "dev", "right"]);
         a.ip(&["addr", "del", "10.231.0.1/24", "dev", "right"]);
-        a.ip(&["addr", "add", "10.231.0.1/24", "dev", "right"]);
-        a.ip(&["route", "replace", "10.231.0.0/24", "dev", "right", "src", "10.231.0.77"]);
+        a.ip(&["addr", "add", "10.231.0.77/24", "dev", "right"]);
         assert!(probe(&a, &b, v4(2), SECOND * 3).is_some(), "from the new address");
         let watcher = if we_move { &other } else { &mine };
         assert!(dump(&watcher.interface, 1).0.starts_with("10.231.0.77:"));

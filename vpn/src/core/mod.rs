@@ -169,6 +169,13 @@ impl Core {
         }
     }
 
+    /// Answers no longer leave from `local`: the machine has lost it.
+    pub fn forget_local_address(&mut self, local: IpAddr) {
+        for path in self.peers.values_mut().filter_map(|peer| peer.endpoint.as_mut()) {
+            path.local.take_if(|own| *own == local);
+        }
+    }
+
     /// Our identity.
     #[must_use]
     pub fn private_key(&self) -> Option<&PrivateKey> {

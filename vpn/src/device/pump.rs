@@ -183,7 +183,9 @@ impl<I: Inside> Pump<I> {
 }
 
 fn flush(shared: &Shared, inside: &mut impl Inside, out: &mut Output, now: Moment) {
-    shared.sockets().send(out);
+    if let Some(local) = shared.sockets().send(out) {
+        shared.core().forget_local_address(local);
+    }
     inside.write(out.packets(), now);
     for event in out.events.drain(..) {
         tracing::debug!(?event, "peer");

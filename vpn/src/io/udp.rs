@@ -1,8 +1,9 @@
 //! The outer sockets: one for each address family on one port, with segmentation offload both ways.
 
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,7 +42,14 @@ pub(crate) struct Sockets {
 
 pub(crate) struct Socket {
     socket: UdpSocket,
-    state: UdpSocketState,
+    state: RwLock<UdpSocketState>,
+}
+
+/// How datagrams left.
+enum Sent {
+    AsAsked,
+    /// From another local address than the one that was asked for.
+    FromElsewhere,
 }
 
 impl Sockets {
@@ -81,16 +89,21 @@ impl Sockets {
         Ok(())
     }
 
-    /// Sends all datagrams. What cannot be sent is lost, as anywhere on the way.
-    pub(crate) fn send(&self, out: &Output) {
+    /// Sends all datagrams. What cannot be sent is lost, as anywhere on the way. Returns a local address that the machine no
+    /// longer has, if one was asked for.
+    pub(crate) fn send(&self, out: &Output) -> Option<IpAddr> {
+        let mut stale = None;
         for run in out.runs(usize::MAX) {
             let socket = if run.path.remote.is_ipv4() { Some(&self.v4) } else { self.v6.as_ref() };
-            if let Some(socket) = socket
-                && let Err(error) = socket.send_run(&run)
-            {
-                tracing::debug!(to = %run.path.remote, %error, "datagrams lost");
+            match socket.map(|socket| socket.send_run(&run)) {
+                None | Some(Ok(Sent::AsAsked)) => {}
+                Some(Ok(Sent::FromElsewhere)) => stale = run.path.local,
+                Some(Err(error)) => {
+                    tracing::debug!(to = %run.path.remote, %error, "datagrams lost");
+                }
             }
         }
+        stale
     }
 }
 
@@ -110,17 +123,21 @@ impl Socket {
         }
         socket.bind(&SockAddr::from(address))?;
         let socket = UdpSocket::from(socket);
-        let state = UdpSocketState::new((&socket).into())?;
+        let state = new_state(&socket)?;
         // A limit of the machine may make them smaller.
         let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER);
         let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
-        // The outer packet may be fragmented, as the kernel's WireGuard lets it be: the inner MTU is the one that counts.
-        if address.is_ipv4() {
-            set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT)?;
-        } else {
-            set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?;
-        }
-        Ok(Self { socket, state })
+        Ok(Self { socket, state: RwLock::new(state) })
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, UdpSocketState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renew_state(&self) -> io::Result<()> {
+        let state = new_state(&self.socket)?;
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
+        Ok(())
     }
 
     /// Receives what there is, without waiting.
@@ -128,7 +145,7 @@ impl Socket {
         buffers.filled = 0;
         let mut slices: Vec<IoSliceMut<'_>> =
             buffers.space.iter_mut().map(|space| IoSliceMut::new(space)).collect();
-        match self.state.recv((&self.socket).into(), &mut slices, &mut buffers.meta) {
+        match self.state().recv((&self.socket).into(), &mut slices, &mut buffers.meta) {
             Ok(filled) => {
                 buffers.filled = filled;
                 Ok(())
@@ -138,49 +155,66 @@ impl Socket {
         }
     }
 
-    fn send_run(&self, run: &DatagramRun<'_>) -> io::Result<()> {
-        let most = self.state.max_gso_segments().max(1) * run.segment;
+    fn send_run(&self, run: &DatagramRun<'_>) -> io::Result<Sent> {
+        let local = run.path.local;
+        match self.send_chunks(run, local) {
+            Ok(()) => Ok(Sent::AsAsked),
+            Err(_) if local.is_some() => {
+                // Perhaps the address that was asked is gone by now. The refusal looks to `UdpSocketState` as if the device had no
+                // segmentation offload, so that it must look again.
+                self.renew_state()?;
+                self.send_chunks(run, None).map(|()| Sent::FromElsewhere)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send_chunks(&self, run: &DatagramRun<'_>, local: Option<IpAddr>) -> io::Result<()> {
+        let state = self.state();
+        let most = state.max_gso_segments().max(1) * run.segment;
         for chunk in run.bytes.chunks(most) {
-            let segment = (chunk.len() > run.segment).then_some(run.segment);
-            let sent = self.send_chunk(run.path, chunk, segment);
-            if segment.is_some() && sent.is_err() {
-                // Segments beyond the outer MTU, or a device without offload: one by one, the IP layer may fragment them.
-                for datagram in chunk.chunks(run.segment) {
-                    self.send_chunk(run.path, datagram, None)?;
-                }
-            } else {
+            let transmit = Transmit {
+                destination: run.path.remote,
+                ecn: None,
+                contents: chunk,
+                segment_size: (chunk.len() > run.segment).then_some(run.segment),
+                src_ip: local,
+            };
+            let sent = self.send_patiently(&state, &transmit);
+            if transmit.segment_size.is_none() {
                 sent?;
+            } else if sent.is_err() {
+                // Segments beyond the outer MTU, or a device without offload: one by one, the IP layer may fragment them.
+                for contents in chunk.chunks(run.segment) {
+                    let one = Transmit { contents, segment_size: None, ..transmit.clone() };
+                    self.send_patiently(&state, &one)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn send_chunk(&self, path: Path, contents: &[u8], segment_size: Option<usize>) -> io::Result<()> {
-        let transmit = Transmit {
-            destination: path.remote,
-            ecn: None,
-            contents,
-            segment_size,
-            src_ip: path.local,
-        };
-        match self.send_patiently(&transmit) {
-            // The address that was asked may be gone by now.
-            Err(_) if path.local.is_some() && segment_size.is_none() => {
-                self.send_patiently(&Transmit { src_ip: None, ..transmit })
-            }
-            sent => sent,
-        }
-    }
-
-    fn send_patiently(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        match self.state.try_send((&self.socket).into(), transmit) {
+    fn send_patiently(&self, state: &UdpSocketState, transmit: &Transmit<'_>) -> io::Result<()> {
+        match state.try_send((&self.socket).into(), transmit) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&SEND_PATIENCE))?;
-                self.state.try_send((&self.socket).into(), transmit)
+                state.try_send((&self.socket).into(), transmit)
             }
             sent => sent,
         }
     }
+}
+
+/// Sets a socket's options.
+fn new_state(socket: &UdpSocket) -> io::Result<UdpSocketState> {
+    let state = UdpSocketState::new(socket.into())?;
+    // The outer packet may be fragmented, as the kernel's WireGuard lets it be: the inner MTU is the one that counts.
+    if socket.local_addr()?.is_ipv4() {
+        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DONT)?;
+    } else {
+        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DONT)?;
+    }
+    Ok(state)
 }
 
 impl AsFd for Socket {
