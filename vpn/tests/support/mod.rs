@@ -301,10 +301,15 @@ pub fn ours(namespace: &Namespace, tag: &str, end: &End, program: &Path, options
 
 /// Starts wireguard-go.
 pub fn theirs(namespace: &Namespace, tag: &str, end: &End) -> Running {
+    started(namespace, tag, end, wireguard_go(), &["-f"])
+}
+
+/// Starts any implementation that takes an interface's name and is set up by `wg` and `ip`.
+pub fn started(namespace: &Namespace, tag: &str, end: &End, program: &Path, options: &[&str]) -> Running {
     let interface = interface_name(tag);
-    let process = namespace.spawn(wireguard_go(), &["-f", &interface], &[("LOG_LEVEL", "error")]);
+    let process = namespace.spawn(program, &[options, &[&interface]].concat(), &[("LOG_LEVEL", "error")]);
     let path = socket(&interface);
-    wait_until("wireguard-go is up", Duration::from_secs(10), || path.exists());
+    wait_until("the device is up", Duration::from_secs(10), || path.exists());
     let config = ConfigFile::new(&end.wg_config());
     run("wg", &["setconf", &interface, config.path()]);
     namespace.ip(&["addr", "add", &format!("10.232.0.{}/24", end.number), "dev", &interface]);
