@@ -18,7 +18,11 @@ pub struct AllowedIps<T> {
 
 impl<T> Default for AllowedIps<T> {
     fn default() -> Self {
-        Self { owners: HashMap::new(), v4_lengths: BTreeMap::new(), v6_lengths: BTreeMap::new() }
+        Self {
+            owners: HashMap::new(),
+            v4_lengths: BTreeMap::new(),
+            v6_lengths: BTreeMap::new(),
+        }
     }
 }
 
@@ -28,7 +32,10 @@ impl<T: Copy + PartialEq> AllowedIps<T> {
         let prefix = prefix.trunc();
         let before = self.owners.insert(prefix, owner);
         if before.is_none() {
-            *self.lengths_mut(prefix).entry(prefix.prefix_len()).or_default() += 1;
+            *self
+                .lengths_mut(prefix)
+                .entry(prefix.prefix_len())
+                .or_default() += 1;
         }
         before
     }
@@ -53,7 +60,11 @@ impl<T: Copy + PartialEq> AllowedIps<T> {
     /// The owner of the longest prefix that holds `address`.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<T> {
-        let lengths = if address.is_ipv4() { &self.v4_lengths } else { &self.v6_lengths };
+        let lengths = if address.is_ipv4() {
+            &self.v4_lengths
+        } else {
+            &self.v6_lengths
+        };
         lengths.keys().rev().find_map(|&length| {
             let prefix = IpNet::new(address, length).ok()?.trunc();
             self.owners.get(&prefix).copied()
@@ -78,8 +89,10 @@ mod tests {
 
     fn prefix() -> impl Strategy<Value = IpNet> {
         // Few distinct bits, so that prefixes nest and collide.
-        let v4 = (0..16u32, 0..=32u8).prop_map(|(bits, length)| (IpAddr::from(Ipv4Addr::from(bits << 28 | bits)), length));
-        let v6 = (0..16u128, 0..=128u8).prop_map(|(bits, length)| (IpAddr::from(Ipv6Addr::from(bits << 124 | bits)), length));
+        let v4 = (0..16u32, 0..=32u8)
+            .prop_map(|(bits, length)| (IpAddr::from(Ipv4Addr::from(bits << 28 | bits)), length));
+        let v6 = (0..16u128, 0..=128u8)
+            .prop_map(|(bits, length)| (IpAddr::from(Ipv6Addr::from(bits << 124 | bits)), length));
         prop_oneof![v4, v6].prop_map(|(address, length)| IpNet::new(address, length).unwrap())
     }
 

@@ -108,7 +108,9 @@ mod tests {
             source: io::Error::from_raw_os_error(errno.raw_os_error()),
         };
         assert!(is_without_wireguard(&refused(rustix::io::Errno::OPNOTSUPP)));
-        assert!(is_without_wireguard(&NetlinkError::Missing("wireguard".to_owned())));
+        assert!(is_without_wireguard(&NetlinkError::Missing(
+            "wireguard".to_owned()
+        )));
         assert!(!is_without_wireguard(&refused(rustix::io::Errno::PERM)));
         assert!(!is_without_wireguard(&refused(rustix::io::Errno::EXIST)));
     }

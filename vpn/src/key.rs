@@ -61,8 +61,8 @@ impl PrivateKey {
     /// Takes 32 random bytes and clamps them, as Curve25519 asks for.
     #[must_use]
     pub fn from_bytes(mut bytes: [u8; KEY_LEN]) -> Self {
-        bytes[0] &= 248;
-        bytes[31] = (bytes[31] & 127) | 64;
+        bytes[0] &= 0xf8;
+        bytes[31] = (bytes[31] & 0x7f) | 0x40;
         Self(bytes)
     }
 
@@ -206,13 +206,21 @@ mod tests {
     fn secrets_do_not_show_themselves() {
         let private = PrivateKey::from_bytes([7; KEY_LEN]);
         let preshared = PresharedKey::from_bytes([7; KEY_LEN]);
-        assert_eq!(format!("{private:?} {preshared:?}"), "PrivateKey(..) Some(PresharedKey(..))");
+        assert_eq!(
+            format!("{private:?} {preshared:?}"),
+            "PrivateKey(..) Some(PresharedKey(..))"
+        );
     }
 
     /// A pair made by `wg genkey` and `wg pubkey`.
     #[test]
     fn the_public_half_is_the_one_that_wg_computes() {
-        let private: PrivateKey = "wN0b2DfTtwB14g2Tt5SGe2BZYeBo0a1GLSXJCoEOyHo=".parse().unwrap();
-        assert_eq!(private.public().to_string(), "ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=");
+        let private: PrivateKey = "wN0b2DfTtwB14g2Tt5SGe2BZYeBo0a1GLSXJCoEOyHo="
+            .parse()
+            .unwrap();
+        assert_eq!(
+            private.public().to_string(),
+            "ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ="
+        );
     }
 }

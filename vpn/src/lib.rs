@@ -24,13 +24,13 @@ pub mod uapi;
 
 pub use crate::allowed_ips::AllowedIps;
 pub use crate::core::{Config, Core, Route};
+pub use crate::data_path::{DataPath, DataPathError, DataPathKind};
+pub use crate::device::{Device, DeviceConfig, StartError};
+pub use crate::io::Clock;
 pub use crate::key::{InvalidKey, KEY_LEN, PresharedKey, PrivateKey, PublicKey};
 pub use crate::limits::Limits;
 pub use crate::moment::Moment;
 pub use crate::output::{DatagramRun, Event, HEADROOM, Output, Path};
 pub use crate::peers::{Change, PeerConfig, PeerUpdate, Peers, plan_changes};
-pub use crate::data_path::{DataPath, DataPathError, DataPathKind};
-pub use crate::device::{Device, DeviceConfig, StartError};
-pub use crate::io::Clock;
 pub use crate::relay::{Relay, RelayConfig};
 pub use crate::stats::{DropCounts, PeerStats};

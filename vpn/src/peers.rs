@@ -192,10 +192,12 @@ pub fn plan_changes(seen: &Peers, wanted: &Peers) -> Vec<Change> {
         .keys()
         .filter(|key| !wanted.by_key.contains_key(*key))
         .map(|key| Change::Remove(*key));
-    let rest = wanted.iter().filter_map(|wanted| match seen.get(&wanted.public_key) {
-        None => Some(Change::Add(wanted.clone())),
-        Some(seen) => PeerUpdate::between(seen, wanted).map(Change::Update),
-    });
+    let rest = wanted
+        .iter()
+        .filter_map(|wanted| match seen.get(&wanted.public_key) {
+            None => Some(Change::Add(wanted.clone())),
+            Some(seen) => PeerUpdate::between(seen, wanted).map(Change::Update),
+        });
     let (updates, additions): (Vec<_>, Vec<_>) =
         rest.partition(|change| matches!(change, Change::Update(_)));
     removals.chain(updates).chain(additions).collect()

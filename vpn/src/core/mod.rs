@@ -130,7 +130,12 @@ impl Core {
         let Some((identity, _)) = &self.own else {
             return self.next_tick;
         };
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = Context {
+            limits: &self.limits,
+            mtu: self.config.mtu,
+            now,
+            out,
+        };
         for peer in self.peers.values_mut() {
             if peer.sessions.is_none() && peer.wants_keepalives() {
                 let index = unused_index(&mut self.next_index, &self.by_index);
@@ -171,7 +176,11 @@ impl Core {
 
     /// Answers no longer leave from `local`: the machine has lost it.
     pub fn forget_local_address(&mut self, local: IpAddr) {
-        for path in self.peers.values_mut().filter_map(|peer| peer.endpoint.as_mut()) {
+        for path in self
+            .peers
+            .values_mut()
+            .filter_map(|peer| peer.endpoint.as_mut())
+        {
             path.local.take_if(|own| *own == local);
         }
     }
@@ -255,7 +264,9 @@ impl Core {
     }
 
     fn remove_peer(&mut self, key: &PublicKey) {
-        let Some(peer) = self.peers.remove(key) else { return };
+        let Some(peer) = self.peers.remove(key) else {
+            return;
+        };
         for sessions in [&peer.sessions, &peer.retired].into_iter().flatten() {
             self.by_index.remove(&sessions.index);
         }
@@ -269,7 +280,9 @@ impl Core {
         if let Some(wanted) = &update.allowed_ips {
             self.set_allowed_ips(update.public_key, wanted.iter().copied().collect());
         }
-        let Some(peer) = self.peers.get_mut(&update.public_key) else { return };
+        let Some(peer) = self.peers.get_mut(&update.public_key) else {
+            return;
+        };
         update.apply(&mut peer.config);
         if let Some(endpoint) = update.endpoint {
             peer.endpoint = Some(Path::to(endpoint));
@@ -290,7 +303,10 @@ impl Core {
     }
 
     fn set_allowed_ips(&mut self, key: PublicKey, wanted: Vec<IpNet>) {
-        let before = self.peers.get(&key).map(|peer| peer.config.allowed_ips.clone());
+        let before = self
+            .peers
+            .get(&key)
+            .map(|peer| peer.config.allowed_ips.clone());
         for prefix in before.iter().flatten() {
             self.allowed_ips.remove(*prefix, key);
         }
@@ -301,7 +317,10 @@ impl Core {
 
     fn take_prefix(&mut self, prefix: IpNet, key: PublicKey) {
         let loser = self.allowed_ips.insert(prefix, key);
-        if let Some(loser) = loser.filter(|loser| *loser != key).and_then(|loser| self.peers.get_mut(&loser)) {
+        if let Some(loser) = loser
+            .filter(|loser| *loser != key)
+            .and_then(|loser| self.peers.get_mut(&loser))
+        {
             loser.config.allowed_ips.remove(&prefix);
         }
     }
@@ -335,7 +354,12 @@ impl Core {
             }
         };
         let is_new = sessions.confirm(receiver);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = Context {
+            limits: &self.limits,
+            mtu: self.config.mtu,
+            now,
+            out,
+        };
         peer.note_received(datagram.len(), path, &mut context);
         if is_new {
             peer.note_handshake(&mut context);
@@ -356,9 +380,16 @@ impl Core {
     /// never had a session with, it asks that peer for one at once, instead of leaving it to notice after 15 seconds.
     /// The packet proves nothing, so all that it causes is one initiation, to that peer, while none is on its way.
     fn greet(&mut self, path: Path, now: Moment, out: &mut Output) {
-        let Some(key) = self.unmet.get(&path.remote).copied() else { return };
+        let Some(key) = self.unmet.get(&path.remote).copied() else {
+            return;
+        };
         self.ensure_sessions(key);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = Context {
+            limits: &self.limits,
+            mtu: self.config.mtu,
+            now,
+            out,
+        };
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.initiate(Path::to(path.remote), &mut context);
         }
@@ -377,7 +408,9 @@ impl Core {
             out.deliver(buffer);
             return;
         };
-        let Some(destination) = packet::destination(packet) else { return };
+        let Some(destination) = packet::destination(packet) else {
+            return;
+        };
         if own.contains(&destination) {
             out.deliver(buffer);
             return;
@@ -394,7 +427,12 @@ impl Core {
 
     fn send(&mut self, to: PublicKey, packet: &[u8], now: Moment, out: &mut Output) {
         self.ensure_sessions(to);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = Context {
+            limits: &self.limits,
+            mtu: self.config.mtu,
+            now,
+            out,
+        };
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.send(packet, &mut context);
         }
@@ -409,7 +447,9 @@ impl Core {
     ) -> Option<()> {
         let initiation = self.admit(path, datagram, now, out)?;
         let (identity, _) = self.own.as_ref()?;
-        let Packet::HandshakeInit(initiation) = initiation else { return None };
+        let Packet::HandshakeInit(initiation) = initiation else {
+            return None;
+        };
         let claim = parse_handshake_anon(&identity.secret, &identity.public, &initiation).ok()?;
         let key = PublicKey(claim.peer_static_public);
         self.ensure_sessions(key);
@@ -450,7 +490,12 @@ impl Core {
         });
         let sent = keepalive?.len();
         sessions.confirm(receiver);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = Context {
+            limits: &self.limits,
+            mtu: self.config.mtu,
+            now,
+            out,
+        };
         peer.note_received(datagram.len(), path, &mut context);
         peer.note_sent(sent, now);
         peer.note_handshake(&mut context);
@@ -497,7 +542,9 @@ impl Core {
     }
 
     fn ensure_sessions(&mut self, key: PublicKey) {
-        let (Some((identity, _)), Some(peer)) = (&self.own, self.peers.get_mut(&key)) else { return };
+        let (Some((identity, _)), Some(peer)) = (&self.own, self.peers.get_mut(&key)) else {
+            return;
+        };
         if peer.sessions.is_none() {
             let index = unused_index(&mut self.next_index, &self.by_index);
             self.by_index.insert(index, key);

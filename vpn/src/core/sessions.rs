@@ -42,7 +42,11 @@ impl Identity {
     pub(super) fn new(private_key: &PrivateKey) -> Self {
         let secret = private_key.secret();
         let public = x25519::PublicKey::from(&secret);
-        Self { admitted: Arc::new(RateLimiter::new(&public, u64::MAX)), secret, public }
+        Self {
+            admitted: Arc::new(RateLimiter::new(&public, u64::MAX)),
+            secret,
+            public,
+        }
     }
 }
 
@@ -80,7 +84,13 @@ impl Sessions {
             index.0,
             Some(Arc::clone(&identity.admitted)),
         );
-        Self { index, tunn: Box::new(tunn), established: false, spent: false, confirmed: None }
+        Self {
+            index,
+            tunn: Box::new(tunn),
+            established: false,
+            spent: false,
+            confirmed: None,
+        }
     }
 
     /// Takes another identity; all keys are forgotten.
@@ -101,10 +111,10 @@ impl Sessions {
 
     /// Encrypts a packet under the present key; an empty one is a keepalive. Returns length and counter.
     pub(super) fn seal(&mut self, packet: &[u8], space: &mut [u8]) -> Option<(usize, u64)> {
-        match self.tunn.encapsulate(packet, space) {
-            TunnResult::WriteToNetwork(message) => Some((message.len(), counter(message)?)),
-            _ => None,
-        }
+        let TunnResult::WriteToNetwork(message) = self.tunn.encapsulate(packet, space) else {
+            return None;
+        };
+        Some((message.len(), counter(message)?))
     }
 
     /// Writes a handshake initiation, unless one is on its way.
@@ -144,12 +154,14 @@ impl Sessions {
 
     /// Lets time pass: resends, keepalives, rekeying and forgetting. `Err` once nobody has answered for too long.
     pub(super) fn tick(&mut self, space: &mut [u8]) -> Result<Option<usize>, Unanswered> {
-        let result = match self.tunn.update_timers(space) {
-            TunnResult::Err(_) => Err(Unanswered),
-            result => Ok(written(&result)),
+        let result = self.tunn.update_timers(space);
+        let outcome = if matches!(result, TunnResult::Err(_)) {
+            Err(Unanswered)
+        } else {
+            Ok(written(&result))
         };
         self.established = self.tunn.time_since_last_handshake().is_some();
-        result
+        outcome
     }
 
     /// How long ago the present key was agreed on.
@@ -167,8 +179,9 @@ pub(super) fn counter(message: &[u8]) -> Option<u64> {
 }
 
 fn written(result: &TunnResult<'_>) -> Option<usize> {
-    match result {
-        TunnResult::WriteToNetwork(message) => Some(message.len()),
-        _ => None,
+    if let TunnResult::WriteToNetwork(message) = result {
+        Some(message.len())
+    } else {
+        None
     }
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use self::pump::Pump;
 pub(crate) use self::pump::Inside;
+use self::pump::Pump;
 pub(crate) use self::shared::Shared;
 use crate::core::{Config, Core, Route};
 use crate::io::{BindError, Clock, Sockets, Tun, TunError};
@@ -80,14 +80,22 @@ impl Device {
         let name = tun.name().map_err(StartError::Tun)?;
         let sockets = Sockets::bind(config.listen_port, config.fwmark).map_err(StartError::Bind)?;
         let core = Core::new(
-            Config { private_key: config.private_key, route: Route::Local, mtu: config.mtu.into() },
+            Config {
+                private_key: config.private_key,
+                route: Route::Local,
+                mtu: config.mtu.into(),
+            },
             config.limits,
             random_seed(),
             Clock.now(),
         );
         let shared = Shared::new(core, sockets, config.fwmark).map_err(StartError::Thread)?;
         let thread = spawn(Arc::clone(&shared), tun, &name)?;
-        Ok(Self { shared, name, thread: Some(thread) })
+        Ok(Self {
+            shared,
+            name,
+            thread: Some(thread),
+        })
     }
 
     /// The interface's name.
@@ -102,6 +110,7 @@ impl Device {
     }
 
     /// Brings the peers to what is wanted, and returns what had to change.
+    #[expect(clippy::must_use_candidate, reason = "what changed is for a log")]
     pub fn set_peers(&self, wanted: &Peers) -> Vec<Change> {
         let changes = self.shared.core().set_peers(wanted, Clock.now());
         self.shared.wake();

@@ -7,5 +7,5 @@ mod udp;
 pub use self::clock::Clock;
 pub(crate) use self::tun::Tun;
 pub use self::tun::TunError;
-pub(crate) use self::udp::{ReceiveBuffers, Socket, Sockets};
 pub use self::udp::BindError;
+pub(crate) use self::udp::{ReceiveBuffers, Socket, Sockets};

@@ -4,9 +4,9 @@ mod messages;
 
 use crate::data_path::{DataPath, DataPathError, DataPathKind};
 use crate::device::DeviceConfig;
+use crate::netlink::NetlinkError;
 use crate::netlink::generic::WireguardFamily;
 use crate::netlink::interface::Interface;
-use crate::netlink::NetlinkError;
 use crate::peers::{Change, Peers, plan_changes};
 use crate::stats::PeerStats;
 
@@ -29,8 +29,15 @@ impl KernelDevice {
         for message in messages::configure(config) {
             family.set(message)?;
         }
-        let interface = created.keep().ok_or_else(|| NetlinkError::Missing(config.name.clone()))?;
-        Ok(Self { name: config.name.clone(), interface, family, seen: Peers::default() })
+        let interface = created
+            .keep()
+            .ok_or_else(|| NetlinkError::Missing(config.name.clone()))?;
+        Ok(Self {
+            name: config.name.clone(),
+            interface,
+            family,
+            seen: Peers::default(),
+        })
     }
 }
 

@@ -61,7 +61,9 @@ impl Link {
             socket.connect(&SocketAddr::new(0, 0))?;
             Ok(socket)
         };
-        open().map(|socket| Self { socket }).map_err(NetlinkError::Socket)
+        open()
+            .map(|socket| Self { socket })
+            .map_err(NetlinkError::Socket)
     }
 }
 
@@ -77,7 +79,11 @@ where
     T: NetlinkSerializable + NetlinkDeserializable,
 {
     let mut header = NetlinkHeader::default();
-    let acknowledged = if flags & NLM_F_DUMP == NLM_F_DUMP { 0 } else { NLM_F_ACK };
+    let acknowledged = if flags & NLM_F_DUMP == NLM_F_DUMP {
+        0
+    } else {
+        NLM_F_ACK
+    };
     header.flags = NLM_F_REQUEST | acknowledged | flags;
     let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
     request.finalize();
@@ -105,17 +111,20 @@ fn take<T: NetlinkDeserializable>(
         let message = NetlinkMessage::<T>::deserialize(rest)
             .map_err(|source| NetlinkError::Decode { operation, source })?;
         let length = usize::try_from(message.header.length).unwrap_or(rest.len());
-        match message.payload {
-            NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-            NetlinkPayload::Done(_) => return Ok(true),
-            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
-            NetlinkPayload::Error(error) => {
-                return Err(NetlinkError::Refused { operation, source: error.to_io() });
-            }
-            _ => {}
+        if let NetlinkPayload::InnerMessage(answer) = message.payload {
+            answers.push(answer);
+        } else if let NetlinkPayload::Error(error) = &message.payload
+            && error.code.is_some()
+        {
+            let source = error.to_io();
+            return Err(NetlinkError::Refused { operation, source });
+        } else if let NetlinkPayload::Done(_) | NetlinkPayload::Error(_) = message.payload {
+            return Ok(true);
         }
         // Messages are aligned to four bytes; a length of zero would never end.
-        rest = rest.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
+        rest = rest
+            .get(length.next_multiple_of(4).max(4)..)
+            .unwrap_or_default();
     }
     Ok(false)
 }

@@ -62,10 +62,20 @@ impl Relay {
             now,
         );
         let shared = Shared::new(core, sockets, 0).map_err(StartError::Thread)?;
-        let stack = SharedStack::new(Arc::clone(&shared), &config.addresses, config.mtu.into(), now);
+        let stack = SharedStack::new(
+            Arc::clone(&shared),
+            &config.addresses,
+            config.mtu.into(),
+            now,
+        );
         let end = StackEnd::new(Arc::clone(&stack));
         let thread = spawn(Arc::clone(&shared), end, &config.name)?;
-        Ok(Self { name: config.name, shared, stack, thread: Some(thread) })
+        Ok(Self {
+            name: config.name,
+            shared,
+            stack,
+            thread: Some(thread),
+        })
     }
 
     /// Opens and takes TCP connections inside the VPN.
@@ -80,6 +90,7 @@ impl Relay {
     }
 
     /// Brings the peers to what is wanted, and returns what had to change.
+    #[expect(clippy::must_use_candidate, reason = "what changed is for a log")]
     pub fn set_peers(&self, wanted: &Peers) -> Vec<Change> {
         let changes = self.shared.core().set_peers(wanted, Clock.now());
         self.shared.wake();

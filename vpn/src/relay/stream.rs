@@ -28,9 +28,16 @@ impl Dialer {
 
     /// Connects to an address inside the VPN. It fails with `TimedOut` once the other side has said nothing for `patience`.
     pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<Stream> {
-        let handle = self.stack.lock().connect(to, patience).map_err(open_error)?;
+        let handle = self
+            .stack
+            .lock()
+            .connect(to, patience)
+            .map_err(open_error)?;
         self.stack.wake();
-        let stream = Stream { stack: Arc::clone(&self.stack), handle };
+        let stream = Stream {
+            stack: Arc::clone(&self.stack),
+            handle,
+        };
         let started = Clock.now();
         let outcome = poll_fn(|context| stream.poll_connected(context)).await;
         if outcome.is_err() && Clock.now().elapsed.saturating_sub(started.elapsed) >= patience {
@@ -42,7 +49,10 @@ impl Dialer {
     /// Takes connections to a port of ours.
     pub fn listen(&self, port: u16) -> io::Result<Listener> {
         self.stack.lock().listen(port).map_err(open_error)?;
-        Ok(Listener { stack: Arc::clone(&self.stack), port })
+        Ok(Listener {
+            stack: Arc::clone(&self.stack),
+            port,
+        })
     }
 }
 
@@ -57,14 +67,23 @@ impl Listener {
     pub async fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
         poll_fn(|context| {
             let mut stack = self.stack.lock();
-            let Some(handle) = stack.accept(self.port, context.waker()).map_err(open_error)? else {
+            let Some(handle) = stack
+                .accept(self.port, context.waker())
+                .map_err(open_error)?
+            else {
                 return Poll::Pending;
             };
             let remote = stack.socket(handle).remote_endpoint();
             drop(stack);
-            let stream = Stream { stack: Arc::clone(&self.stack), handle };
+            let stream = Stream {
+                stack: Arc::clone(&self.stack),
+                handle,
+            };
             let remote = remote.ok_or(io::ErrorKind::ConnectionReset)?;
-            Poll::Ready(Ok((stream, SocketAddr::new(remote.addr.into(), remote.port))))
+            Poll::Ready(Ok((
+                stream,
+                SocketAddr::new(remote.addr.into(), remote.port),
+            )))
         })
         .await
     }
@@ -87,14 +106,17 @@ impl Stream {
     fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         let mut stack = self.stack.lock();
         let socket = stack.socket(self.handle);
-        match socket.state() {
-            tcp::State::SynSent | tcp::State::SynReceived => {
-                socket.register_send_waker(context.waker());
-                Poll::Pending
-            }
-            tcp::State::Closed => Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into())),
-            _ => Poll::Ready(Ok(())),
+        if matches!(
+            socket.state(),
+            tcp::State::SynSent | tcp::State::SynReceived
+        ) {
+            socket.register_send_waker(context.waker());
+            return Poll::Pending;
         }
+        if socket.state() == tcp::State::Closed {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into()));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -6,7 +6,7 @@ mod request;
 mod response;
 mod server;
 
-pub use self::server::{Server, ServeError, default_socket};
+pub use self::server::{ServeError, Server, default_socket};
 
 /// Errors have the number of an errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
