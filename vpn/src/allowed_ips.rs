@@ -7,76 +7,79 @@ use ipnet::IpNet;
 
 /// Prefixes, each owned by one `T`.
 ///
-/// One hash lookup for each prefix length in use, the longest first. Tables of VPNs hold one or two lengths and
-/// thousands of prefixes, where this is two memory accesses and a trie would be a dozen.
+/// One hash lookup for each prefix length in use, the longest first. Tables of VPNs hold one or two
+/// lengths and thousands of prefixes, where this is two memory accesses and a trie would be a dozen.
 #[derive(Debug, Clone)]
 pub struct AllowedIps<T> {
-    owners: HashMap<IpNet, T>,
-    v4_lengths: BTreeMap<u8, usize>,
-    v6_lengths: BTreeMap<u8, usize>,
+    v4: Family<T>,
+    v6: Family<T>,
 }
+
+/// Owners by prefix length and by the prefix's bits, which are shifted to the right end.
+type Family<T> = BTreeMap<u8, HashMap<u128, T>>;
 
 impl<T> Default for AllowedIps<T> {
     fn default() -> Self {
         Self {
-            owners: HashMap::new(),
-            v4_lengths: BTreeMap::new(),
-            v6_lengths: BTreeMap::new(),
+            v4: Family::new(),
+            v6: Family::new(),
         }
     }
 }
 
 impl<T: Copy + PartialEq> AllowedIps<T> {
-    /// Gives `prefix` to `owner`, and returns whom it was taken from. Host bits of `prefix` mean nothing.
+    /// Gives `prefix` to `owner`, and returns whom it was taken from. Host bits of `prefix` mean
+    /// nothing.
     pub fn insert(&mut self, prefix: IpNet, owner: T) -> Option<T> {
-        let prefix = prefix.trunc();
-        let before = self.owners.insert(prefix, owner);
-        if before.is_none() {
-            *self
-                .lengths_mut(prefix)
-                .entry(prefix.prefix_len())
-                .or_default() += 1;
-        }
-        before
+        let length = prefix.prefix_len();
+        let owners = self.family_mut(prefix).entry(length).or_default();
+        owners.insert(leading_bits(prefix.addr(), length), owner)
     }
 
     /// Takes `prefix` from `owner`. What another one holds by now stays with that one.
     pub fn remove(&mut self, prefix: IpNet, owner: T) {
-        let prefix = prefix.trunc();
-        if self.owners.get(&prefix) != Some(&owner) {
-            return;
-        }
-        self.owners.remove(&prefix);
         let length = prefix.prefix_len();
-        let lengths = self.lengths_mut(prefix);
-        if let Some(count) = lengths.get_mut(&length) {
-            *count -= 1;
-            if *count == 0 {
-                lengths.remove(&length);
-            }
+        let bits = leading_bits(prefix.addr(), length);
+        let family = self.family_mut(prefix);
+        let Some(owners) = family.get_mut(&length) else {
+            return;
+        };
+        if owners.get(&bits) == Some(&owner) {
+            owners.remove(&bits);
+        }
+        if owners.is_empty() {
+            family.remove(&length);
         }
     }
 
     /// The owner of the longest prefix that holds `address`.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<T> {
-        let lengths = if address.is_ipv4() {
-            &self.v4_lengths
+        let family = if address.is_ipv4() {
+            &self.v4
         } else {
-            &self.v6_lengths
+            &self.v6
         };
-        lengths.keys().rev().find_map(|&length| {
-            let prefix = IpNet::new(address, length).ok()?.trunc();
-            self.owners.get(&prefix).copied()
-        })
+        let mut longest_first = family.iter().rev();
+        longest_first
+            .find_map(|(length, owners)| owners.get(&leading_bits(address, *length)).copied())
     }
 
-    fn lengths_mut(&mut self, prefix: IpNet) -> &mut BTreeMap<u8, usize> {
+    fn family_mut(&mut self, prefix: IpNet) -> &mut Family<T> {
         match prefix {
-            IpNet::V4(_) => &mut self.v4_lengths,
-            IpNet::V6(_) => &mut self.v6_lengths,
+            IpNet::V4(_) => &mut self.v4,
+            IpNet::V6(_) => &mut self.v6,
         }
     }
+}
+
+fn leading_bits(address: IpAddr, length: u8) -> u128 {
+    let (bits, width) = match address {
+        IpAddr::V4(address) => (u128::from(u32::from(address)), u32::BITS),
+        IpAddr::V6(address) => (u128::from(address), u128::BITS),
+    };
+    // All 128 bits shifted away are no bits at all.
+    bits.checked_shr(width - u32::from(length)).unwrap_or(0)
 }
 
 #[cfg(test)]
