@@ -63,7 +63,9 @@ pub struct DatagramRun<'a> {
 /// Collects the core's output over any number of calls. Buffers are kept and used again.
 #[derive(Default)]
 pub struct Output {
+    /// Space for datagrams, back to back. It only grows, so that it is not wiped for each of them.
     arena: Vec<u8>,
+    used: usize,
     datagrams: Vec<Datagram>,
     packets: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
@@ -93,7 +95,7 @@ impl Output {
 
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
-        self.arena.clear();
+        self.used = 0;
         self.datagrams.clear();
         self.events.clear();
         // The first packet of a burst is the one that others are coalesced into. In this order it is the same buffer each time, and
@@ -111,7 +113,7 @@ impl Output {
     /// How many bytes of datagrams wait here.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
-        self.arena.len()
+        self.used
     }
 
     /// Datagrams one by one, in order.
@@ -168,12 +170,14 @@ impl Output {
         most: usize,
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Option<&[u8]> {
-        let start = self.arena.len();
-        self.arena.resize(start + most, 0);
-        let written = write(&mut self.arena[start..]);
-        let bytes = start..start + written.unwrap_or(0);
-        self.arena.truncate(bytes.end);
-        written?;
+        let start = self.used;
+        let end = start + most;
+        if self.arena.len() < end {
+            self.arena.resize(end, 0);
+        }
+        let written = write(&mut self.arena[start..end])?;
+        let bytes = start..start + written;
+        self.used = bytes.end;
         self.datagrams.push(Datagram {
             path,
             bytes: bytes.clone(),
@@ -184,7 +188,7 @@ impl Output {
     /// Takes back the datagram that was written last.
     pub(crate) fn retract_datagram(&mut self) {
         if let Some(datagram) = self.datagrams.pop() {
-            self.arena.truncate(datagram.bytes.start);
+            self.used = datagram.bytes.start;
         }
     }
 

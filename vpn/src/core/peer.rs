@@ -24,6 +24,8 @@ pub(super) struct Peer {
     staged: VecDeque<Vec<u8>>,
     staged_bytes: usize,
     last_traffic: Option<Duration>,
+    /// Something was sent or received since timers were last looked at.
+    stirred: bool,
     pub(super) last_handshake: Option<Duration>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
@@ -48,6 +50,7 @@ impl Peer {
             staged: VecDeque::new(),
             staged_bytes: 0,
             last_traffic: None,
+            stirred: false,
             last_handshake: None,
             received_bytes: 0,
             sent_bytes: 0,
@@ -163,6 +166,7 @@ impl Peer {
     pub(super) fn note_sent(&mut self, bytes: usize, now: Moment) {
         if bytes > 0 {
             self.sent_bytes += bytes as u64;
+            self.stirred = true;
             self.last_traffic = Some(now.elapsed);
         }
     }
@@ -170,6 +174,7 @@ impl Peer {
     /// Counts an authenticated message and learns where the peer is.
     pub(super) fn note_received(&mut self, bytes: usize, path: Path, context: &mut Context<'_>) {
         self.received_bytes += bytes as u64;
+        self.stirred = true;
         self.last_traffic = Some(context.now.elapsed);
         let before = self.endpoint.replace(path);
         if before.is_none_or(|before| before.remote != path.remote) {
@@ -205,8 +210,15 @@ impl Peer {
         Some(before)
     }
 
+    /// Whether no timer of the peer can run out within a second or two.
+    pub(super) fn is_idle(&self) -> bool {
+        let asks = self.sessions.as_ref().is_some_and(Sessions::is_asking);
+        !self.stirred && !asks
+    }
+
     /// Lets time pass. Returns sessions that are over, so that their index is freed.
     pub(super) fn tick(&mut self, context: &mut Context<'_>) -> Option<Sessions> {
+        self.stirred = false;
         self.tick_sessions(context);
         if self.keepalive_is_due(context.now.elapsed) {
             self.send_keepalive(context);

@@ -69,6 +69,8 @@ pub(super) struct Sessions {
     established: bool,
     /// The key to send under has reached its last counter.
     spent: bool,
+    /// An initiation is on its way, and is repeated until it is answered or given up.
+    asking: bool,
     /// The session that was last heard of.
     confirmed: Option<u32>,
 }
@@ -89,6 +91,7 @@ impl Sessions {
             tunn: Box::new(tunn),
             established: false,
             spent: false,
+            asking: false,
             confirmed: None,
         }
     }
@@ -102,7 +105,13 @@ impl Sessions {
         );
         self.established = false;
         self.spent = false;
+        self.asking = false;
         self.confirmed = None;
+    }
+
+    /// Whether a handshake of ours waits for its answer.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking
     }
 
     pub(super) fn can_send(&self) -> bool {
@@ -119,6 +128,7 @@ impl Sessions {
 
     /// Writes a handshake initiation, unless one is on its way.
     pub(super) fn initiate(&mut self, space: &mut [u8]) -> Option<usize> {
+        self.asking = true;
         written(&self.tunn.format_handshake_initiation(space, false))
     }
 
@@ -148,6 +158,7 @@ impl Sessions {
         if first {
             self.confirmed = Some(receiver);
             self.spent = false;
+            self.asking = false;
         }
         first
     }
@@ -156,9 +167,12 @@ impl Sessions {
     pub(super) fn tick(&mut self, space: &mut [u8]) -> Result<Option<usize>, Unanswered> {
         let result = self.tunn.update_timers(space);
         let outcome = if matches!(result, TunnResult::Err(_)) {
+            self.asking = false;
             Err(Unanswered)
         } else {
-            Ok(written(&result))
+            let message = written(&result);
+            self.asking |= message == Some(HANDSHAKE_ROOM);
+            Ok(message)
         };
         self.established = self.tunn.time_since_last_handshake().is_some();
         outcome

@@ -219,18 +219,14 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Processor time used so far.
+    /// Processor time that its threads have used so far.
     pub fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
-        // Fields are counted behind the name, which may hold anything.
-        let fields: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap()
-            .split_whitespace()
-            .collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        Duration::from_millis(ticks * 10)
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        let nanoseconds = tasks.flatten().filter_map(|task| {
+            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(nanoseconds.sum())
     }
 
     /// Asks it to end and waits until it has.
