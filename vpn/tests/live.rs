@@ -114,6 +114,31 @@ fn a_key_that_is_spent_by_messages_is_renewed_with_wireguard_go() {
     assert!(handshakes(&mine) >= 3, "{} handshakes", handshakes(&mine));
 }
 
+/// Two minutes of silence but for a probe each second: a key lives no longer.
+#[test]
+fn a_key_that_is_old_is_renewed_with_wireguard_go() {
+    let [a, b] = chain("time", 1500);
+    let [c, d] = chain("time2", 1500);
+    let mine = ours(&a, "ya", &left(""), &[]);
+    let _their_end = support::theirs(&b, "yb", &right(""));
+    let _my_end = ours(&d, "yd", &right(""), &[]);
+    let theirs = support::theirs(&c, "yc", &left(""));
+    assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
+    assert!(probe(&c, &d, v4(2), SECOND * 3).is_some());
+    let first = dump(&theirs.interface, 2).1;
+    let mut lost = 0;
+    wait_until("new keys on both tunnels", SECOND * 150, || {
+        lost += usize::from(probe(&a, &b, v4(2), SECOND).is_none());
+        lost += usize::from(probe(&c, &d, v4(2), SECOND).is_none());
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        });
+        handshakes(&mine) > 1 && dump(&theirs.interface, 2).1 > first
+    });
+    assert_eq!(lost, 0, "no probe is lost over it");
+}
+
 #[test]
 fn wireguard_go_proves_its_address_under_load() {
     let [a, b] = chain("load", 1500);
@@ -362,7 +387,8 @@ fn an_mtu_that_changes_is_followed() {
     }
 }
 
-/// Forwards datagrams both ways, loses one in twenty and lets one in twenty be overtaken.
+/// Forwards datagrams both ways, loses one in twenty, doubles one in twenty and lets one in twenty be
+/// overtaken.
 struct BadNetwork {
     stopping: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -406,6 +432,10 @@ fn forward(socket: &UdpSocket, stop: &AtomicBool) {
             }
             match noise.next() % 20 {
                 0 => {}
+                2 => {
+                    let _ = socket.send_to(&buffer[..length], to);
+                    let _ = socket.send_to(&buffer[..length], to);
+                }
                 1 if held.is_none() => {
                     held = Some((buffer[..length].to_vec(), to, noise.next() % 10));
                 }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use keelway_vpn::relay::{Dialer, Stream};
-use keelway_vpn::{Limits, PeerConfig, Relay, RelayConfig};
+use keelway_vpn::{Event, Limits, PeerConfig, Relay, RelayConfig};
 use sha2::{Digest, Sha256};
 use support::{
     End, Namespace, Noise, Running, chain, private_key, probe, public_key, transfer, v4, v6,
@@ -87,6 +87,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn peers_reach_each_other_through_a_relay() {
     let [a, middle, b] = chain("relay", 1500);
     let relay = relay(&middle);
+    let mut events = relay.watch();
     let _left = support::theirs(&a, "ta", &towards_relay(1, "10.231.0.2"));
     let _right = ours(&b, "tb", &towards_relay(2, "10.231.1.1"));
     wait_for_peers(&relay, 2);
@@ -94,6 +95,13 @@ fn peers_reach_each_other_through_a_relay() {
     assert!(probe(&a, &b, v6(2), SECOND * 3).is_some());
     transfer(&a, &b, v4(2), 50 * MEGABYTE);
     transfer(&b, &a, v6(1), 50 * MEGABYTE);
+    let told: Vec<Event> = std::iter::from_fn(|| events.try_recv().ok()).collect();
+    for number in [1, 2] {
+        let key = public_key(number);
+        assert!(told.contains(&Event::HandshakeCompleted(key)));
+        let seen = |event: &Event| matches!(event, Event::Roamed { peer, .. } if *peer == key);
+        assert!(told.iter().any(seen), "where a peer was seen");
+    }
 }
 
 /// Echoes every connection in `namespace`, until the process ends.

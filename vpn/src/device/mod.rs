@@ -15,6 +15,7 @@ use crate::core::{Config, Core, Route};
 use crate::io::{BindError, Clock, Sockets, Tun, TunError};
 use crate::key::PrivateKey;
 use crate::limits::Limits;
+use crate::output::Event;
 use crate::peers::{Change, Peers};
 use crate::stats::PeerStats;
 use crate::uapi;
@@ -115,6 +116,13 @@ impl Device {
         let changes = self.shared.core().set_peers(wanted, Clock.now());
         self.shared.wake();
         changes
+    }
+
+    /// What happens to peers from now on, for one watcher. It misses events that it is too slow
+    /// for: [`Self::stats`] tells how things are.
+    #[must_use]
+    pub fn watch(&self) -> tokio::sync::mpsc::Receiver<Event> {
+        self.shared.watch()
     }
 
     /// What is known of each peer, ordered by key.

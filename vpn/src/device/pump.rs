@@ -195,8 +195,8 @@ fn flush(shared: &Shared, inside: &mut impl Inside, out: &mut Output, now: Momen
         shared.core().forget_local_address(local);
     }
     inside.write(out.packets(), now);
-    for event in out.events.drain(..) {
-        tracing::debug!(?event, "peer");
+    if !out.events.is_empty() {
+        shared.tell(out.events.drain(..));
     }
     out.clear();
 }

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::mpsc;
 
 use crate::core::Core;
 use crate::io::{BindError, Sockets};
+use crate::output::Event;
 
 pub(crate) struct Shared {
     core: Mutex<Core>,
@@ -16,7 +18,11 @@ pub(crate) struct Shared {
     fwmark: AtomicU32,
     wake: OwnedFd,
     stopping: AtomicBool,
+    watcher: Mutex<Option<mpsc::Sender<Event>>>,
 }
+
+/// Events that a watcher may be behind with.
+const MOST_EVENTS: usize = 1024;
 
 impl Shared {
     pub(crate) fn new(core: Core, sockets: Sockets, fwmark: u32) -> io::Result<Arc<Self>> {
@@ -26,6 +32,7 @@ impl Shared {
             fwmark: AtomicU32::new(fwmark),
             wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             stopping: AtomicBool::new(false),
+            watcher: Mutex::new(None),
         }))
     }
 
@@ -57,6 +64,24 @@ impl Shared {
         self.sockets().set_fwmark(fwmark)?;
         self.fwmark.store(fwmark, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Hands events to a watcher from now on, in place of the one before.
+    pub(crate) fn watch(&self) -> mpsc::Receiver<Event> {
+        let (sender, receiver) = mpsc::channel(MOST_EVENTS);
+        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        receiver
+    }
+
+    /// Tells the watcher. One that is too far behind misses events, and packets do not wait for it.
+    pub(super) fn tell(&self, events: impl Iterator<Item = Event>) {
+        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in events {
+            tracing::debug!(?event, "peer");
+            if let Some(watcher) = watcher.as_ref() {
+                let _ = watcher.try_send(event);
+            }
+        }
     }
 
     /// Makes the packet thread look around.

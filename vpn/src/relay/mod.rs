@@ -17,6 +17,7 @@ use crate::device::{Shared, StartError, random_seed, spawn, stop};
 use crate::io::{Clock, Sockets};
 use crate::key::PrivateKey;
 use crate::limits::Limits;
+use crate::output::Event;
 use crate::peers::{Change, Peers};
 use crate::stats::PeerStats;
 use crate::uapi;
@@ -95,6 +96,13 @@ impl Relay {
         let changes = self.shared.core().set_peers(wanted, Clock.now());
         self.shared.wake();
         changes
+    }
+
+    /// What happens to peers from now on, for one watcher. It misses events that it is too slow
+    /// for: [`Self::stats`] tells how things are.
+    #[must_use]
+    pub fn watch(&self) -> tokio::sync::mpsc::Receiver<Event> {
+        self.shared.watch()
     }
 
     /// What is known of each peer, ordered by key.
