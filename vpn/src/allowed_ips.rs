@@ -20,10 +20,7 @@ type Family<T> = BTreeMap<u8, HashMap<u128, T>>;
 
 impl<T> Default for AllowedIps<T> {
     fn default() -> Self {
-        Self {
-            v4: Family::new(),
-            v6: Family::new(),
-        }
+        Self { v4: Family::new(), v6: Family::new() }
     }
 }
 
@@ -55,14 +52,9 @@ impl<T: Copy + PartialEq> AllowedIps<T> {
     /// The owner of the longest prefix that holds `address`.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<T> {
-        let family = if address.is_ipv4() {
-            &self.v4
-        } else {
-            &self.v6
-        };
+        let family = if address.is_ipv4() { &self.v4 } else { &self.v6 };
         let mut longest_first = family.iter().rev();
-        longest_first
-            .find_map(|(length, owners)| owners.get(&leading_bits(address, *length)).copied())
+        longest_first.find_map(|(length, owners)| owners.get(&leading_bits(address, *length)).copied())
     }
 
     fn family_mut(&mut self, prefix: IpNet) -> &mut Family<T> {
@@ -92,8 +84,8 @@ mod tests {
 
     fn prefix() -> impl Strategy<Value = IpNet> {
         // Few distinct bits, so that prefixes nest and collide.
-        let v4 = (0..16u32, 0..=32u8)
-            .prop_map(|(bits, length)| (IpAddr::from(Ipv4Addr::from(bits << 28 | bits)), length));
+        let v4 =
+            (0..16u32, 0..=32u8).prop_map(|(bits, length)| (IpAddr::from(Ipv4Addr::from(bits << 28 | bits)), length));
         let v6 = (0..16u128, 0..=128u8)
             .prop_map(|(bits, length)| (IpAddr::from(Ipv6Addr::from(bits << 124 | bits)), length));
         prop_oneof![v4, v6].prop_map(|(address, length)| IpNet::new(address, length).unwrap())

@@ -45,34 +45,23 @@ enum Section {
 
 /// Reads a file. Names of endpoints are resolved. What wg-quick runs as a shell command is refused.
 pub fn parse(text: &str) -> Result<FileConfig, ParseError> {
-    let mut config = FileConfig {
-        routes: true,
-        ..FileConfig::default()
-    };
+    let mut config = FileConfig { routes: true, ..FileConfig::default() };
     let mut section = Section::None;
     for (number, line) in (1..).zip(text.lines()) {
-        let fail = |problem: String| ParseError {
-            line: number,
-            problem,
-        };
+        let fail = |problem: String| ParseError { line: number, problem };
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
         }
         match line.to_ascii_lowercase().as_str() {
-            "[interface]" => finish(
-                std::mem::replace(&mut section, Section::Interface),
-                &mut config,
-                number,
-            )?,
+            "[interface]" => finish(std::mem::replace(&mut section, Section::Interface), &mut config, number)?,
             "[peer]" => {
                 let next = Section::Peer(Box::new(PeerConfig::new(PublicKey([0; 32]))), false);
                 finish(std::mem::replace(&mut section, next), &mut config, number)?;
             }
             _ => {
-                let (key, value) = line
-                    .split_once('=')
-                    .ok_or_else(|| fail("neither a section nor a key with a value".to_owned()))?;
+                let (key, value) =
+                    line.split_once('=').ok_or_else(|| fail("neither a section nor a key with a value".to_owned()))?;
                 let (key, value) = (key.trim().to_ascii_lowercase(), value.trim());
                 match &mut section {
                     Section::None => Err("a key before any section".to_owned()),
@@ -89,10 +78,7 @@ pub fn parse(text: &str) -> Result<FileConfig, ParseError> {
 
 fn finish(section: Section, config: &mut FileConfig, line: usize) -> Result<(), ParseError> {
     match section {
-        Section::Peer(_, false) => Err(ParseError {
-            line,
-            problem: "the peer above has no PublicKey".to_owned(),
-        }),
+        Section::Peer(_, false) => Err(ParseError { line, problem: "the peer above has no PublicKey".to_owned() }),
         Section::Peer(peer, true) => {
             config.peers.insert(*peer);
             Ok(())
@@ -116,9 +102,7 @@ fn set_interface(config: &mut FileConfig, key: &str, value: &str) -> Result<(), 
             }
         }
         "dns" | "preup" | "postup" | "predown" | "postdown" | "saveconfig" => {
-            return Err(format!(
-                "{key} is for wg-quick and does nothing here: remove it"
-            ));
+            return Err(format!("{key} is for wg-quick and does nothing here: remove it"));
         }
         _ => return Err(format!("an interface has no {key}")),
     }
@@ -132,19 +116,12 @@ fn set_peer(peer: &mut PeerConfig, named: &mut bool, key: &str, value: &str) -> 
             *named = true;
         }
         "presharedkey" => {
-            peer.preshared_key =
-                PresharedKey::from_base64(value).map_err(|_| "not a key in base64".to_owned())?;
+            peer.preshared_key = PresharedKey::from_base64(value).map_err(|_| "not a key in base64".to_owned())?;
         }
-        "allowedips" => peer
-            .allowed_ips
-            .extend(networks(value)?.iter().map(IpNet::trunc)),
+        "allowedips" => peer.allowed_ips.extend(networks(value)?.iter().map(IpNet::trunc)),
         "endpoint" => peer.endpoint = Some(endpoint(value)?),
         "persistentkeepalive" => {
-            peer.persistent_keepalive = if value == "off" {
-                0
-            } else {
-                parsed(value, "a number of seconds")?
-            };
+            peer.persistent_keepalive = if value == "off" { 0 } else { parsed(value, "a number of seconds")? };
         }
         _ => return Err(format!("a peer has no {key}")),
     }
@@ -165,27 +142,18 @@ fn fwmark(value: &str) -> Result<u32, String> {
 
 /// Networks divided by commas; an address alone is a network of one.
 fn networks(value: &str) -> Result<Vec<IpNet>, String> {
-    let texts = value
-        .split(',')
-        .map(str::trim)
-        .filter(|text| !text.is_empty());
+    let texts = value.split(',').map(str::trim).filter(|text| !text.is_empty());
     texts
         .map(|text| {
-            let network = text
-                .parse()
-                .or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
+            let network = text.parse().or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
             network.map_err(|_| format!("{text} is no network"))
         })
         .collect()
 }
 
 fn endpoint(value: &str) -> Result<SocketAddr, String> {
-    let mut addresses = value
-        .to_socket_addrs()
-        .map_err(|error| format!("{value} is no endpoint: {error}"))?;
-    addresses
-        .next()
-        .ok_or_else(|| format!("{value} has no address"))
+    let mut addresses = value.to_socket_addrs().map_err(|error| format!("{value} is no endpoint: {error}"))?;
+    addresses.next().ok_or_else(|| format!("{value} has no address"))
 }
 
 #[cfg(test)]
@@ -210,10 +178,7 @@ PersistentKeepalive = 25
     #[test]
     fn a_file_of_wg_quick_is_read() {
         let config = parse(FILE).unwrap();
-        assert_eq!(
-            (config.listen_port, config.mtu, config.routes),
-            (51820, Some(1380), true)
-        );
+        assert_eq!((config.listen_port, config.mtu, config.routes), (51820, Some(1380), true));
         assert_eq!(config.addresses.len(), 2);
         let peer = config.peers.iter().next().unwrap();
         assert_eq!(peer.allowed_ips.len(), 2);

@@ -75,10 +75,7 @@ impl DataPath for Device {
 
 /// Brings up an interface: the kernel's where it has WireGuard, else ours. `on_userspace` sees ours before it is boxed, to serve
 /// what the kernel serves by itself.
-pub fn open(
-    config: &DeviceConfig,
-    on_userspace: impl FnOnce(&Device),
-) -> Result<Box<dyn DataPath>, DataPathError> {
+pub fn open(config: &DeviceConfig, on_userspace: impl FnOnce(&Device)) -> Result<Box<dyn DataPath>, DataPathError> {
     match KernelDevice::create(config) {
         Ok(device) => Ok(Box::new(device)),
         Err(error) if is_without_wireguard(&error) => {
@@ -108,9 +105,7 @@ mod tests {
             source: io::Error::from_raw_os_error(errno.raw_os_error()),
         };
         assert!(is_without_wireguard(&refused(rustix::io::Errno::OPNOTSUPP)));
-        assert!(is_without_wireguard(&NetlinkError::Missing(
-            "wireguard".to_owned()
-        )));
+        assert!(is_without_wireguard(&NetlinkError::Missing("wireguard".to_owned())));
         assert!(!is_without_wireguard(&refused(rustix::io::Errno::PERM)));
         assert!(!is_without_wireguard(&refused(rustix::io::Errno::EXIST)));
     }

@@ -178,10 +178,7 @@ fn hex_value(digit: u8) -> Result<u8, InvalidKey> {
 
 fn key_to_hex(key: &[u8; KEY_LEN]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    key.iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|nibble| char::from(DIGITS[usize::from(nibble)]))
-        .collect()
+    key.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|nibble| char::from(DIGITS[usize::from(nibble)])).collect()
 }
 
 #[cfg(test)]
@@ -206,21 +203,13 @@ mod tests {
     fn secrets_do_not_show_themselves() {
         let private = PrivateKey::from_bytes([7; KEY_LEN]);
         let preshared = PresharedKey::from_bytes([7; KEY_LEN]);
-        assert_eq!(
-            format!("{private:?} {preshared:?}"),
-            "PrivateKey(..) Some(PresharedKey(..))"
-        );
+        assert_eq!(format!("{private:?} {preshared:?}"), "PrivateKey(..) Some(PresharedKey(..))");
     }
 
     /// A pair made by `wg genkey` and `wg pubkey`.
     #[test]
     fn the_public_half_is_the_one_that_wg_computes() {
-        let private: PrivateKey = "wN0b2DfTtwB14g2Tt5SGe2BZYeBo0a1GLSXJCoEOyHo="
-            .parse()
-            .unwrap();
-        assert_eq!(
-            private.public().to_string(),
-            "ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ="
-        );
+        let private: PrivateKey = "wN0b2DfTtwB14g2Tt5SGe2BZYeBo0a1GLSXJCoEOyHo=".parse().unwrap();
+        assert_eq!(private.public().to_string(), "ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=");
     }
 }

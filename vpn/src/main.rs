@@ -80,8 +80,7 @@ impl CommonArgs {
             return Ok(FileConfig::default());
         };
         warn_of_readable_keys(path);
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         conf::parse(&text).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 }
@@ -89,10 +88,7 @@ impl CommonArgs {
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,boringtun=off"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let outcome = match Cli::parse().command {
         Command::Device(args) => run_device(&args),
         Command::Relay(args) => run_relay(&args),
@@ -149,15 +145,8 @@ fn add_routes(interface: &Interface, file: &FileConfig, mtu: u16) -> Result<(), 
 }
 
 /// The device, and the socket for `wg` where the kernel does not serve it itself.
-fn open_device(
-    config: &DeviceConfig,
-    args: &DeviceArgs,
-) -> Result<(Box<dyn DataPath>, Option<Server>), Error> {
-    let socket = args
-        .common
-        .socket
-        .clone()
-        .unwrap_or_else(|| default_socket(&config.name));
+fn open_device(config: &DeviceConfig, args: &DeviceArgs) -> Result<(Box<dyn DataPath>, Option<Server>), Error> {
+    let socket = args.common.socket.clone().unwrap_or_else(|| default_socket(&config.name));
     if !args.userspace {
         let mut served = None;
         let path = data_path::open(config, |device| {
@@ -182,17 +171,8 @@ fn run_relay(args: &CommonArgs) -> Result<(), Error> {
         limits: args.limits(),
     })?;
     relay.set_peers(&file.peers);
-    let _server = args
-        .socket
-        .clone()
-        .map(|socket| relay.serve(socket))
-        .transpose()?;
-    tracing::info!(
-        name = args.name,
-        port = relay.listen_port(),
-        peers = file.peers.len(),
-        "up"
-    );
+    let _server = args.socket.clone().map(|socket| relay.serve(socket)).transpose()?;
+    tracing::info!(name = args.name, port = relay.listen_port(), peers = file.peers.len(), "up");
     signals.wait();
     Ok(())
 }
@@ -207,21 +187,12 @@ struct Signals {
 impl Signals {
     fn new() -> Result<Self, Error> {
         use tokio::signal::unix::{SignalKind, signal};
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (terminate, interrupt) = {
             let _entered = runtime.enter();
-            (
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::interrupt())?,
-            )
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
         };
-        Ok(Self {
-            runtime,
-            terminate,
-            interrupt,
-        })
+        Ok(Self { runtime, terminate, interrupt })
     }
 
     fn wait(&mut self) {
@@ -235,8 +206,7 @@ impl Signals {
 }
 
 fn warn_of_readable_keys(path: &Path) {
-    let is_readable =
-        std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
+    let is_readable = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
     if is_readable {
         tracing::warn!(file = %path.display(), "others may read this file's keys: chmod 600");
     }

@@ -17,9 +17,6 @@ impl Moment {
     /// The same moment, `by` later on both clocks.
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
-        Self {
-            elapsed: self.elapsed + by,
-            unix: self.unix + by,
-        }
+        Self { elapsed: self.elapsed + by, unix: self.unix + by }
     }
 }

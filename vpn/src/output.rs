@@ -21,10 +21,7 @@ impl Path {
     /// A path from whatever address the system picks.
     #[must_use]
     pub fn to(remote: SocketAddr) -> Self {
-        Self {
-            remote,
-            local: None,
-        }
+        Self { remote, local: None }
     }
 }
 
@@ -87,10 +84,7 @@ impl Output {
     /// Nothing, yet; packets have room to grow to `capacity` bytes, where they are coalesced.
     #[must_use]
     pub fn with_packet_capacity(capacity: usize) -> Self {
-        Self {
-            packet_capacity: capacity,
-            ..Self::default()
-        }
+        Self { packet_capacity: capacity, ..Self::default() }
     }
 
     /// Forgets everything and keeps the memory.
@@ -118,9 +112,7 @@ impl Output {
 
     /// Datagrams one by one, in order.
     pub fn datagrams(&self) -> impl Iterator<Item = (Path, &[u8])> {
-        self.datagrams
-            .iter()
-            .map(|datagram| (datagram.path, &self.arena[datagram.bytes.clone()]))
+        self.datagrams.iter().map(|datagram| (datagram.path, &self.arena[datagram.bytes.clone()]))
     }
 
     /// Datagrams in runs of one path and length (the last one of a run may be shorter), at most `most` in each.
@@ -150,11 +142,7 @@ impl Output {
                     break;
                 }
             }
-            Some(DatagramRun {
-                path: first.path,
-                bytes: &self.arena[start..end],
-                segment,
-            })
+            Some(DatagramRun { path: first.path, bytes: &self.arena[start..end], segment })
         })
     }
 
@@ -178,10 +166,7 @@ impl Output {
         let written = write(&mut self.arena[start..end])?;
         let bytes = start..start + written;
         self.used = bytes.end;
-        self.datagrams.push(Datagram {
-            path,
-            bytes: bytes.clone(),
-        });
+        self.datagrams.push(Datagram { path, bytes: bytes.clone() });
         Some(&self.arena[bytes])
     }
 
@@ -195,10 +180,7 @@ impl Output {
     /// A buffer with `length` bytes behind its headroom.
     pub(crate) fn take_buffer(&mut self, length: usize) -> Vec<u8> {
         let capacity = self.packet_capacity;
-        let mut buffer = self
-            .spare
-            .pop()
-            .unwrap_or_else(|| Vec::with_capacity(capacity));
+        let mut buffer = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(capacity));
         buffer.resize(HEADROOM + length, 0);
         buffer
     }
@@ -242,14 +224,8 @@ mod tests {
         for (port, length) in [(1, 100), (1, 100), (1, 40), (1, 100), (2, 100), (2, 120)] {
             write(&mut output, path(port), length);
         }
-        let runs: Vec<_> = output
-            .runs(64)
-            .map(|run| (run.path.remote.port(), run.segment, run.bytes.len()))
-            .collect();
-        assert_eq!(
-            runs,
-            [(1, 100, 240), (1, 100, 100), (2, 100, 100), (2, 120, 120)]
-        );
+        let runs: Vec<_> = output.runs(64).map(|run| (run.path.remote.port(), run.segment, run.bytes.len())).collect();
+        assert_eq!(runs, [(1, 100, 240), (1, 100, 100), (2, 100, 100), (2, 120, 120)]);
         assert_eq!(output.runs(1).count(), 6);
     }
 
@@ -260,10 +236,7 @@ mod tests {
             write(&mut output, path(1), 9000);
         }
         assert!(output.runs(64).all(|run| run.bytes.len() <= 65_000));
-        assert_eq!(
-            output.runs(64).map(|run| run.bytes.len()).sum::<usize>(),
-            180_000
-        );
+        assert_eq!(output.runs(64).map(|run| run.bytes.len()).sum::<usize>(), 180_000);
     }
 
     #[test]

@@ -87,10 +87,7 @@ mod tests {
     use super::*;
 
     fn checksum(header: &[u8]) -> u16 {
-        let sum: u32 = header
-            .chunks(2)
-            .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
-            .sum();
+        let sum: u32 = header.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
         let folded = (sum & 0xffff) + (sum >> 16);
         !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
     }

@@ -26,13 +26,7 @@ impl PeerConfig {
     /// A peer of that name and nothing more.
     #[must_use]
     pub fn new(public_key: PublicKey) -> Self {
-        Self {
-            public_key,
-            preshared_key: None,
-            endpoint: None,
-            persistent_keepalive: 0,
-            allowed_ips: BTreeSet::new(),
-        }
+        Self { public_key, preshared_key: None, endpoint: None, persistent_keepalive: 0, allowed_ips: BTreeSet::new() }
     }
 }
 
@@ -163,13 +157,11 @@ impl PeerUpdate {
     fn between(seen: &PeerConfig, wanted: &PeerConfig) -> Option<Self> {
         let update = Self {
             public_key: wanted.public_key,
-            preshared_key: (seen.preshared_key != wanted.preshared_key)
-                .then(|| wanted.preshared_key.clone()),
+            preshared_key: (seen.preshared_key != wanted.preshared_key).then(|| wanted.preshared_key.clone()),
             endpoint: wanted.endpoint.filter(|_| seen.endpoint != wanted.endpoint),
             persistent_keepalive: (seen.persistent_keepalive != wanted.persistent_keepalive)
                 .then_some(wanted.persistent_keepalive),
-            allowed_ips: (seen.allowed_ips != wanted.allowed_ips)
-                .then(|| wanted.allowed_ips.clone()),
+            allowed_ips: (seen.allowed_ips != wanted.allowed_ips).then(|| wanted.allowed_ips.clone()),
         };
         let unchanged = update.preshared_key.is_none()
             && update.endpoint.is_none()
@@ -187,19 +179,12 @@ impl PeerUpdate {
 /// Removals come first so that a prefix is free when its new owner takes it.
 #[must_use]
 pub fn plan_changes(seen: &Peers, wanted: &Peers) -> Vec<Change> {
-    let removals = seen
-        .by_key
-        .keys()
-        .filter(|key| !wanted.by_key.contains_key(*key))
-        .map(|key| Change::Remove(*key));
-    let rest = wanted
-        .iter()
-        .filter_map(|wanted| match seen.get(&wanted.public_key) {
-            None => Some(Change::Add(wanted.clone())),
-            Some(seen) => PeerUpdate::between(seen, wanted).map(Change::Update),
-        });
-    let (updates, additions): (Vec<_>, Vec<_>) =
-        rest.partition(|change| matches!(change, Change::Update(_)));
+    let removals = seen.by_key.keys().filter(|key| !wanted.by_key.contains_key(*key)).map(|key| Change::Remove(*key));
+    let rest = wanted.iter().filter_map(|wanted| match seen.get(&wanted.public_key) {
+        None => Some(Change::Add(wanted.clone())),
+        Some(seen) => PeerUpdate::between(seen, wanted).map(Change::Update),
+    });
+    let (updates, additions): (Vec<_>, Vec<_>) = rest.partition(|change| matches!(change, Change::Update(_)));
     removals.chain(updates).chain(additions).collect()
 }
 

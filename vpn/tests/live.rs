@@ -1,11 +1,6 @@
 //! Our device and relay against wireguard-go, `wg`, and a bad network, in network namespaces of the tests' own.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a step that fails fails the test"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a step that fails fails the test")]
 
 mod support;
 
@@ -16,8 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use support::{
-    ConfigFile, End, Namespace, Noise, Running, chain, dump, probe, public_key, run, transfer, v4,
-    v6, wait_until,
+    ConfigFile, End, Namespace, Noise, Running, chain, dump, probe, public_key, run, transfer, v4, v6, wait_until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,11 +28,7 @@ fn ours(namespace: &Namespace, tag: &str, end: &End, options: &[&str]) -> Runnin
 }
 
 fn left(more: &str) -> End {
-    End::new(1).peer(
-        2,
-        "10.232.0.2/32, fd32::2/128",
-        &format!("Endpoint = 10.231.0.2:51820\n{more}"),
-    )
+    End::new(1).peer(2, "10.232.0.2/32, fd32::2/128", &format!("Endpoint = 10.231.0.2:51820\n{more}"))
 }
 
 fn right(more: &str) -> End {
@@ -50,10 +40,7 @@ fn handshakes(running: &Running) -> usize {
 }
 
 fn unix_now() -> u64 {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap()
-        .as_secs()
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
 #[test]
@@ -62,22 +49,15 @@ fn both_ends_open_a_tunnel_with_wireguard_go() {
     let preshared = "PresharedKey = FpCyhws9cxwWoV4xELtfJvjJN+zQVRPISllRWgeopVE=\n";
     for we_initiate in [true, false] {
         let (mine, other) = if we_initiate {
-            (
-                ours(&a, "oa", &left(preshared), &[]),
-                support::theirs(&b, "ob", &right(preshared)),
-            )
+            (ours(&a, "oa", &left(preshared), &[]), support::theirs(&b, "ob", &right(preshared)))
         } else {
-            (
-                ours(&b, "ob", &right(preshared), &[]),
-                support::theirs(&a, "oa", &left(preshared)),
-            )
+            (ours(&b, "ob", &right(preshared), &[]), support::theirs(&a, "oa", &left(preshared)))
         };
         assert!(probe(&a, &b, v4(2), SECOND * 3).is_some(), "IPv4 inside");
         assert!(probe(&a, &b, v6(2), SECOND * 3).is_some(), "IPv6 inside");
         transfer(&a, &b, v4(2), 20 * MEGABYTE);
         transfer(&b, &a, v6(1), 20 * MEGABYTE);
-        let (endpoint, handshake, received, sent) =
-            dump(&mine.interface, if we_initiate { 2 } else { 1 });
+        let (endpoint, handshake, received, sent) = dump(&mine.interface, if we_initiate { 2 } else { 1 });
         assert!(endpoint.starts_with("10.231.0."), "{endpoint}");
         assert!(unix_now() - handshake < 60, "a Unix time, not an age");
         assert!(received > 20_000_000 && sent > 20_000_000);
@@ -97,17 +77,7 @@ fn the_outer_network_may_be_ipv6() {
 #[test]
 fn a_key_that_is_spent_by_messages_is_renewed_with_wireguard_go() {
     let [a, b] = chain("msgs", 1500);
-    let mine = ours(
-        &a,
-        "ma",
-        &left(""),
-        &[
-            "--rekey-after-messages",
-            "1000",
-            "--reject-after-messages",
-            "2000",
-        ],
-    );
+    let mine = ours(&a, "ma", &left(""), &["--rekey-after-messages", "1000", "--reject-after-messages", "2000"]);
     let _other = support::theirs(&b, "mb", &right(""));
     transfer(&a, &b, v4(2), 5 * MEGABYTE);
     // Some 3,600 packets: at least three keys.
@@ -130,10 +100,7 @@ fn a_key_that_is_old_is_renewed_with_wireguard_go() {
     wait_until("new keys on both tunnels", SECOND * 150, || {
         lost += usize::from(probe(&a, &b, v4(2), SECOND).is_none());
         lost += usize::from(probe(&c, &d, v4(2), SECOND).is_none());
-        let _ = rustix::thread::nanosleep(&rustix::time::Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        });
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 });
         handshakes(&mine) > 1 && dump(&theirs.interface, 2).1 > first
     });
     assert_eq!(lost, 0, "no probe is lost over it");
@@ -144,9 +111,7 @@ fn wireguard_go_proves_its_address_under_load() {
     let [a, b] = chain("load", 1500);
     let mine = ours(&b, "lb", &right(""), &["--handshakes-per-second", "0"]);
     let other = support::theirs(&a, "la", &left("PersistentKeepalive = 1"));
-    wait_until("a handshake with a cookie", SECOND * 20, || {
-        handshakes(&mine) > 0
-    });
+    wait_until("a handshake with a cookie", SECOND * 20, || handshakes(&mine) > 0);
     // The cookie costs one retry, which comes after five seconds.
     assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
     assert!(dump(&other.interface, 2).1 > 0);
@@ -157,42 +122,16 @@ fn keepalives_arrive_from_either_side() {
     let [a, b] = chain("alive", 1500);
     let other = support::theirs(&b, "kb", &right(""));
     let mine = ours(&a, "ka", &left("PersistentKeepalive = 1"), &[]);
-    wait_until("a handshake", SECOND * 10, || {
-        dump(&other.interface, 1).1 > 0
-    });
+    wait_until("a handshake", SECOND * 10, || dump(&other.interface, 1).1 > 0);
     let received = |running: &Running, peer| dump(&running.interface, peer).2;
     let before = received(&other, 1);
-    wait_until("our keepalives", SECOND * 5, || {
-        received(&other, 1) >= before + 64
-    });
+    wait_until("our keepalives", SECOND * 5, || received(&other, 1) >= before + 64);
     let key = public_key(2).to_string();
-    run(
-        "wg",
-        &[
-            "set",
-            &mine.interface,
-            "peer",
-            &key,
-            "persistent-keepalive",
-            "0",
-        ],
-    );
+    run("wg", &["set", &mine.interface, "peer", &key, "persistent-keepalive", "0"]);
     let key = public_key(1).to_string();
-    run(
-        "wg",
-        &[
-            "set",
-            &other.interface,
-            "peer",
-            &key,
-            "persistent-keepalive",
-            "1",
-        ],
-    );
+    run("wg", &["set", &other.interface, "peer", &key, "persistent-keepalive", "1"]);
     let before = received(&mine, 2);
-    wait_until("their keepalives", SECOND * 5, || {
-        received(&mine, 2) >= before + 64
-    });
+    wait_until("their keepalives", SECOND * 5, || received(&mine, 2) >= before + 64);
 }
 
 #[test]
@@ -200,29 +139,17 @@ fn a_peer_that_moves_is_followed_and_so_are_we() {
     for we_move in [true, false] {
         let [a, b] = chain("roam", 1500);
         let (mine, other) = if we_move {
-            (
-                ours(&a, "ra", &left(""), &[]),
-                support::theirs(&b, "rb", &right("")),
-            )
+            (ours(&a, "ra", &left(""), &[]), support::theirs(&b, "rb", &right("")))
         } else {
-            (
-                ours(&b, "rb", &right(""), &[]),
-                support::theirs(&a, "ra", &left("")),
-            )
+            (ours(&b, "rb", &right(""), &[]), support::theirs(&a, "ra", &left("")))
         };
         assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
         a.ip(&["addr", "del", "10.231.0.1/24", "dev", "right"]);
         a.ip(&["addr", "add", "10.231.0.77/24", "dev", "right"]);
-        assert!(
-            probe(&a, &b, v4(2), SECOND * 3).is_some(),
-            "from the new address"
-        );
+        assert!(probe(&a, &b, v4(2), SECOND * 3).is_some(), "from the new address");
         let watcher = if we_move { &other } else { &mine };
         assert!(dump(&watcher.interface, 1).0.starts_with("10.231.0.77:"));
-        assert!(
-            probe(&b, &a, v4(1), SECOND * 3).is_some(),
-            "to the new address"
-        );
+        assert!(probe(&b, &a, v4(1), SECOND * 3).is_some(), "to the new address");
     }
 }
 
@@ -256,68 +183,29 @@ fn wg_sees_and_sets_a_device() {
     let config = ConfigFile::new(&end.wg_config());
     run("wg", &["setconf", &name, config.path()]);
     let after_setconf = show();
-    assert!(
-        after_setconf
-            .iter()
-            .any(|line| line == "PersistentKeepalive = 25")
-    );
-    assert_eq!(
-        after_setconf
-            .iter()
-            .filter(|line| line.starts_with("Endpoint"))
-            .count(),
-        1,
-        "of one peer only"
-    );
-    assert_eq!(
-        after_setconf
-            .iter()
-            .filter(|line| line.starts_with("PresharedKey"))
-            .count(),
-        1,
-        "of one peer only"
-    );
+    assert!(after_setconf.iter().any(|line| line == "PersistentKeepalive = 25"));
+    assert_eq!(after_setconf.iter().filter(|line| line.starts_with("Endpoint")).count(), 1, "of one peer only");
+    assert_eq!(after_setconf.iter().filter(|line| line.starts_with("PresharedKey")).count(), 1, "of one peer only");
     run("wg", &["syncconf", &name, config.path()]);
     assert_eq!(show(), after_setconf, "the same again changes nothing");
 
     let third = public_key(3).to_string();
-    run(
-        "wg",
-        &[
-            "set",
-            &name,
-            "peer",
-            &third,
-            "persistent-keepalive",
-            "7",
-            "allowed-ips",
-            "10.232.0.9/32",
-        ],
-    );
+    run("wg", &["set", &name, "peer", &third, "persistent-keepalive", "7", "allowed-ips", "10.232.0.9/32"]);
     assert!(show().contains(&"PersistentKeepalive = 7".to_owned()));
     run("wg", &["set", &name, "peer", &third, "remove"]);
     assert_eq!(run("wg", &["show", &name, "peers"]).lines().count(), 1);
     let smaller = ConfigFile::new(&End::new(1).peer(3, "10.232.0.3/32", "").wg_config());
     run("wg", &["syncconf", &name, smaller.path()]);
     assert_eq!(run("wg", &["show", &name, "peers"]).trim(), third);
-    run(
-        "wg",
-        &["set", &name, "listen-port", "51999", "fwmark", "0x20"],
-    );
+    run("wg", &["set", &name, "listen-port", "51999", "fwmark", "0x20"]);
     assert_eq!(run("wg", &["show", &name, "listen-port"]).trim(), "51999");
     assert_eq!(run("wg", &["show", &name, "fwmark"]).trim(), "0x20");
-    let refused = std::process::Command::new("wg")
-        .args(["set", &name, "peer", "nonsense"])
-        .output()
-        .unwrap();
+    let refused = std::process::Command::new("wg").args(["set", &name, "peer", "nonsense"]).output().unwrap();
     assert!(!refused.status.success());
     assert!(mine.process.is_running());
     let socket = format!("/var/run/wireguard/{name}.sock");
     mine.process.stop();
-    assert!(
-        !Path::new(&socket).exists(),
-        "the socket goes with the device"
-    );
+    assert!(!Path::new(&socket).exists(), "the socket goes with the device");
 }
 
 #[test]
@@ -327,25 +215,10 @@ fn peers_may_come_before_the_private_key() {
     let _other = support::theirs(&b, "eb", &right(""));
     let key = public_key(2).to_string();
     run("wg", &["set", &mine.interface, "private-key", "/dev/null"]);
-    run(
-        "wg",
-        &[
-            "set",
-            &mine.interface,
-            "peer",
-            &key,
-            "endpoint",
-            "10.231.0.2:51820",
-            "allowed-ips",
-            "10.232.0.2/32",
-        ],
-    );
+    run("wg", &["set", &mine.interface, "peer", &key, "endpoint", "10.231.0.2:51820", "allowed-ips", "10.232.0.2/32"]);
     assert!(probe(&a, &b, v4(2), SECOND / 2).is_none());
     let private = ConfigFile::new(&support::private_text(1));
-    run(
-        "wg",
-        &["set", &mine.interface, "private-key", private.path()],
-    );
+    run("wg", &["set", &mine.interface, "private-key", private.path()]);
     assert!(probe(&a, &b, v4(2), SECOND * 6).is_some());
 }
 
@@ -404,17 +277,12 @@ impl BadNetwork {
         let (ready, listening) = std::sync::mpsc::channel();
         let thread = namespace.run(move || {
             let socket = UdpSocket::bind(BAD_NETWORK).unwrap();
-            socket
-                .set_read_timeout(Some(Duration::from_millis(5)))
-                .unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
             ready.send(()).unwrap();
             forward(&socket, &stop);
         });
         listening.recv().unwrap();
-        Self {
-            stopping,
-            thread: Some(thread),
-        }
+        Self { stopping, thread: Some(thread) }
     }
 }
 
@@ -466,13 +334,7 @@ impl Drop for BadNetwork {
 fn transfers_survive_loss_and_reordering() {
     let [a, b] = chain("bad", JUMBO);
     let _network = BadNetwork::start(&b);
-    let left = || {
-        End::new(1).peer(
-            2,
-            "10.232.0.2/32, fd32::2/128",
-            &format!("Endpoint = {BAD_NETWORK}"),
-        )
-    };
+    let left = || End::new(1).peer(2, "10.232.0.2/32, fd32::2/128", &format!("Endpoint = {BAD_NETWORK}"));
     for mtu in [576, 1280, 1420, 8920] {
         let _left = ours(&a, "ba", &with_mtu(left(), mtu), &[]);
         let _right = ours(&b, "bb", &with_mtu(right(""), mtu), &[]);
@@ -497,16 +359,11 @@ fn a_flood_of_strangers_handshakes_stops_nobody() {
     let flood = a.run(move || support_flood(&until));
     let memory = mine.process.memory();
     transfer(&a, &b, v4(2), 100 * MEGABYTE);
-    wait_until("enough of the flood", SECOND * 5, || {
-        flood.is_finished() || dump(&mine.interface, 1).2 > 0
-    });
+    wait_until("enough of the flood", SECOND * 5, || flood.is_finished() || dump(&mine.interface, 1).2 > 0);
     stop.store(true, Ordering::Release);
     let sent = flood.join().unwrap();
     assert!(sent > 1000, "{sent} initiations");
-    assert!(
-        mine.process.memory() < memory + 4_000_000,
-        "memory is bounded"
-    );
+    assert!(mine.process.memory() < memory + 4_000_000, "memory is bounded");
     assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
 }
 
@@ -522,10 +379,7 @@ fn support_flood(stop: &AtomicBool) -> usize {
             let _ = socket.send_to(&stranger[sent % stranger.len()], "10.231.0.2:51820");
             sent += 1;
         }
-        let _ = rustix::thread::nanosleep(&rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 1_000_000,
-        });
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
     }
     sent
 }
@@ -539,11 +393,7 @@ fn stranger_initiations(count: usize) -> Vec<Vec<u8>> {
             let mut bytes = [7; 32];
             bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
             let key = keelway_vpn::PrivateKey::from_bytes(bytes);
-            let config = Config {
-                private_key: Some(key),
-                route: Route::Local,
-                mtu: 1420,
-            };
+            let config = Config { private_key: Some(key), route: Route::Local, mtu: 1420 };
             let mut core = Core::new(config, Limits::default(), 1, now);
             let mut victim = PeerConfig::new(public_key(2));
             victim.endpoint = Some("10.231.0.2:51820".parse().unwrap());

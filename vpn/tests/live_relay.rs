@@ -1,11 +1,6 @@
 //! The relay: between peers, and as an end of TCP connections of its own.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a step that fails fails the test"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a step that fails fails the test")]
 
 mod support;
 
@@ -17,9 +12,7 @@ use std::time::{Duration, Instant};
 use keelway_vpn::relay::{Dialer, Stream};
 use keelway_vpn::{Event, Limits, PeerConfig, Relay, RelayConfig};
 use sha2::{Digest, Sha256};
-use support::{
-    End, Namespace, Noise, Running, chain, private_key, probe, public_key, transfer, v4, v6,
-};
+use support::{End, Namespace, Noise, Running, chain, private_key, probe, public_key, transfer, v4, v6};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,32 +48,17 @@ fn towards_relay(number: u8, relay: &str) -> End {
 }
 
 fn ours(namespace: &Namespace, tag: &str, end: &End) -> Running {
-    support::ours(
-        namespace,
-        tag,
-        end,
-        Path::new(env!("CARGO_BIN_EXE_keelway-vpn")),
-        &[],
-    )
+    support::ours(namespace, tag, end, Path::new(env!("CARGO_BIN_EXE_keelway-vpn")), &[])
 }
 
 fn wait_for_peers(relay: &Relay, count: usize) {
     support::wait_until("peers of the relay", SECOND * 10, || {
-        relay
-            .stats()
-            .iter()
-            .filter(|peer| peer.last_handshake.is_some())
-            .count()
-            == count
+        relay.stats().iter().filter(|peer| peer.last_handshake.is_some()).count() == count
     });
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 #[test]
@@ -166,16 +144,10 @@ fn connections_are_opened_into_the_vpn() {
         let stream = dialer.dial(target, SECOND * 5).await.unwrap();
         echo_noise(stream, 50 * MEGABYTE).await;
         let refused = dialer.dial(SocketAddr::new(v4(1), 9), SECOND * 5).await;
-        assert_eq!(
-            refused.err().map(|error| error.kind()),
-            Some(ErrorKind::ConnectionRefused)
-        );
+        assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::ConnectionRefused));
         let started = Instant::now();
         let silent = dialer.dial(SocketAddr::new(v4(2), 80), SECOND).await;
-        assert_eq!(
-            silent.err().map(|error| error.kind()),
-            Some(ErrorKind::TimedOut)
-        );
+        assert_eq!(silent.err().map(|error| error.kind()), Some(ErrorKind::TimedOut));
         assert!(started.elapsed() < SECOND * 4, "{:?}", started.elapsed());
     });
 }
@@ -187,14 +159,9 @@ fn connections_are_taken_from_the_vpn() {
     let _left = ours(&a, "sa", &towards_relay(1, "10.231.0.2"));
     wait_for_peers(&relay, 1);
     let mut listener = relay.dialer().listen(80).unwrap();
-    assert_eq!(
-        relay.dialer().listen(80).err().map(|error| error.kind()),
-        Some(ErrorKind::AddrInUse)
-    );
+    assert_eq!(relay.dialer().listen(80).err().map(|error| error.kind()), Some(ErrorKind::AddrInUse));
     let client = a.run(|| {
-        let streams: Vec<_> = (0..50)
-            .map(|_| support::connect(SocketAddr::new(v6(RELAY), 80)))
-            .collect();
+        let streams: Vec<_> = (0..50).map(|_| support::connect(SocketAddr::new(v6(RELAY), 80))).collect();
         for mut stream in streams {
             stream.write_all(b"question").unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -209,21 +176,14 @@ fn connections_are_taken_from_the_vpn() {
             assert_eq!(from.ip(), v6(1));
             let mut question = String::new();
             stream.read_to_string(&mut question).await.unwrap();
-            stream
-                .write_all(format!("answer to {question}").as_bytes())
-                .await
-                .unwrap();
+            stream.write_all(format!("answer to {question}").as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();
         }
     });
     client.join().unwrap();
     drop(listener);
-    let refused =
-        a.within(|| TcpStream::connect_timeout(&SocketAddr::new(v4(RELAY), 80), SECOND * 5));
-    assert_eq!(
-        refused.err().map(|error| error.kind()),
-        Some(ErrorKind::ConnectionRefused)
-    );
+    let refused = a.within(|| TcpStream::connect_timeout(&SocketAddr::new(v4(RELAY), 80), SECOND * 5));
+    assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::ConnectionRefused));
 }
 
 async fn ask(dialer: Dialer, target: SocketAddr, number: u32) {

@@ -10,10 +10,7 @@
     clippy::print_stderr,
     reason = "a step that fails ends the benchmark; its table is its output"
 )]
-#![expect(
-    clippy::cast_precision_loss,
-    reason = "figures of a table have three digits"
-)]
+#![expect(clippy::cast_precision_loss, reason = "figures of a table have three digits")]
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -65,8 +62,7 @@ fn main() {
 fn plan(args: &[String]) -> Plan {
     let number = |name: &str, default: u64| {
         let at = args.iter().position(|arg| arg == name);
-        at.and_then(|at| args.get(at + 1))
-            .map_or(default, |value| value.parse().expect("a number"))
+        at.and_then(|at| args.get(at + 1)).map_or(default, |value| value.parse().expect("a number"))
     };
     Plan {
         rounds: usize::try_from(number("--rounds", 5)).expect("a small number"),
@@ -88,9 +84,7 @@ fn stream(from: &Namespace, to: &Namespace, address: IpAddr, time: Duration) -> 
     let (ready, listening) = std::sync::mpsc::channel();
     let receiver = to.run(move || {
         let listener = TcpListener::bind(SocketAddr::new(address, 0)).expect("listen");
-        ready
-            .send(listener.local_addr().expect("address"))
-            .expect("a sender");
+        ready.send(listener.local_addr().expect("address")).expect("a sender");
         let (mut stream, _) = listener.accept().expect("accept");
         let started = Instant::now();
         drain(&mut stream) / started.elapsed().as_secs_f64()
@@ -134,14 +128,8 @@ fn boringtun_program() -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("boringtun");
     let program = root.join("bin/boringtun-cli");
     if !program.exists() {
-        let status = Command::new("cargo")
-            .args(["install", "boringtun-cli", "--locked", "--root"])
-            .arg(&root)
-            .status();
-        assert!(
-            status.is_ok_and(|status| status.success()),
-            "cargo install boringtun-cli"
-        );
+        let status = Command::new("cargo").args(["install", "boringtun-cli", "--locked", "--root"]).arg(&root).status();
+        assert!(status.is_ok_and(|status| status.success()), "cargo install boringtun-cli");
     }
     program
 }
@@ -154,9 +142,7 @@ fn device_round(plan: &Plan, start: impl Fn(&Namespace, &str, &End) -> Running) 
     stream(&a, &b, v4(2), Duration::from_millis(500));
     let before = near.process.cpu() + far.process.cpu();
     let speed = stream(&a, &b, v4(2), plan.seconds);
-    let cpu = (near.process.cpu() + far.process.cpu())
-        .saturating_sub(before)
-        .as_secs_f64();
+    let cpu = (near.process.cpu() + far.process.cpu()).saturating_sub(before).as_secs_f64();
     let memory = near.process.memory().max(far.process.memory());
     (speed, memory, cpu / (speed * plan.seconds.as_secs_f64()))
 }
@@ -168,8 +154,7 @@ fn devices(plan: &Plan, report: &mut Report) {
         go.push(device_round(plan, support::theirs));
         boring.push(device_round(plan, boringtun));
     }
-    let speeds =
-        |rounds: &[(f64, u64, f64)]| rounds.iter().map(|round| round.0).collect::<Vec<_>>();
+    let speeds = |rounds: &[(f64, u64, f64)]| rounds.iter().map(|round| round.0).collect::<Vec<_>>();
     report.add(Row::ratio(
         "one TCP stream, two devices, beside wireguard-go",
         "Gbit/s",
@@ -185,14 +170,8 @@ fn devices(plan: &Plan, report: &mut Report) {
         4.0,
     ));
     let memory = mine.iter().map(|round| round.1).max().unwrap_or_default() as f64 / 1e6;
-    report.add(Row::at_most(
-        "memory of a device under that load",
-        "MB",
-        memory,
-        10.0,
-    ));
-    let cpu =
-        |rounds: &[(f64, u64, f64)]| median(rounds.iter().map(|round| round.2 * 1000.0).collect());
+    report.add(Row::at_most("memory of a device under that load", "MB", memory, 10.0));
+    let cpu = |rounds: &[(f64, u64, f64)]| median(rounds.iter().map(|round| round.2 * 1000.0).collect());
     report.note(format!(
         "Processor time of both devices for each gigabit of that stream: ours {:.0} ms, wireguard-go {:.0} ms, boringtun {:.0} ms.",
         cpu(&mine), cpu(&go), cpu(&boring)
@@ -222,11 +201,7 @@ fn through(plan: &Plan, start_middle: impl FnOnce(&Namespace) -> support::Proces
 }
 
 fn relay_process(namespace: &Namespace, config: &support::ConfigFile) -> support::Process {
-    namespace.spawn(
-        program(),
-        &["relay", "relay", "--config", config.path()],
-        &[],
-    )
+    namespace.spawn(program(), &["relay", "relay", "--config", config.path()], &[])
 }
 
 fn relays(plan: &Plan, report: &mut Report) {
@@ -239,13 +214,7 @@ fn relays(plan: &Plan, report: &mut Report) {
             support::theirs(m, "rm", &middle()).process
         }));
     }
-    report.add(Row::ratio(
-        "relay between two peers, beside wireguard-go and the kernel",
-        "Gbit/s",
-        &mine,
-        &go,
-        1.5,
-    ));
+    report.add(Row::ratio("relay between two peers, beside wireguard-go and the kernel", "Gbit/s", &mine, &go, 1.5));
 }
 
 /// The relay with more and more peers, all of them with a session.
@@ -258,32 +227,10 @@ fn crowds(plan: &Plan, report: &mut Report) {
         idle.push(rounds[2].2);
     }
     let column = |at: usize| speeds.iter().map(|round| round[at]).collect::<Vec<_>>();
-    report.add(Row::ratio(
-        "relay with 100 peers, beside 1 peer",
-        "Gbit/s",
-        &column(1),
-        &column(0),
-        0.9,
-    ));
-    report.add(Row::ratio(
-        "relay with 1,000 peers, beside 1 peer",
-        "Gbit/s",
-        &column(2),
-        &column(0),
-        0.9,
-    ));
-    report.add(Row::at_most(
-        "memory for each of 1,000 peers with a session",
-        "kB",
-        median(memories),
-        20.0,
-    ));
-    report.add(Row::at_most(
-        "idle with 1,000 peers with a session, keepalive off",
-        "% of a core",
-        median(idle),
-        0.2,
-    ));
+    report.add(Row::ratio("relay with 100 peers, beside 1 peer", "Gbit/s", &column(1), &column(0), 0.9));
+    report.add(Row::ratio("relay with 1,000 peers, beside 1 peer", "Gbit/s", &column(2), &column(0), 0.9));
+    report.add(Row::at_most("memory for each of 1,000 peers with a session", "kB", median(memories), 20.0));
+    report.add(Row::at_most("idle with 1,000 peers with a session, keepalive off", "% of a core", median(idle), 0.2));
 }
 
 /// Throughput, memory, and processor time while idle in percent.
@@ -333,8 +280,7 @@ fn changed_peer(report: &mut Report) {
         let mut key = [0; 32];
         key[..4].copy_from_slice(&number.to_le_bytes());
         let mut peer = PeerConfig::new(keelway_vpn::PublicKey(key));
-        peer.allowed_ips
-            .insert(IpAddr::from((0x0a40_0000 + number).to_be_bytes()).into());
+        peer.allowed_ips.insert(IpAddr::from((0x0a40_0000 + number).to_be_bytes()).into());
         peer
     };
     let mut wanted: Peers = (0..1000).map(peer).collect();
@@ -347,18 +293,11 @@ fn changed_peer(report: &mut Report) {
         assert_eq!(relay.set_peers(&wanted).len(), 1);
         started.elapsed().as_secs_f64() * 1000.0
     });
-    report.add(Row::at_most(
-        "a changed peer among 1,000 (median)",
-        "ms",
-        median(times.collect()),
-        1.0,
-    ));
+    report.add(Row::at_most("a changed peer among 1,000 (median)", "ms", median(times.collect()), 1.0));
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(future)
 }
 
@@ -370,15 +309,11 @@ fn dial_round(plan: &Plan) -> f64 {
     peer.allowed_ips.insert(v4(1).into());
     relay.set_peers(&[peer].into_iter().collect());
     let _device = ours(&a, "da", &towards_relay(1, "10.231.0.2"));
-    support::wait_until("the device", Duration::from_secs(10), || {
-        relay.stats()[0].last_handshake.is_some()
-    });
+    support::wait_until("the device", Duration::from_secs(10), || relay.stats()[0].last_handshake.is_some());
     let (ready, listening) = std::sync::mpsc::channel();
     let receiver = a.run(move || {
         let listener = TcpListener::bind(SocketAddr::new(v4(1), 0)).expect("listen");
-        ready
-            .send(listener.local_addr().expect("address"))
-            .expect("a sender");
+        ready.send(listener.local_addr().expect("address")).expect("a sender");
         let (mut stream, _) = listener.accept().expect("accept");
         let started = Instant::now();
         drain(&mut stream) / started.elapsed().as_secs_f64()
@@ -386,11 +321,7 @@ fn dial_round(plan: &Plan) -> f64 {
     let target = listening.recv().expect("a listener");
     let time = plan.seconds;
     block_on(async {
-        let mut stream = relay
-            .dialer()
-            .dial(target, Duration::from_secs(5))
-            .await
-            .expect("dial");
+        let mut stream = relay.dialer().dial(target, Duration::from_secs(5)).await.expect("dial");
         let chunk = vec![7; 128 * 1024];
         let started = Instant::now();
         while started.elapsed() < time {

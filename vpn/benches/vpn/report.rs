@@ -21,42 +21,19 @@ pub(crate) struct Row {
 impl Row {
     /// Ours beside something else, round by round: at least `target` times.
     pub(crate) fn ratio(what: &str, unit: &str, ours: &[f64], other: &[f64], target: f64) -> Self {
-        let ratio = median(
-            ours.iter()
-                .zip(other)
-                .map(|(ours, other)| ours / other)
-                .collect(),
-        );
-        let measured = format!(
-            "{:.2} beside {:.2} {unit}: {ratio:.2} times",
-            median(ours.to_vec()),
-            median(other.to_vec())
-        );
-        Self::new(
-            what,
-            measured,
-            format!("at least {target} times"),
-            ratio >= target,
-        )
+        let ratio = median(ours.iter().zip(other).map(|(ours, other)| ours / other).collect());
+        let measured =
+            format!("{:.2} beside {:.2} {unit}: {ratio:.2} times", median(ours.to_vec()), median(other.to_vec()));
+        Self::new(what, measured, format!("at least {target} times"), ratio >= target)
     }
 
     pub(crate) fn at_most(what: &str, unit: &str, value: f64, target: f64) -> Self {
-        Self::new(
-            what,
-            format!("{value:.2} {unit}"),
-            format!("under {target} {unit}"),
-            value < target,
-        )
+        Self::new(what, format!("{value:.2} {unit}"), format!("under {target} {unit}"), value < target)
     }
 
     fn new(what: &str, measured: String, target: String, is_met: bool) -> Self {
         println!("{what}: {measured} ({target})");
-        Self {
-            what: what.to_owned(),
-            measured,
-            target,
-            is_met,
-        }
+        Self { what: what.to_owned(), measured, target, is_met }
     }
 }
 
@@ -71,12 +48,7 @@ const END: &str = "<!-- vpn: end -->";
 
 impl Report {
     pub(crate) fn new(rounds: usize, seconds: Duration) -> Self {
-        Self {
-            rows: Vec::new(),
-            notes: Vec::new(),
-            rounds,
-            seconds,
-        }
+        Self { rows: Vec::new(), notes: Vec::new(), rounds, seconds }
     }
 
     pub(crate) fn add(&mut self, row: Row) {
@@ -98,11 +70,7 @@ impl Report {
     pub(crate) fn render(&self) -> String {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let load = load
-            .split_whitespace()
-            .next()
-            .unwrap_or("unknown")
-            .to_owned();
+        let load = load.split_whitespace().next().unwrap_or("unknown").to_owned();
         let mut text = format!(
             "{} rounds, streams of {} s, {cores} cores for all ends together, load average at the end {load}. \
              Figures are medians; a ratio is the median of the rounds' ratios.\n\n\
@@ -112,11 +80,7 @@ impl Report {
         );
         for row in &self.rows {
             let met = if row.is_met { "met" } else { "**missed**" };
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {met} |",
-                row.what, row.measured, row.target
-            );
+            let _ = writeln!(text, "| {} | {} | {} | {met} |", row.what, row.measured, row.target);
         }
         for note in &self.notes {
             let _ = write!(text, "\n{note}\n");
@@ -126,8 +90,8 @@ impl Report {
 
     /// Replaces the part of the page that is ours.
     pub(crate) fn write_into(&self, path: &Path) {
-        let page = std::fs::read_to_string(path)
-            .unwrap_or_else(|_| format!("# Performance\n\n## VPN\n\n{BEGIN}\n{END}\n"));
+        let page =
+            std::fs::read_to_string(path).unwrap_or_else(|_| format!("# Performance\n\n## VPN\n\n{BEGIN}\n{END}\n"));
         let (before, rest) = page.split_once(BEGIN).unwrap_or((&page, ""));
         let (_, after) = rest.split_once(END).unwrap_or(("", "\n"));
         let page = format!("{before}{BEGIN}\n{}{END}{after}", self.render());

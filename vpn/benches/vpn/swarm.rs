@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use keelway_vpn::{
-    Clock, Config, Core, Limits, Output, Path, PeerConfig, PrivateKey, PublicKey, Route,
-};
+use keelway_vpn::{Clock, Config, Core, Limits, Output, Path, PeerConfig, PrivateKey, PublicKey, Route};
 
 use crate::support::Namespace;
 
@@ -21,9 +19,7 @@ impl Swarm {
             bytes[8..16].copy_from_slice(&(number as u64).to_le_bytes());
             PrivateKey::from_bytes(bytes)
         };
-        Self {
-            keys: (0..count).map(key).collect(),
-        }
+        Self { keys: (0..count).map(key).collect() }
     }
 
     /// Sections of a file for each of them.
@@ -31,11 +27,7 @@ impl Swarm {
         let mut text = String::new();
         for (number, key) in (0u32..).zip(&self.keys) {
             let address = IpAddr::from((0x0a40_0000 + number).to_be_bytes());
-            let _ = write!(
-                text,
-                "[Peer]\nPublicKey = {}\nAllowedIPs = {address}/32\n",
-                key.public()
-            );
+            let _ = write!(text, "[Peer]\nPublicKey = {}\nAllowedIPs = {address}/32\n", key.public());
         }
         text
     }
@@ -43,10 +35,7 @@ impl Swarm {
     /// One initiation of each.
     pub(crate) fn initiations(&self, to: &str, server: PublicKey) -> Vec<Vec<u8>> {
         let to = to.parse().expect("an address");
-        self.keys
-            .iter()
-            .map(|key| begin(key, to, server).1)
-            .collect()
+        self.keys.iter().map(|key| begin(key, to, server).1).collect()
     }
 
     /// Makes a session for each of them, all from one address.
@@ -55,9 +44,7 @@ impl Swarm {
         let keys = self.keys.clone();
         from.within(move || {
             let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-            socket
-                .set_read_timeout(Some(Duration::from_millis(500)))
-                .expect("a timeout");
+            socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
             for key in &keys {
                 shake(&socket, key, to, server);
             }
@@ -67,11 +54,7 @@ impl Swarm {
 
 fn begin(key: &PrivateKey, to: SocketAddr, server: PublicKey) -> (Core, Vec<u8>) {
     let now = Clock.now();
-    let config = Config {
-        private_key: Some(key.clone()),
-        route: Route::Local,
-        mtu: 1420,
-    };
+    let config = Config { private_key: Some(key.clone()), route: Route::Local, mtu: 1420 };
     let mut core = Core::new(config, Limits::default(), 1, now);
     let mut peer = PeerConfig::new(server);
     peer.endpoint = Some(to);

@@ -97,16 +97,12 @@ impl Core {
     pub fn handle_datagram(&mut self, path: Path, datagram: &[u8], now: Moment, out: &mut Output) {
         simulated::set_clock(now);
         let handled = match Tunn::parse_incoming_packet(datagram) {
-            Ok(Packet::PacketData(data)) => {
-                self.handle_data(path, data.receiver_idx, datagram, now, out)
-            }
+            Ok(Packet::PacketData(data)) => self.handle_data(path, data.receiver_idx, datagram, now, out),
             Ok(Packet::HandshakeInit(_)) => self.handle_initiation(path, datagram, now, out),
             Ok(Packet::HandshakeResponse(response)) => {
                 self.handle_response(path, response.receiver_idx, datagram, now, out)
             }
-            Ok(Packet::PacketCookieReply(cookie)) => {
-                self.handle_cookie(path, cookie.receiver_idx, datagram)
-            }
+            Ok(Packet::PacketCookieReply(cookie)) => self.handle_cookie(path, cookie.receiver_idx, datagram),
             Err(_) => None,
         };
         if handled.is_none() {
@@ -138,12 +134,7 @@ impl Core {
         let Some((identity, _)) = &self.own else {
             return self.next_tick;
         };
-        let mut context = Context {
-            limits: &self.limits,
-            mtu: self.config.mtu,
-            now,
-            out,
-        };
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
         for peer in self.peers.values_mut() {
             if peer.is_idle() && !all {
                 continue;
@@ -187,11 +178,7 @@ impl Core {
 
     /// Answers no longer leave from `local`: the machine has lost it.
     pub fn forget_local_address(&mut self, local: IpAddr) {
-        for path in self
-            .peers
-            .values_mut()
-            .filter_map(|peer| peer.endpoint.as_mut())
-        {
+        for path in self.peers.values_mut().filter_map(|peer| peer.endpoint.as_mut()) {
             path.local.take_if(|own| *own == local);
         }
     }
@@ -314,10 +301,7 @@ impl Core {
     }
 
     fn set_allowed_ips(&mut self, key: PublicKey, wanted: Vec<IpNet>) {
-        let before = self
-            .peers
-            .get(&key)
-            .map(|peer| peer.config.allowed_ips.clone());
+        let before = self.peers.get(&key).map(|peer| peer.config.allowed_ips.clone());
         for prefix in before.iter().flatten() {
             self.allowed_ips.remove(*prefix, key);
         }
@@ -328,22 +312,12 @@ impl Core {
 
     fn take_prefix(&mut self, prefix: IpNet, key: PublicKey) {
         let loser = self.allowed_ips.insert(prefix, key);
-        if let Some(loser) = loser
-            .filter(|loser| *loser != key)
-            .and_then(|loser| self.peers.get_mut(&loser))
-        {
+        if let Some(loser) = loser.filter(|loser| *loser != key).and_then(|loser| self.peers.get_mut(&loser)) {
             loser.config.allowed_ips.remove(&prefix);
         }
     }
 
-    fn handle_data(
-        &mut self,
-        path: Path,
-        receiver: u32,
-        datagram: &[u8],
-        now: Moment,
-        out: &mut Output,
-    ) -> Option<()> {
+    fn handle_data(&mut self, path: Path, receiver: u32, datagram: &[u8], now: Moment, out: &mut Output) -> Option<()> {
         let index = Index::of_session(receiver);
         let Some(key) = self.by_index.get(&index).copied() else {
             self.greet(path, now, out);
@@ -365,12 +339,7 @@ impl Core {
             }
         };
         let is_new = sessions.confirm(receiver);
-        let mut context = Context {
-            limits: &self.limits,
-            mtu: self.config.mtu,
-            now,
-            out,
-        };
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
         peer.note_received(datagram.len(), path, &mut context);
         if is_new {
             peer.note_handshake(&mut context);
@@ -395,12 +364,7 @@ impl Core {
             return;
         };
         self.ensure_sessions(key);
-        let mut context = Context {
-            limits: &self.limits,
-            mtu: self.config.mtu,
-            now,
-            out,
-        };
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.initiate(Path::to(path.remote), &mut context);
         }
@@ -438,24 +402,13 @@ impl Core {
 
     fn send(&mut self, to: PublicKey, packet: &[u8], now: Moment, out: &mut Output) {
         self.ensure_sessions(to);
-        let mut context = Context {
-            limits: &self.limits,
-            mtu: self.config.mtu,
-            now,
-            out,
-        };
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.send(packet, &mut context);
         }
     }
 
-    fn handle_initiation(
-        &mut self,
-        path: Path,
-        datagram: &[u8],
-        now: Moment,
-        out: &mut Output,
-    ) -> Option<()> {
+    fn handle_initiation(&mut self, path: Path, datagram: &[u8], now: Moment, out: &mut Output) -> Option<()> {
         let initiation = self.admit(path, datagram, now, out)?;
         let (identity, _) = self.own.as_ref()?;
         let Packet::HandshakeInit(initiation) = initiation else {
@@ -466,12 +419,11 @@ impl Core {
         self.ensure_sessions(key);
         let peer = self.peers.get_mut(&key)?;
         let sessions = peer.sessions.as_mut()?;
-        let response = out.write_datagram(path, HANDSHAKE_ROOM, |space| {
-            match sessions.open(path.remote.ip(), datagram, space) {
+        let response =
+            out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
                 Opened::Reply(length) => Some(length),
                 Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
-            }
-        });
+            });
         let sent = response?.len();
         // The endpoint is not learned yet: an initiation can be replayed by somebody else after a restart, and the first packet
         // under the new key cannot. Nothing is lost by it, since there is nothing to send before that packet.
@@ -493,20 +445,14 @@ impl Core {
         self.admit(path, datagram, now, out)?;
         let peer = self.peers.get_mut(&key)?;
         let sessions = peer.sessions_of(index)?;
-        let keepalive = out.write_datagram(path, HANDSHAKE_ROOM, |space| {
-            match sessions.open(path.remote.ip(), datagram, space) {
+        let keepalive =
+            out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
                 Opened::Reply(length) => Some(length),
                 Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
-            }
-        });
+            });
         let sent = keepalive?.len();
         sessions.confirm(receiver);
-        let mut context = Context {
-            limits: &self.limits,
-            mtu: self.config.mtu,
-            now,
-            out,
-        };
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
         peer.note_received(datagram.len(), path, &mut context);
         peer.note_sent(sent, now);
         peer.note_handshake(&mut context);
@@ -527,13 +473,7 @@ impl Core {
     }
 
     /// Lets a handshake message through, or answers it with a cookie.
-    fn admit<'a>(
-        &mut self,
-        path: Path,
-        datagram: &'a [u8],
-        now: Moment,
-        out: &mut Output,
-    ) -> Option<Packet<'a>> {
+    fn admit<'a>(&mut self, path: Path, datagram: &'a [u8], now: Moment, out: &mut Output) -> Option<Packet<'a>> {
         let (_, admission) = self.own.as_mut()?;
         let mut admitted = None;
         let cookie = out.write_datagram(path, HANDSHAKE_ROOM, |space| {

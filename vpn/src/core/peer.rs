@@ -60,10 +60,7 @@ impl Peer {
 
     /// The sessions that `receiver` names, present or retired.
     pub(super) fn sessions_of(&mut self, index: Index) -> Option<&mut Sessions> {
-        [&mut self.sessions, &mut self.retired]
-            .into_iter()
-            .flatten()
-            .find(|sessions| sessions.index == index)
+        [&mut self.sessions, &mut self.retired].into_iter().flatten().find(|sessions| sessions.index == index)
     }
 
     /// Sends a packet, or stages it and asks for a handshake.
@@ -120,19 +117,14 @@ impl Peer {
         let Some(sessions) = &mut self.sessions else {
             return;
         };
-        let sent = context
-            .out
-            .write_datagram(path, HANDSHAKE_ROOM, |space| sessions.initiate(space))
-            .map_or(0, <[u8]>::len);
+        let sent =
+            context.out.write_datagram(path, HANDSHAKE_ROOM, |space| sessions.initiate(space)).map_or(0, <[u8]>::len);
         self.note_sent(sent, context.now);
     }
 
     /// Encrypts under the newest key that there is. `false` where there is none, or only a spent one.
     fn seal(&mut self, packet: &[u8], path: Path, context: &mut Context<'_>) -> bool {
-        let present = self
-            .sessions
-            .as_mut()
-            .filter(|sessions| sessions.can_send());
+        let present = self.sessions.as_mut().filter(|sessions| sessions.can_send());
         let Some(sessions) = present.or(self.retired.as_mut().filter(|old| old.can_send())) else {
             return false;
         };
@@ -178,32 +170,20 @@ impl Peer {
         self.last_traffic = Some(context.now.elapsed);
         let before = self.endpoint.replace(path);
         if before.is_none_or(|before| before.remote != path.remote) {
-            context.out.events.push(Event::Roamed {
-                peer: self.config.public_key,
-                endpoint: path.remote,
-            });
+            context.out.events.push(Event::Roamed { peer: self.config.public_key, endpoint: path.remote });
         }
     }
 
     /// Notes that keys were agreed on.
     pub(super) fn note_handshake(&mut self, context: &mut Context<'_>) {
         self.last_handshake = Some(context.now.unix);
-        context
-            .out
-            .events
-            .push(Event::HandshakeCompleted(self.config.public_key));
+        context.out.events.push(Event::HandshakeCompleted(self.config.public_key));
     }
 
     /// Changes the preshared key. Sessions go on under the old one until there is a new key; only handshakes see the change,
     /// as in the kernel.
-    pub(super) fn retire_sessions(
-        &mut self,
-        identity: &Identity,
-        index: Index,
-    ) -> Option<Sessions> {
-        let before = self
-            .sessions
-            .replace(Sessions::new(identity, &self.config, index))?;
+    pub(super) fn retire_sessions(&mut self, identity: &Identity, index: Index) -> Option<Sessions> {
+        let before = self.sessions.replace(Sessions::new(identity, &self.config, index))?;
         if before.can_send() {
             return self.retired.replace(before);
         }
@@ -243,10 +223,7 @@ impl Peer {
             (Ok(_), _) => {}
             (Err(Unanswered), _) => {
                 if !self.staged.is_empty() {
-                    context
-                        .out
-                        .events
-                        .push(Event::Expired(self.config.public_key));
+                    context.out.events.push(Event::Expired(self.config.public_key));
                 }
                 self.drop_staged();
             }
@@ -259,10 +236,7 @@ impl Peer {
 
     fn keepalive_is_due(&self, now: Duration) -> bool {
         let interval = Duration::from_secs(self.config.persistent_keepalive.into());
-        self.wants_keepalives()
-            && self
-                .last_traffic
-                .is_none_or(|last| now.saturating_sub(last) >= interval)
+        self.wants_keepalives() && self.last_traffic.is_none_or(|last| now.saturating_sub(last) >= interval)
     }
 
     /// Makes the next tick send a keepalive, where there are any.
@@ -273,10 +247,7 @@ impl Peer {
 
 /// A copy padded with zeroes to a multiple of 16, but never beyond the MTU; `None` where the packet is right as it is.
 fn pad(packet: &[u8], context: &mut Context<'_>) -> Option<Vec<u8>> {
-    let length = packet
-        .len()
-        .next_multiple_of(PADDING)
-        .min(context.mtu.max(packet.len()));
+    let length = packet.len().next_multiple_of(PADDING).min(context.mtu.max(packet.len()));
     if length == packet.len() {
         return None;
     }

@@ -42,11 +42,7 @@ impl Identity {
     pub(super) fn new(private_key: &PrivateKey) -> Self {
         let secret = private_key.secret();
         let public = x25519::PublicKey::from(&secret);
-        Self {
-            admitted: Arc::new(RateLimiter::new(&public, u64::MAX)),
-            secret,
-            public,
-        }
+        Self { admitted: Arc::new(RateLimiter::new(&public, u64::MAX)), secret, public }
     }
 }
 
@@ -86,23 +82,12 @@ impl Sessions {
             index.0,
             Some(Arc::clone(&identity.admitted)),
         );
-        Self {
-            index,
-            tunn: Box::new(tunn),
-            established: false,
-            spent: false,
-            asking: false,
-            confirmed: None,
-        }
+        Self { index, tunn: Box::new(tunn), established: false, spent: false, asking: false, confirmed: None }
     }
 
     /// Takes another identity; all keys are forgotten.
     pub(super) fn adopt(&mut self, identity: &Identity) {
-        self.tunn.set_static_private(
-            identity.secret.clone(),
-            identity.public,
-            Some(Arc::clone(&identity.admitted)),
-        );
+        self.tunn.set_static_private(identity.secret.clone(), identity.public, Some(Arc::clone(&identity.admitted)));
         self.established = false;
         self.spent = false;
         self.asking = false;
@@ -193,9 +178,5 @@ pub(super) fn counter(message: &[u8]) -> Option<u64> {
 }
 
 fn written(result: &TunnResult<'_>) -> Option<usize> {
-    if let TunnResult::WriteToNetwork(message) = result {
-        Some(message.len())
-    } else {
-        None
-    }
+    if let TunnResult::WriteToNetwork(message) = result { Some(message.len()) } else { None }
 }

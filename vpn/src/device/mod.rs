@@ -81,22 +81,14 @@ impl Device {
         let name = tun.name().map_err(StartError::Tun)?;
         let sockets = Sockets::bind(config.listen_port, config.fwmark).map_err(StartError::Bind)?;
         let core = Core::new(
-            Config {
-                private_key: config.private_key,
-                route: Route::Local,
-                mtu: config.mtu.into(),
-            },
+            Config { private_key: config.private_key, route: Route::Local, mtu: config.mtu.into() },
             config.limits,
             random_seed(),
             Clock.now(),
         );
         let shared = Shared::new(core, sockets, config.fwmark).map_err(StartError::Thread)?;
         let thread = spawn(Arc::clone(&shared), tun, &name)?;
-        Ok(Self {
-            shared,
-            name,
-            thread: Some(thread),
-        })
+        Ok(Self { shared, name, thread: Some(thread) })
     }
 
     /// The interface's name.

@@ -55,8 +55,7 @@ impl Inside for Tun {
     fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool {
         let mut core: Option<std::sync::MutexGuard<'_, Core>> = None;
         let read = Tun::read(self, |packet| {
-            core.get_or_insert_with(|| shared.core())
-                .handle_packet_from_tunnel(packet, now, out);
+            core.get_or_insert_with(|| shared.core()).handle_packet_from_tunnel(packet, now, out);
         });
         read.unwrap_or_else(|error| {
             tracing::error!(error = %crate::error::Chain(&error), "the TUN device is gone");
@@ -116,17 +115,11 @@ impl<I: Inside> Pump<I> {
     }
 
     fn wait(&self, sockets: &crate::io::Sockets, timeout: Duration) -> rustix::io::Result<()> {
-        let mut handles = vec![
-            PollFd::new(self.shared.wake_handle(), PollFlags::IN),
-            PollFd::new(&sockets.v4, PollFlags::IN),
-        ];
+        let mut handles =
+            vec![PollFd::new(self.shared.wake_handle(), PollFlags::IN), PollFd::new(&sockets.v4, PollFlags::IN)];
         handles.extend(sockets.v6.as_ref().map(|v6| PollFd::new(v6, PollFlags::IN)));
         let inside = self.inside.handle();
-        handles.extend(
-            inside
-                .as_ref()
-                .map(|inside| PollFd::new(inside, PollFlags::IN)),
-        );
+        handles.extend(inside.as_ref().map(|inside| PollFd::new(inside, PollFlags::IN)));
         let timeout = Timespec::try_from(timeout).ok();
         match poll(&mut handles, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -182,10 +175,7 @@ impl<I: Inside> Pump<I> {
         }
         let next = self.shared.core().poll_timers(now, &mut self.out);
         flush(&self.shared, &mut self.inside, &mut self.out, now);
-        let next = self
-            .inside
-            .deadline(now)
-            .map_or(next, |deadline| deadline.min(next));
+        let next = self.inside.deadline(now).map_or(next, |deadline| deadline.min(next));
         next.saturating_sub(now.elapsed)
     }
 }

@@ -20,9 +20,7 @@ impl Clock {
                 elapsed.tv_sec.try_into().unwrap_or_default(),
                 elapsed.tv_nsec.try_into().unwrap_or_default(),
             ),
-            unix: SystemTime::now()
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or_default(),
+            unix: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
         }
     }
 }

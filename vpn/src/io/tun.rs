@@ -54,10 +54,7 @@ impl Tun {
             device.set_nonblocking(true)?;
             Ok(device)
         };
-        let device = create().map_err(|source| TunError::Create {
-            name: name.to_owned(),
-            source,
-        })?;
+        let device = create().map_err(|source| TunError::Create { name: name.to_owned(), source })?;
         Ok(Self {
             device,
             mtu: mtu.into(),
@@ -84,9 +81,7 @@ impl Tun {
 
     /// Hands the packets of one read to `each`. `false`: there was nothing to read.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> Result<bool, TunError> {
-        let read = self
-            .device
-            .recv_multiple(&mut self.whole, &mut self.space, &mut self.sizes, 0);
+        let read = self.device.recv_multiple(&mut self.whole, &mut self.space, &mut self.sizes, 0);
         match read {
             Ok(count) => {
                 for (space, size) in self.space.iter().zip(&self.sizes).take(count) {

@@ -20,15 +20,9 @@ const RECEIVE_BUFFER: usize = 1 << 16;
 /// Buffers filled by one system call.
 const RECEIVE_BATCH: usize = 8;
 /// How long a full send buffer may hold up everything else.
-const SEND_PATIENCE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 50_000_000,
-};
+const SEND_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The errno of an operation that the address family does not have.
-const NO_FAMILY: &[rustix::io::Errno] = &[
-    rustix::io::Errno::AFNOSUPPORT,
-    rustix::io::Errno::ADDRNOTAVAIL,
-];
+const NO_FAMILY: &[rustix::io::Errno] = &[rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
 
 /// The listen port could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -100,11 +94,7 @@ impl Sockets {
     pub(crate) fn send(&self, out: &Output) -> Option<IpAddr> {
         let mut stale = None;
         for run in out.runs(usize::MAX) {
-            let socket = if run.path.remote.is_ipv4() {
-                Some(&self.v4)
-            } else {
-                self.v6.as_ref()
-            };
+            let socket = if run.path.remote.is_ipv4() { Some(&self.v4) } else { self.v6.as_ref() };
             match socket.map(|socket| socket.send_run(&run)) {
                 None | Some(Ok(Sent::AsAsked)) => {}
                 Some(Ok(Sent::FromElsewhere)) => stale = run.path.local,
@@ -118,18 +108,12 @@ impl Sockets {
 }
 
 fn is_without_family(error: &io::Error) -> bool {
-    NO_FAMILY
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    NO_FAMILY.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 impl Socket {
     fn bind(address: SocketAddr, fwmark: u32) -> io::Result<Self> {
-        let socket = socket2::Socket::new(
-            Domain::for_address(address),
-            Type::DGRAM,
-            Some(Protocol::UDP),
-        )?;
+        let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
@@ -142,10 +126,7 @@ impl Socket {
         // A limit of the machine may make them smaller.
         let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER);
         let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
-        Ok(Self {
-            socket,
-            state: RwLock::new(state),
-        })
+        Ok(Self { socket, state: RwLock::new(state) })
     }
 
     fn state(&self) -> RwLockReadGuard<'_, UdpSocketState> {
@@ -161,15 +142,8 @@ impl Socket {
     /// Receives what there is, without waiting.
     pub(crate) fn receive(&self, buffers: &mut ReceiveBuffers) -> io::Result<()> {
         buffers.filled = 0;
-        let mut slices: Vec<IoSliceMut<'_>> = buffers
-            .space
-            .iter_mut()
-            .map(|space| IoSliceMut::new(space))
-            .collect();
-        match self
-            .state()
-            .recv((&self.socket).into(), &mut slices, &mut buffers.meta)
-        {
+        let mut slices: Vec<IoSliceMut<'_>> = buffers.space.iter_mut().map(|space| IoSliceMut::new(space)).collect();
+        match self.state().recv((&self.socket).into(), &mut slices, &mut buffers.meta) {
             Ok(filled) => {
                 buffers.filled = filled;
                 Ok(())
@@ -210,11 +184,7 @@ impl Socket {
             } else if sent.is_err() {
                 // Segments beyond the outer MTU, or a device without offload: one by one, the IP layer may fragment them.
                 for contents in chunk.chunks(run.segment) {
-                    let one = Transmit {
-                        contents,
-                        segment_size: None,
-                        ..transmit.clone()
-                    };
+                    let one = Transmit { contents, segment_size: None, ..transmit.clone() };
                     self.send_patiently(&state, &one)?;
                 }
             }
@@ -225,10 +195,7 @@ impl Socket {
     fn send_patiently(&self, state: &UdpSocketState, transmit: &Transmit<'_>) -> io::Result<()> {
         match state.try_send((&self.socket).into(), transmit) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                poll(
-                    &mut [PollFd::new(&self.socket, PollFlags::OUT)],
-                    Some(&SEND_PATIENCE),
-                )?;
+                poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&SEND_PATIENCE))?;
                 state.try_send((&self.socket).into(), transmit)
             }
             sent => sent,
@@ -272,16 +239,10 @@ impl ReceiveBuffers {
 
     /// Each buffer's path and, by `chunks(stride)`, its datagrams.
     pub(crate) fn received(&self) -> impl Iterator<Item = (Path, std::slice::Chunks<'_, u8>)> {
-        self.meta[..self.filled]
-            .iter()
-            .zip(&self.space)
-            .map(|(meta, space)| {
-                let path = Path {
-                    remote: unmapped(meta.addr),
-                    local: meta.dst_ip,
-                };
-                (path, space[..meta.len].chunks(meta.stride.max(1)))
-            })
+        self.meta[..self.filled].iter().zip(&self.space).map(|(meta, space)| {
+            let path = Path { remote: unmapped(meta.addr), local: meta.dst_ip };
+            (path, space[..meta.len].chunks(meta.stride.max(1)))
+        })
     }
 
     /// Whether the kernel may have more.

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use netlink_packet_wireguard::{
-    WireguardAddressFamily, WireguardAllowedIp, WireguardAllowedIpAttr, WireguardAttribute,
-    WireguardCmd, WireguardDeviceFlags, WireguardMessage, WireguardPeer, WireguardPeerAttribute,
-    WireguardPeerFlags,
+    WireguardAddressFamily, WireguardAllowedIp, WireguardAllowedIpAttr, WireguardAttribute, WireguardCmd,
+    WireguardDeviceFlags, WireguardMessage, WireguardPeer, WireguardPeerAttribute, WireguardPeerFlags,
 };
 
 use crate::device::DeviceConfig;
@@ -22,10 +21,7 @@ const PEERS_PER_MESSAGE: usize = 64;
 
 /// Asks for a device.
 pub(super) fn get(name: &str) -> WireguardMessage {
-    WireguardMessage {
-        cmd: WireguardCmd::GetDevice,
-        attributes: vec![WireguardAttribute::IfName(name.to_owned())],
-    }
+    WireguardMessage { cmd: WireguardCmd::GetDevice, attributes: vec![WireguardAttribute::IfName(name.to_owned())] }
 }
 
 /// Makes a new interface what `config` says, without peers.
@@ -39,10 +35,7 @@ pub(super) fn configure(config: &DeviceConfig) -> Vec<WireguardMessage> {
     if let Some(key) = &config.private_key {
         attributes.push(WireguardAttribute::PrivateKey(*key.as_bytes()));
     }
-    vec![WireguardMessage {
-        cmd: WireguardCmd::SetDevice,
-        attributes,
-    }]
+    vec![WireguardMessage { cmd: WireguardCmd::SetDevice, attributes }]
 }
 
 /// Carries changes out, in as many messages as their sizes ask for.
@@ -68,21 +61,15 @@ pub(super) fn change(name: &str, changes: &[Change]) -> Vec<WireguardMessage> {
 fn set(name: &str, peers: Vec<WireguardPeer>) -> WireguardMessage {
     WireguardMessage {
         cmd: WireguardCmd::SetDevice,
-        attributes: vec![
-            WireguardAttribute::IfName(name.to_owned()),
-            WireguardAttribute::Peers(peers),
-        ],
+        attributes: vec![WireguardAttribute::IfName(name.to_owned()), WireguardAttribute::Peers(peers)],
     }
 }
 
 fn prefixes_of(peer: &WireguardPeer) -> usize {
-    let lists = peer.0.iter().map(|attribute| {
-        if let WireguardPeerAttribute::AllowedIps(prefixes) = attribute {
-            prefixes.len()
-        } else {
-            0
-        }
-    });
+    let lists = peer
+        .0
+        .iter()
+        .map(|attribute| if let WireguardPeerAttribute::AllowedIps(prefixes) = attribute { prefixes.len() } else { 0 });
     lists.sum()
 }
 
@@ -122,31 +109,19 @@ fn updated(update: &PeerUpdate) -> Vec<WireguardPeerAttribute> {
     if update.allowed_ips.is_some() {
         flags |= WireguardPeerFlags::ReplaceAllowedIps;
     }
-    let mut attributes = vec![
-        WireguardPeerAttribute::PublicKey(update.public_key.0),
-        WireguardPeerAttribute::Flags(flags),
-    ];
+    let mut attributes =
+        vec![WireguardPeerAttribute::PublicKey(update.public_key.0), WireguardPeerAttribute::Flags(flags)];
     if let Some(key) = &update.preshared_key {
         // All zeroes take a preshared key away.
-        let bytes = key
-            .as_ref()
-            .map_or([0; KEY_LEN], |key| *PresharedKey::as_bytes(key));
+        let bytes = key.as_ref().map_or([0; KEY_LEN], |key| *PresharedKey::as_bytes(key));
         attributes.push(WireguardPeerAttribute::PresharedKey(bytes));
     }
     attributes.extend(update.endpoint.map(WireguardPeerAttribute::Endpoint));
-    attributes.extend(
-        update
-            .persistent_keepalive
-            .map(WireguardPeerAttribute::PersistentKeepalive),
-    );
+    attributes.extend(update.persistent_keepalive.map(WireguardPeerAttribute::PersistentKeepalive));
     attributes
 }
 
-fn with_prefixes(
-    key: PublicKey,
-    mut base: Vec<WireguardPeerAttribute>,
-    prefixes: &[IpNet],
-) -> Vec<WireguardPeer> {
+fn with_prefixes(key: PublicKey, mut base: Vec<WireguardPeerAttribute>, prefixes: &[IpNet]) -> Vec<WireguardPeer> {
     let mut chunks = prefixes.chunks(PREFIXES_PER_MESSAGE);
     if let Some(first) = chunks.next() {
         base.push(allowed_ips(first));
@@ -205,11 +180,7 @@ pub(super) fn stats(answers: &[WireguardMessage]) -> Vec<PeerStats> {
 
 fn public_key(peer: &WireguardPeer) -> Option<PublicKey> {
     peer.0.iter().find_map(|attribute| {
-        if let WireguardPeerAttribute::PublicKey(key) = attribute {
-            Some(PublicKey(*key))
-        } else {
-            None
-        }
+        if let WireguardPeerAttribute::PublicKey(key) = attribute { Some(PublicKey(*key)) } else { None }
     })
 }
 
@@ -242,10 +213,7 @@ mod tests {
 
     /// An attribute as `linux/netlink.h` lays it out: length with header, type, value, padding to four bytes.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(value.len() + 4)
-            .unwrap()
-            .to_ne_bytes()
-            .to_vec();
+        let mut bytes = u16::try_from(value.len() + 4).unwrap().to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(value);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -261,31 +229,13 @@ mod tests {
         peer.preshared_key = PresharedKey::from_bytes([4; 32]);
         peer.endpoint = Some("192.0.2.1:51820".parse().unwrap());
         peer.persistent_keepalive = 25;
-        peer.allowed_ips = ["10.0.0.0/24", "fd00::1/128"]
-            .map(|prefix| prefix.parse().unwrap())
-            .into();
+        peer.allowed_ips = ["10.0.0.0/24", "fd00::1/128"].map(|prefix| prefix.parse().unwrap()).into();
         let messages = change("kw0", &[Change::Add(peer)]);
 
-        let endpoint = [
-            &2u16.to_ne_bytes()[..],
-            &51820u16.to_be_bytes(),
-            &[192, 0, 2, 1],
-            &[0; 8],
-        ]
-        .concat();
-        let v4 = [
-            attribute(1, &2u16.to_ne_bytes()),
-            attribute(2, &[10, 0, 0, 0]),
-            attribute(3, &[24]),
-        ]
-        .concat();
+        let endpoint = [&2u16.to_ne_bytes()[..], &51820u16.to_be_bytes(), &[192, 0, 2, 1], &[0; 8]].concat();
+        let v4 = [attribute(1, &2u16.to_ne_bytes()), attribute(2, &[10, 0, 0, 0]), attribute(3, &[24])].concat();
         let v6_address = "fd00::1".parse::<std::net::Ipv6Addr>().unwrap().octets();
-        let v6 = [
-            attribute(1, &10u16.to_ne_bytes()),
-            attribute(2, &v6_address),
-            attribute(3, &[128]),
-        ]
-        .concat();
+        let v6 = [attribute(1, &10u16.to_ne_bytes()), attribute(2, &v6_address), attribute(3, &[128])].concat();
         let allowed_ips = [attribute(NESTED, &v4), attribute(NESTED, &v6)].concat();
         let peer = [
             attribute(1, &[3; 32]),
@@ -296,11 +246,7 @@ mod tests {
             attribute(9 | NESTED, &allowed_ips),
         ]
         .concat();
-        let expected = [
-            attribute(2, b"kw0\0"),
-            attribute(8 | NESTED, &attribute(NESTED, &peer)),
-        ]
-        .concat();
+        let expected = [attribute(2, b"kw0\0"), attribute(8 | NESTED, &attribute(NESTED, &peer))].concat();
         assert_eq!(messages.iter().map(emit).collect::<Vec<_>>(), [expected]);
     }
 
@@ -321,10 +267,7 @@ mod tests {
             attribute(3, &[0x40; 32]),
         ]
         .concat();
-        assert_eq!(
-            configure(&config).iter().map(emit).collect::<Vec<_>>(),
-            [expected]
-        );
+        assert_eq!(configure(&config).iter().map(emit).collect::<Vec<_>>(), [expected]);
     }
 
     #[test]
@@ -336,17 +279,9 @@ mod tests {
             persistent_keepalive: None,
             allowed_ips: None,
         };
-        let messages = change(
-            "kw0",
-            &[Change::Remove(PublicKey([1; 32])), Change::Update(update)],
-        );
+        let messages = change("kw0", &[Change::Remove(PublicKey([1; 32])), Change::Update(update)]);
         let removal = [attribute(1, &[1; 32]), attribute(3, &1u32.to_ne_bytes())].concat();
-        let update = [
-            attribute(1, &[2; 32]),
-            attribute(3, &4u32.to_ne_bytes()),
-            attribute(2, &[0; 32]),
-        ]
-        .concat();
+        let update = [attribute(1, &[2; 32]), attribute(3, &4u32.to_ne_bytes()), attribute(2, &[0; 32])].concat();
         let peers = [attribute(NESTED, &removal), attribute(NESTED, &update)].concat();
         let expected = [attribute(2, b"kw0\0"), attribute(8 | NESTED, &peers)].concat();
         assert_eq!(messages.iter().map(emit).collect::<Vec<_>>(), [expected]);
@@ -355,44 +290,29 @@ mod tests {
     #[test]
     fn no_attribute_outgrows_its_sixteen_bits_and_no_prefix_is_lost() {
         let mut peer = PeerConfig::new(PublicKey([1; 32]));
-        peer.allowed_ips = (0..5000u32)
-            .map(|number| IpNet::from(std::net::IpAddr::from(number.to_be_bytes())))
-            .collect();
+        peer.allowed_ips =
+            (0..5000u32).map(|number| IpNet::from(std::net::IpAddr::from(number.to_be_bytes()))).collect();
         let many = (0..=255u8).map(|number| Change::Add(PeerConfig::new(PublicKey([number; 32]))));
         let changes: Vec<_> = std::iter::once(Change::Add(peer)).chain(many).collect();
         let messages = change("kw0", &changes);
-        assert!(
-            messages
-                .iter()
-                .all(|message| message.buffer_len() < 1 << 16)
-        );
+        assert!(messages.iter().all(|message| message.buffer_len() < 1 << 16));
         let peers = || {
             messages
                 .iter()
                 .flat_map(|message| &message.attributes)
-                .filter_map(|attribute| {
-                    if let WireguardAttribute::Peers(peers) = attribute {
-                        Some(peers)
-                    } else {
-                        None
-                    }
-                })
+                .filter_map(
+                    |attribute| {
+                        if let WireguardAttribute::Peers(peers) = attribute { Some(peers) } else { None }
+                    },
+                )
                 .flatten()
         };
         assert_eq!(peers().map(prefixes_of).sum::<usize>(), 5000);
         // A later part must not replace the prefixes of the first.
         let replacing = peers()
             .filter(|peer| public_key(peer) == Some(PublicKey([1; 32])))
-            .filter(|peer| {
-                peer.0.contains(&WireguardPeerAttribute::Flags(
-                    WireguardPeerFlags::ReplaceAllowedIps,
-                ))
-            });
-        assert_eq!(
-            replacing.count(),
-            2,
-            "the large one's first part, and the small one of the same name"
-        );
+            .filter(|peer| peer.0.contains(&WireguardPeerAttribute::Flags(WireguardPeerFlags::ReplaceAllowedIps)));
+        assert_eq!(replacing.count(), 2, "the large one's first part, and the small one of the same name");
     }
 
     #[test]
@@ -403,11 +323,7 @@ mod tests {
         };
         let key = WireguardPeerAttribute::PublicKey([1; 32]);
         let answers = [
-            part(vec![
-                key.clone(),
-                WireguardPeerAttribute::RxBytes(5),
-                WireguardPeerAttribute::TxBytes(6),
-            ]),
+            part(vec![key.clone(), WireguardPeerAttribute::RxBytes(5), WireguardPeerAttribute::TxBytes(6)]),
             part(vec![key, WireguardPeerAttribute::AllowedIps(Vec::new())]),
         ];
         let stats = stats(&answers);

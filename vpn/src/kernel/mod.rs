@@ -29,15 +29,8 @@ impl KernelDevice {
         for message in messages::configure(config) {
             family.set(message)?;
         }
-        let interface = created
-            .keep()
-            .ok_or_else(|| NetlinkError::Missing(config.name.clone()))?;
-        Ok(Self {
-            name: config.name.clone(),
-            interface,
-            family,
-            seen: Peers::default(),
-        })
+        let interface = created.keep().ok_or_else(|| NetlinkError::Missing(config.name.clone()))?;
+        Ok(Self { name: config.name.clone(), interface, family, seen: Peers::default() })
     }
 }
 

@@ -24,41 +24,26 @@ impl WireguardFamily {
             cmd: GenlCtrlCmd::GetFamily,
             nlas: vec![GenlCtrlAttrs::FamilyName(name.to_owned())],
         });
-        let answers =
-            exchange(&link, "find the family wireguard", 0, request).map_err(|error| {
-                let is_unknown = error.errno() == Some(rustix::io::Errno::NOENT.raw_os_error());
-                if is_unknown {
-                    NetlinkError::Missing(name.to_owned())
-                } else {
-                    error
-                }
-            })?;
+        let answers = exchange(&link, "find the family wireguard", 0, request).map_err(|error| {
+            let is_unknown = error.errno() == Some(rustix::io::Errno::NOENT.raw_os_error());
+            if is_unknown { NetlinkError::Missing(name.to_owned()) } else { error }
+        })?;
         let id = answers
             .iter()
             .flat_map(|answer| &answer.payload.nlas)
-            .find_map(|attribute| {
-                if let GenlCtrlAttrs::FamilyId(id) = attribute {
-                    Some(*id)
-                } else {
-                    None
-                }
-            });
+            .find_map(|attribute| if let GenlCtrlAttrs::FamilyId(id) = attribute { Some(*id) } else { None });
         let id = id.ok_or_else(|| NetlinkError::Missing(name.to_owned()))?;
         Ok(Self { link, id })
     }
 
     /// Asks for a device, which comes in as many messages as it needs.
-    pub(crate) fn get(
-        &self,
-        request: WireguardMessage,
-    ) -> Result<Vec<WireguardMessage>, NetlinkError> {
+    pub(crate) fn get(&self, request: WireguardMessage) -> Result<Vec<WireguardMessage>, NetlinkError> {
         self.exchange("get a WireGuard device", NLM_F_DUMP, request)
     }
 
     /// Changes a device.
     pub(crate) fn set(&self, request: WireguardMessage) -> Result<(), NetlinkError> {
-        self.exchange("set a WireGuard device", 0, request)
-            .map(drop)
+        self.exchange("set a WireGuard device", 0, request).map(drop)
     }
 
     fn exchange(

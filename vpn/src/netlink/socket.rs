@@ -3,8 +3,8 @@
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr};
 
@@ -61,29 +61,18 @@ impl Link {
             socket.connect(&SocketAddr::new(0, 0))?;
             Ok(socket)
         };
-        open()
-            .map(|socket| Self { socket })
-            .map_err(NetlinkError::Socket)
+        open().map(|socket| Self { socket }).map_err(NetlinkError::Socket)
     }
 }
 
 /// Asks for `operation` and collects what is answered. `flags` are added to a request for an acknowledgement; with
 /// `NLM_F_DUMP` there is a list instead.
-pub(crate) fn exchange<T>(
-    link: &Link,
-    operation: &'static str,
-    flags: u16,
-    message: T,
-) -> Result<Vec<T>, NetlinkError>
+pub(crate) fn exchange<T>(link: &Link, operation: &'static str, flags: u16, message: T) -> Result<Vec<T>, NetlinkError>
 where
     T: NetlinkSerializable + NetlinkDeserializable,
 {
     let mut header = NetlinkHeader::default();
-    let acknowledged = if flags & NLM_F_DUMP == NLM_F_DUMP {
-        0
-    } else {
-        NLM_F_ACK
-    };
+    let acknowledged = if flags & NLM_F_DUMP == NLM_F_DUMP { 0 } else { NLM_F_ACK };
     header.flags = NLM_F_REQUEST | acknowledged | flags;
     let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
     request.finalize();
@@ -108,8 +97,8 @@ fn take<T: NetlinkDeserializable>(
 ) -> Result<bool, NetlinkError> {
     let mut rest = datagram;
     while !rest.is_empty() {
-        let message = NetlinkMessage::<T>::deserialize(rest)
-            .map_err(|source| NetlinkError::Decode { operation, source })?;
+        let message =
+            NetlinkMessage::<T>::deserialize(rest).map_err(|source| NetlinkError::Decode { operation, source })?;
         let length = usize::try_from(message.header.length).unwrap_or(rest.len());
         if let NetlinkPayload::InnerMessage(answer) = message.payload {
             answers.push(answer);
@@ -122,9 +111,7 @@ fn take<T: NetlinkDeserializable>(
             return Ok(true);
         }
         // Messages are aligned to four bytes; a length of zero would never end.
-        rest = rest
-            .get(length.next_multiple_of(4).max(4)..)
-            .unwrap_or_default();
+        rest = rest.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
     }
     Ok(false)
 }

@@ -63,20 +63,10 @@ impl Relay {
             now,
         );
         let shared = Shared::new(core, sockets, 0).map_err(StartError::Thread)?;
-        let stack = SharedStack::new(
-            Arc::clone(&shared),
-            &config.addresses,
-            config.mtu.into(),
-            now,
-        );
+        let stack = SharedStack::new(Arc::clone(&shared), &config.addresses, config.mtu.into(), now);
         let end = StackEnd::new(Arc::clone(&stack));
         let thread = spawn(Arc::clone(&shared), end, &config.name)?;
-        Ok(Self {
-            name: config.name,
-            shared,
-            stack,
-            thread: Some(thread),
-        })
+        Ok(Self { name: config.name, shared, stack, thread: Some(thread) })
     }
 
     /// Opens and takes TCP connections inside the VPN.

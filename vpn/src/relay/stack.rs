@@ -8,9 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{
-    Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken,
-};
+use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr, TcpPacket};
@@ -39,12 +37,7 @@ pub(crate) struct SharedStack {
 }
 
 impl SharedStack {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        addresses: &[IpAddr],
-        mtu: usize,
-        now: Moment,
-    ) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<Shared>, addresses: &[IpAddr], mtu: usize, now: Moment) -> Arc<Self> {
         let stack = Mutex::new(Stack::new(addresses, mtu, now));
         Arc::new(Self { stack, shared })
     }
@@ -120,11 +113,7 @@ impl Stack {
     fn new(addresses: &[IpAddr], mtu: usize, now: Moment) -> Self {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = u64::from(crate::device::random_seed());
-        let mut wire = Wire {
-            received: &mut VecDeque::new(),
-            sink: None,
-            mtu,
-        };
+        let mut wire = Wire { received: &mut VecDeque::new(), sink: None, mtu };
         let mut interface = Interface::new(config, &mut wire, instant(now));
         interface.update_ip_addrs(|own| {
             for address in addresses {
@@ -161,25 +150,16 @@ impl Stack {
     }
 
     /// Begins to connect. `patience` is how long the other side may say nothing.
-    pub(super) fn connect(
-        &mut self,
-        to: SocketAddr,
-        patience: Duration,
-    ) -> Result<SocketHandle, OpenError> {
+    pub(super) fn connect(&mut self, to: SocketAddr, patience: Duration) -> Result<SocketHandle, OpenError> {
         if self.is_closed {
             return Err(OpenError::Closed);
         }
-        let from = self
-            .addresses
-            .iter()
-            .find(|own| own.is_ipv4() == to.is_ipv4());
+        let from = self.addresses.iter().find(|own| own.is_ipv4() == to.is_ipv4());
         let from = *from.ok_or(OpenError::NoAddress)?;
         let port = self.free_port().ok_or(OpenError::NoPort)?;
         let mut socket = new_socket();
         socket.set_timeout(Some(patience.into()));
-        socket
-            .connect(self.interface.context(), to, SocketAddr::new(from, port))
-            .map_err(|_| OpenError::NoAddress)?;
+        socket.connect(self.interface.context(), to, SocketAddr::new(from, port)).map_err(|_| OpenError::NoAddress)?;
         let handle = self.sockets.add(socket);
         self.used_ports.insert(handle, port);
         self.is_touched = true;
@@ -190,11 +170,7 @@ impl Stack {
         let used: BTreeSet<u16> = self.used_ports.values().copied().collect();
         for _ in EPHEMERAL {
             let port = self.next_port;
-            self.next_port = if port == *EPHEMERAL.end() {
-                *EPHEMERAL.start()
-            } else {
-                port + 1
-            };
+            self.next_port = if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
             if !used.contains(&port) {
                 return Some(port);
             }
@@ -221,11 +197,7 @@ impl Stack {
     }
 
     /// Takes a connection of a port; `waker` is woken when there may be one. `Err`: there will be none.
-    pub(super) fn accept(
-        &mut self,
-        port: u16,
-        waker: &Waker,
-    ) -> Result<Option<SocketHandle>, OpenError> {
+    pub(super) fn accept(&mut self, port: u16, waker: &Waker) -> Result<Option<SocketHandle>, OpenError> {
         if self.is_closed {
             return Err(OpenError::Closed);
         }
@@ -244,10 +216,7 @@ impl Stack {
     /// Lets go of a connection: it ends as it should, without anybody holding it.
     pub(super) fn abandon(&mut self, handle: SocketHandle) {
         let socket = self.socket(handle);
-        let is_half_open = matches!(
-            socket.state(),
-            tcp::State::Listen | tcp::State::SynSent | tcp::State::SynReceived
-        );
+        let is_half_open = matches!(socket.state(), tcp::State::Listen | tcp::State::SynSent | tcp::State::SynReceived);
         if is_half_open || socket.can_recv() {
             socket.abort();
         } else {
@@ -289,8 +258,7 @@ impl Stack {
             }
             !is_dead
         });
-        let is_spare =
-            |handle: &SocketHandle| sockets.get::<tcp::Socket<'_>>(*handle).is_listening();
+        let is_spare = |handle: &SocketHandle| sockets.get::<tcp::Socket<'_>>(*handle).is_listening();
         if backlog.pending.len() >= BACKLOG || backlog.pending.iter().any(is_spare) {
             return;
         }
@@ -308,20 +276,11 @@ impl Stack {
         while let Some(packet) = received.pop_front() {
             self.prepare_for(&packet[HEADROOM..]);
             one.push_back(packet);
-            let mut wire = Wire {
-                received: &mut one,
-                sink: Some((core, now, out)),
-                mtu: self.mtu,
-            };
-            self.interface
-                .poll_ingress_single(timestamp, &mut wire, &mut self.sockets);
+            let mut wire = Wire { received: &mut one, sink: Some((core, now, out)), mtu: self.mtu };
+            self.interface.poll_ingress_single(timestamp, &mut wire, &mut self.sockets);
         }
         self.received = received;
-        let mut wire = Wire {
-            received: &mut one,
-            sink: Some((core, now, out)),
-            mtu: self.mtu,
-        };
+        let mut wire = Wire { received: &mut one, sink: Some((core, now, out)), mtu: self.mtu };
         self.interface.poll(timestamp, &mut wire, &mut self.sockets);
         self.bury();
         for backlog in self.listeners.values_mut() {
@@ -334,9 +293,7 @@ impl Stack {
             return Some(now.elapsed);
         }
         let next = self.interface.poll_at(instant(now), &self.sockets)?;
-        Some(Duration::from_micros(
-            next.total_micros().try_into().unwrap_or_default(),
-        ))
+        Some(Duration::from_micros(next.total_micros().try_into().unwrap_or_default()))
     }
 }
 
@@ -369,10 +326,7 @@ pub(super) struct StackEnd {
 
 impl StackEnd {
     pub(super) fn new(stack: Arc<SharedStack>) -> Self {
-        Self {
-            stack,
-            waiting: VecDeque::new(),
-        }
+        Self { stack, waiting: VecDeque::new() }
     }
 }
 
@@ -439,11 +393,7 @@ impl Device for Wire<'_> {
 impl Wire<'_> {
     fn sending(&mut self) -> Option<Sending<'_>> {
         let (core, now, out) = self.sink.as_mut()?;
-        Some(Sending {
-            core,
-            now: *now,
-            out,
-        })
+        Some(Sending { core, now: *now, out })
     }
 }
 
@@ -465,8 +415,7 @@ impl TxToken for Sending<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
         let mut buffer = self.out.take_buffer(length);
         let result = write(&mut buffer[HEADROOM..]);
-        self.core
-            .handle_packet_from_tunnel(&buffer[HEADROOM..], self.now, self.out);
+        self.core.handle_packet_from_tunnel(&buffer[HEADROOM..], self.now, self.out);
         self.out.give_back(buffer);
         result
     }

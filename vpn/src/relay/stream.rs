@@ -28,16 +28,9 @@ impl Dialer {
 
     /// Connects to an address inside the VPN. It fails with `TimedOut` once the other side has said nothing for `patience`.
     pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<Stream> {
-        let handle = self
-            .stack
-            .lock()
-            .connect(to, patience)
-            .map_err(open_error)?;
+        let handle = self.stack.lock().connect(to, patience).map_err(open_error)?;
         self.stack.wake();
-        let stream = Stream {
-            stack: Arc::clone(&self.stack),
-            handle,
-        };
+        let stream = Stream { stack: Arc::clone(&self.stack), handle };
         let started = Clock.now();
         let outcome = poll_fn(|context| stream.poll_connected(context)).await;
         if outcome.is_err() && Clock.now().elapsed.saturating_sub(started.elapsed) >= patience {
@@ -49,10 +42,7 @@ impl Dialer {
     /// Takes connections to a port of ours.
     pub fn listen(&self, port: u16) -> io::Result<Listener> {
         self.stack.lock().listen(port).map_err(open_error)?;
-        Ok(Listener {
-            stack: Arc::clone(&self.stack),
-            port,
-        })
+        Ok(Listener { stack: Arc::clone(&self.stack), port })
     }
 }
 
@@ -67,23 +57,14 @@ impl Listener {
     pub async fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
         poll_fn(|context| {
             let mut stack = self.stack.lock();
-            let Some(handle) = stack
-                .accept(self.port, context.waker())
-                .map_err(open_error)?
-            else {
+            let Some(handle) = stack.accept(self.port, context.waker()).map_err(open_error)? else {
                 return Poll::Pending;
             };
             let remote = stack.socket(handle).remote_endpoint();
             drop(stack);
-            let stream = Stream {
-                stack: Arc::clone(&self.stack),
-                handle,
-            };
+            let stream = Stream { stack: Arc::clone(&self.stack), handle };
             let remote = remote.ok_or(io::ErrorKind::ConnectionReset)?;
-            Poll::Ready(Ok((
-                stream,
-                SocketAddr::new(remote.addr.into(), remote.port),
-            )))
+            Poll::Ready(Ok((stream, SocketAddr::new(remote.addr.into(), remote.port))))
         })
         .await
     }
@@ -106,10 +87,7 @@ impl Stream {
     fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         let mut stack = self.stack.lock();
         let socket = stack.socket(self.handle);
-        if matches!(
-            socket.state(),
-            tcp::State::SynSent | tcp::State::SynReceived
-        ) {
+        if matches!(socket.state(), tcp::State::SynSent | tcp::State::SynReceived) {
             socket.register_send_waker(context.waker());
             return Poll::Pending;
         }
@@ -121,11 +99,7 @@ impl Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut stack = self.stack.lock();
         let socket = stack.socket(self.handle);
         let before = socket.recv_queue();
@@ -146,19 +120,13 @@ impl AsyncRead for Stream {
                 Poll::Ready(Ok(()))
             }
             Err(tcp::RecvError::Finished) => Poll::Ready(Ok(())),
-            Err(tcp::RecvError::InvalidState) => {
-                Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
-            }
+            Err(tcp::RecvError::InvalidState) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         }
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut stack = self.stack.lock();
         let socket = stack.socket(self.handle);
         match socket.send_slice(bytes) {

@@ -9,10 +9,7 @@ use super::Errno;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::peers::{PeerConfig, Peers};
 
-#[expect(
-    clippy::option_option,
-    reason = "not named, and named to be taken away, are two things"
-)]
+#[expect(clippy::option_option, reason = "not named, and named to be taken away, are two things")]
 /// A `set` operation, whole: it is carried out in full or not at all.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SetRequest {
@@ -24,10 +21,7 @@ pub(crate) struct SetRequest {
     pub(crate) peers: Vec<PeerEdit>,
 }
 
-#[expect(
-    clippy::option_option,
-    reason = "not named, and named to be taken away, are two things"
-)]
+#[expect(clippy::option_option, reason = "not named, and named to be taken away, are two things")]
 /// What is said about one peer, and about no other.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PeerEdit {
@@ -94,16 +88,8 @@ impl SetRequest {
 
     /// The peers of a device that had `peers` and whose own name is `own`: a device is never its own peer.
     pub(crate) fn edit(&self, peers: &Peers, own: Option<PublicKey>) -> Peers {
-        let mut edited = if self.replace_peers {
-            Peers::default()
-        } else {
-            peers.clone()
-        };
-        for edit in self
-            .peers
-            .iter()
-            .filter(|edit| Some(edit.public_key) != own)
-        {
+        let mut edited = if self.replace_peers { Peers::default() } else { peers.clone() };
+        for edit in self.peers.iter().filter(|edit| Some(edit.public_key) != own) {
             edit.apply(&mut edited);
         }
         if let Some(own) = own {
@@ -119,8 +105,7 @@ impl PeerEdit {
             "remove" => self.remove = is_true(value)?,
             "update_only" => self.update_only = is_true(value)?,
             "preshared_key" => {
-                self.preshared_key =
-                    Some(PresharedKey::from_hex(value).map_err(|_| Errno::Invalid)?);
+                self.preshared_key = Some(PresharedKey::from_hex(value).map_err(|_| Errno::Invalid)?);
             }
             "endpoint" => self.endpoint = Some(parsed(value)?),
             "persistent_keepalive_interval" => self.persistent_keepalive = Some(number(value)?),
@@ -149,9 +134,7 @@ impl PeerEdit {
             peer.preshared_key.clone_from(preshared_key);
         }
         peer.endpoint = self.endpoint.or(peer.endpoint);
-        peer.persistent_keepalive = self
-            .persistent_keepalive
-            .unwrap_or(peer.persistent_keepalive);
+        peer.persistent_keepalive = self.persistent_keepalive.unwrap_or(peer.persistent_keepalive);
         if self.replace_allowed_ips {
             peer.allowed_ips.clear();
         }
@@ -181,20 +164,14 @@ fn fwmark(value: &str) -> Result<u32, Errno> {
 }
 
 fn is_true(value: &str) -> Result<bool, Errno> {
-    if value == "true" {
-        Ok(true)
-    } else {
-        Err(Errno::Invalid)
-    }
+    if value == "true" { Ok(true) } else { Err(Errno::Invalid) }
 }
 
 fn private_key(value: &str) -> Result<Option<PrivateKey>, Errno> {
     if value.len() == 64 && value.bytes().all(|digit| digit == b'0') {
         return Ok(None);
     }
-    PrivateKey::from_hex(value)
-        .map(Some)
-        .map_err(|_| Errno::Invalid)
+    PrivateKey::from_hex(value).map(Some).map_err(|_| Errno::Invalid)
 }
 
 fn allowed_ip(value: &str) -> Result<AllowedIpEdit, Errno> {
@@ -232,54 +209,24 @@ mod tests {
         let second = peers.get(&PublicKey([2; 32])).unwrap();
         assert_eq!(first.persistent_keepalive, 25);
         assert!(first.preshared_key.is_some());
-        assert_eq!(
-            (
-                second.persistent_keepalive,
-                second.endpoint,
-                &second.preshared_key
-            ),
-            (0, None, &None)
-        );
+        assert_eq!((second.persistent_keepalive, second.endpoint, &second.preshared_key), (0, None, &None));
         assert_eq!(second.allowed_ips.len(), 1);
     }
 
     #[test]
     fn peers_are_replaced_added_to_updated_and_removed() {
-        let before = parse(&format!(
-            "public_key={}\nallowed_ip=10.0.0.1/32\npublic_key={}\n",
-            hex(1),
-            hex(2)
-        ))
-        .unwrap()
-        .edit(&Peers::default(), None);
+        let before = parse(&format!("public_key={}\nallowed_ip=10.0.0.1/32\npublic_key={}\n", hex(1), hex(2)))
+            .unwrap()
+            .edit(&Peers::default(), None);
         let keys = |text: &str| -> Vec<u8> {
-            parse(text)
-                .unwrap()
-                .edit(&before, None)
-                .iter()
-                .map(|peer| peer.public_key.0[0])
-                .collect()
+            parse(text).unwrap().edit(&before, None).iter().map(|peer| peer.public_key.0[0]).collect()
         };
         assert_eq!(keys(&format!("public_key={}\n", hex(3))), [1, 2, 3]);
-        assert_eq!(
-            keys(&format!("replace_peers=true\npublic_key={}\n", hex(3))),
-            [3]
-        );
+        assert_eq!(keys(&format!("replace_peers=true\npublic_key={}\n", hex(3))), [3]);
         assert_eq!(keys(&format!("public_key={}\nremove=true\n", hex(1))), [2]);
-        assert_eq!(
-            keys(&format!("public_key={}\nupdate_only=true\n", hex(3))),
-            [1, 2]
-        );
-        let removed = parse(&format!("public_key={}\nallowed_ip=-10.0.0.1/32\n", hex(1)))
-            .unwrap()
-            .edit(&before, None);
-        assert!(
-            removed
-                .get(&PublicKey([1; 32]))
-                .unwrap()
-                .allowed_ips
-                .is_empty()
-        );
+        assert_eq!(keys(&format!("public_key={}\nupdate_only=true\n", hex(3))), [1, 2]);
+        let removed = parse(&format!("public_key={}\nallowed_ip=-10.0.0.1/32\n", hex(1))).unwrap().edit(&before, None);
+        assert!(removed.get(&PublicKey([1; 32])).unwrap().allowed_ips.is_empty());
     }
 
     #[test]
@@ -291,13 +238,7 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused_whole() {
-        for text in [
-            "nonsense",
-            "colour=red",
-            "listen_port=70000",
-            "replace_peers=false",
-            "public_key=12",
-        ] {
+        for text in ["nonsense", "colour=red", "listen_port=70000", "replace_peers=false", "public_key=12"] {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(parse(&format!("public_key={}\nallowed_ip=10.0.0.0/33\n", hex(1))).is_err());
@@ -306,12 +247,7 @@ mod tests {
 
     #[test]
     fn an_all_zero_private_key_takes_it_away() {
-        assert_eq!(
-            parse(&format!("private_key={}", "0".repeat(64)))
-                .unwrap()
-                .private_key,
-            Some(None)
-        );
+        assert_eq!(parse(&format!("private_key={}", "0".repeat(64))).unwrap().private_key, Some(None));
     }
 
     proptest! {

@@ -38,11 +38,7 @@ impl DeviceState<'_> {
         };
         line(text, "public_key", peer.public_key.to_hex());
         let preshared_key = peer.preshared_key.as_ref();
-        line(
-            text,
-            "preshared_key",
-            preshared_key.map_or_else(|| "0".repeat(64), PresharedKey::to_hex),
-        );
+        line(text, "preshared_key", preshared_key.map_or_else(|| "0".repeat(64), PresharedKey::to_hex));
         line(text, "protocol_version", 1);
         if let Some(endpoint) = stats.endpoint {
             line(text, "endpoint", endpoint);
@@ -52,11 +48,7 @@ impl DeviceState<'_> {
         line(text, "last_handshake_time_nsec", handshake.subsec_nanos());
         line(text, "tx_bytes", stats.sent_bytes);
         line(text, "rx_bytes", stats.received_bytes);
-        line(
-            text,
-            "persistent_keepalive_interval",
-            peer.persistent_keepalive,
-        );
+        line(text, "persistent_keepalive_interval", peer.persistent_keepalive);
         for prefix in &peer.allowed_ips {
             line(text, "allowed_ip", prefix);
         }
@@ -80,9 +72,7 @@ mod tests {
     fn a_device_reads_as_documented() {
         let mut peer = PeerConfig::new(PublicKey([0xab; 32]));
         peer.persistent_keepalive = 25;
-        peer.allowed_ips = ["10.0.0.1/32", "fd00::1/128"]
-            .map(|prefix| prefix.parse().unwrap())
-            .into();
+        peer.allowed_ips = ["10.0.0.1/32", "fd00::1/128"].map(|prefix| prefix.parse().unwrap()).into();
         let peers: Peers = [peer].into_iter().collect();
         let private_key = PrivateKey::from_bytes([0x11; 32]);
         let state = DeviceState {

@@ -50,26 +50,13 @@ pub struct Server {
 
 impl Server {
     pub(crate) fn start(path: PathBuf, shared: Arc<Shared>) -> Result<Self, ServeError> {
-        let fail = |source| ServeError {
-            path: path.clone(),
-            source,
-        };
+        let fail = |source| ServeError { path: path.clone(), source };
         let listener = listen(&path).map_err(fail)?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let acceptor = Acceptor {
-            listener,
-            shared,
-            stopping: Arc::clone(&stopping),
-        };
-        let thread = std::thread::Builder::new()
-            .name("vpn-uapi".to_owned())
-            .spawn(move || acceptor.run())
-            .map_err(fail)?;
-        Ok(Self {
-            path,
-            stopping,
-            thread: Some(thread),
-        })
+        let acceptor = Acceptor { listener, shared, stopping: Arc::clone(&stopping) };
+        let thread =
+            std::thread::Builder::new().name("vpn-uapi".to_owned()).spawn(move || acceptor.run()).map_err(fail)?;
+        Ok(Self { path, stopping, thread: Some(thread) })
     }
 }
 
@@ -87,10 +74,7 @@ impl Drop for Server {
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
     if UnixStream::connect(path).is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
@@ -196,9 +180,7 @@ fn get(shared: &Shared) -> String {
 
 fn set(request: &SetRequest, shared: &Shared) -> Result<(), Errno> {
     if let Some(port) = request.listen_port {
-        shared
-            .set_listen_port(port)
-            .map_err(|_| Errno::AddressInUse)?;
+        shared.set_listen_port(port).map_err(|_| Errno::AddressInUse)?;
     }
     if let Some(fwmark) = request.fwmark {
         shared.set_fwmark(fwmark).map_err(|_| Errno::Invalid)?;

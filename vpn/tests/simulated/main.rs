@@ -45,11 +45,7 @@ fn messages_are_padded_to_sixteen_bytes() {
     let mut world = World::pair(&Limits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
-    let lengths: Vec<_> = world
-        .log
-        .iter()
-        .filter(|(_, bytes)| kind(bytes) == DATA && bytes.len() > 32)
-        .collect();
+    let lengths: Vec<_> = world.log.iter().filter(|(_, bytes)| kind(bytes) == DATA && bytes.len() > 32).collect();
     assert!(!lengths.is_empty());
     assert!(lengths.iter().all(|(_, bytes)| bytes.len() % 16 == 0));
 }
@@ -71,11 +67,7 @@ fn keys_are_renewed_by_time_and_no_packet_is_lost() {
 
 #[test]
 fn keys_are_renewed_by_messages_and_no_packet_is_lost() {
-    let limits = Limits {
-        rekey_after_messages: 1000,
-        reject_after_messages: 1200,
-        ..Limits::default()
-    };
+    let limits = Limits { rekey_after_messages: 1000, reject_after_messages: 1200, ..Limits::default() };
     let mut world = World::pair(&limits);
     for mark in 0..5500 {
         world.send(0, &packet(0, 1, mark));
@@ -85,47 +77,27 @@ fn keys_are_renewed_by_messages_and_no_packet_is_lost() {
     }
     world.run(SECOND);
     assert_eq!(world.marks(1), (0..5500).collect::<Vec<_>>());
-    assert!(
-        (5..=7).contains(&world.handshakes(0)),
-        "{} handshakes",
-        world.handshakes(0)
-    );
-    assert!(
-        world
-            .log
-            .iter()
-            .filter(|(_, bytes)| kind(bytes) == DATA)
-            .all(|(_, bytes)| counter(bytes) < 1200)
-    );
+    assert!((5..=7).contains(&world.handshakes(0)), "{} handshakes", world.handshakes(0));
+    assert!(world.log.iter().filter(|(_, bytes)| kind(bytes) == DATA).all(|(_, bytes)| counter(bytes) < 1200));
 }
 
 #[test]
 fn nothing_is_sent_under_a_spent_key() {
-    let limits = Limits {
-        rekey_after_messages: 1000,
-        reject_after_messages: 1200,
-        ..Limits::default()
-    };
+    let limits = Limits { rekey_after_messages: 1000, reject_after_messages: 1200, ..Limits::default() };
     let mut world = World::pair(&limits);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     let responder = address(1);
-    world.fate = Box::new(move |to, bytes| {
-        if to == responder && kind(bytes) == INITIATION {
-            Fate::Lose
-        } else {
-            Fate::Deliver
-        }
-    });
+    world.fate = Box::new(
+        move |to, bytes| {
+            if to == responder && kind(bytes) == INITIATION { Fate::Lose } else { Fate::Deliver }
+        },
+    );
     for mark in 1..3000 {
         world.send(0, &packet(0, 1, mark));
     }
     world.run(SECOND);
-    let sent = world
-        .log
-        .iter()
-        .filter(|(from, bytes)| *from == address(0) && kind(bytes) == DATA)
-        .count();
+    let sent = world.log.iter().filter(|(from, bytes)| *from == address(0) && kind(bytes) == DATA).count();
     assert_eq!(sent, 1200);
     world.fate = Box::new(|_, _| Fate::Deliver);
     world.run(SECOND * 6);
@@ -141,14 +113,7 @@ fn a_key_dies_after_180_seconds_of_silence() {
     world.run(SECOND * 200);
     world.log.clear();
     world.send(0, &packet(0, 1, 1));
-    assert_eq!(
-        world
-            .log
-            .iter()
-            .map(|(_, bytes)| kind(bytes))
-            .collect::<Vec<_>>(),
-        [INITIATION]
-    );
+    assert_eq!(world.log.iter().map(|(_, bytes)| kind(bytes)).collect::<Vec<_>>(), [INITIATION]);
     world.run(SECOND);
     assert_eq!(world.marks(1), [0, 1]);
 }
@@ -159,16 +124,8 @@ fn an_initiation_is_repeated_every_five_seconds_for_ninety() {
     world.fate = Box::new(|_, _| Fate::Lose);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND * 300);
-    assert!(
-        (17..=19).contains(&world.log.len()),
-        "{} initiations",
-        world.log.len()
-    );
-    assert!(
-        world.nodes[0]
-            .events
-            .contains(&Event::Expired(public_key(1)))
-    );
+    assert!((17..=19).contains(&world.log.len()), "{} initiations", world.log.len());
+    assert!(world.nodes[0].events.contains(&Event::Expired(public_key(1))));
     world.fate = Box::new(|_, _| Fate::Deliver);
     world.send(0, &packet(0, 1, 7));
     world.run(SECOND);
@@ -177,18 +134,12 @@ fn an_initiation_is_repeated_every_five_seconds_for_ninety() {
 
 #[test]
 fn what_waits_for_a_handshake_is_bounded() {
-    let limits = Limits {
-        staged_bytes: 600,
-        ..Limits::default()
-    };
+    let limits = Limits { staged_bytes: 600, ..Limits::default() };
     let mut world = World::pair(&limits);
     for mark in 0..1000 {
         world.send(0, &packet(0, 1, mark));
     }
-    assert_eq!(
-        world.nodes[0].core.stats().next().unwrap().dropped_packets,
-        990
-    );
+    assert_eq!(world.nodes[0].core.stats().next().unwrap().dropped_packets, 990);
     world.run(SECOND);
     assert_eq!(world.marks(1).len(), 10);
 }
@@ -240,19 +191,10 @@ fn keepalives_keep_their_interval_and_it_can_change() {
     first.persistent_keepalive = 5;
     world.add(0, Route::Local, &Limits::default(), vec![first.clone()]);
     world.add(1, Route::Local, &Limits::default(), vec![peer(0, false)]);
-    let count = |world: &World| {
-        world
-            .log
-            .iter()
-            .filter(|(from, bytes)| *from == address(0) && kind(bytes) == DATA)
-            .count()
-    };
+    let count =
+        |world: &World| world.log.iter().filter(|(from, bytes)| *from == address(0) && kind(bytes) == DATA).count();
     world.run(SECOND);
-    assert_eq!(
-        world.handshakes(0),
-        1,
-        "a keepalive opens the tunnel by itself"
-    );
+    assert_eq!(world.handshakes(0), 1, "a keepalive opens the tunnel by itself");
     let before = count(&world);
     world.run(SECOND * 50);
     assert!((9..=10).contains(&(count(&world) - before)));
@@ -291,10 +233,7 @@ fn an_endpoint_follows_authenticated_packets_and_nothing_else() {
     world.run(SECOND);
     let endpoint = |world: &World| world.nodes[1].core.stats().next().unwrap().endpoint;
     assert_eq!(endpoint(&world), Some(elsewhere));
-    assert!(world.nodes[1].events.contains(&Event::Roamed {
-        peer: public_key(0),
-        endpoint: elsewhere
-    }));
+    assert!(world.nodes[1].events.contains(&Event::Roamed { peer: public_key(0), endpoint: elsewhere }));
     world.send(1, &packet(1, 0, 2));
     world.run(SECOND);
     assert_eq!(world.marks(0), [2]);
@@ -366,10 +305,7 @@ fn packets_out_of_order_arrive_and_replayed_or_late_ones_do_not() {
 fn under_load_a_sender_proves_its_address_by_a_cookie() {
     let mut world = World::new();
     world.add(0, Route::Local, &Limits::default(), vec![peer(1, true)]);
-    let loaded = Limits {
-        handshakes_per_second: 0,
-        ..Limits::default()
-    };
+    let loaded = Limits { handshakes_per_second: 0, ..Limits::default() };
     world.add(1, Route::Local, &loaded, vec![peer(0, false)]);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
@@ -384,11 +320,7 @@ fn under_load_a_sender_proves_its_address_by_a_cookie() {
 fn a_source_that_proved_itself_is_still_bounded() {
     let mut world = World::new();
     world.add(0, Route::Local, &Limits::default(), vec![peer(1, true)]);
-    let loaded = Limits {
-        handshakes_per_second: 0,
-        handshakes_per_source: 0,
-        ..Limits::default()
-    };
+    let loaded = Limits { handshakes_per_second: 0, handshakes_per_source: 0, ..Limits::default() };
     world.add(1, Route::Local, &loaded, vec![peer(0, false)]);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND * 20);
@@ -408,29 +340,19 @@ fn a_source_that_is_not_the_peers_is_dropped() {
 #[test]
 fn changing_one_peer_disturbs_no_other_and_none_of_its_own() {
     let mut world = World::new();
-    world.add(
-        0,
-        Route::Local,
-        &Limits::default(),
-        vec![peer(1, true), peer(2, true)],
-    );
+    world.add(0, Route::Local, &Limits::default(), vec![peer(1, true), peer(2, true)]);
     world.add(1, Route::Local, &Limits::default(), vec![peer(0, false)]);
     world.add(2, Route::Local, &Limits::default(), vec![peer(0, false)]);
     for mark in 0..100 {
         world.send(0, &packet(0, 1, mark));
         world.send(0, &packet(0, 2, mark));
         let mut changed = peer(2, true);
-        changed
-            .allowed_ips
-            .insert(format!("10.1.0.{mark}/32").parse().unwrap());
+        changed.allowed_ips.insert(format!("10.1.0.{mark}/32").parse().unwrap());
         changed.persistent_keepalive = 20 + u16::try_from(mark).unwrap();
         let third = peer(3, true);
         assert!(world.set_peers(0, vec![peer(1, true), changed, third]) >= 1);
         world.run(SECOND / 10);
-        assert_eq!(
-            world.set_peers(0, world.nodes[0].core.peers().iter().cloned().collect()),
-            0
-        );
+        assert_eq!(world.set_peers(0, world.nodes[0].core.peers().iter().cloned().collect()), 0);
         world.set_peers(0, vec![peer(1, true), peer(2, true)]);
     }
     assert_eq!(world.marks(1), (0..100).collect::<Vec<_>>());
@@ -442,12 +364,7 @@ fn changing_one_peer_disturbs_no_other_and_none_of_its_own() {
 fn a_relay_hands_packets_from_peer_to_peer_and_keeps_its_own() {
     let mut world = World::new();
     let relay = Route::Relay(vec!["10.0.0.1".parse().unwrap()]);
-    world.add(
-        0,
-        relay,
-        &Limits::default(),
-        vec![peer(1, false), peer(2, false)],
-    );
+    world.add(0, relay, &Limits::default(), vec![peer(1, false), peer(2, false)]);
     for number in [1, 2] {
         let mut to_relay = peer(0, true);
         to_relay.persistent_keepalive = 25;
@@ -477,18 +394,14 @@ fn another_identity_ends_all_sessions_and_the_same_one_none() {
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     let now = world.now;
-    world.nodes[0]
-        .core
-        .set_private_key(Some(world::private_key(0)), now);
+    world.nodes[0].core.set_private_key(Some(world::private_key(0)), now);
     world.send(0, &packet(0, 1, 1));
     world.run(SECOND);
     assert_eq!(world.marks(1), [0, 1]);
     world.nodes[0].core.set_private_key(None, now);
     world.send(0, &packet(0, 1, 2));
     world.run(SECOND);
-    world.nodes[0]
-        .core
-        .set_private_key(Some(world::private_key(0)), world.now);
+    world.nodes[0].core.set_private_key(Some(world::private_key(0)), world.now);
     world.send(0, &packet(0, 1, 3));
     world.run(SECOND);
     assert_eq!(world.marks(1).last(), Some(&3));
@@ -498,19 +411,16 @@ fn another_identity_ends_all_sessions_and_the_same_one_none() {
 /// What a stranger must not be able to change.
 fn state(world: &World, node: usize) -> Vec<(Option<SocketAddr>, Option<Duration>, u64)> {
     let stats = world.nodes[node].core.stats();
-    stats
-        .map(|peer| (peer.endpoint, peer.last_handshake, peer.received_bytes))
-        .collect()
+    stats.map(|peer| (peer.endpoint, peer.last_handshake, peer.received_bytes)).collect()
 }
 
 fn datagram() -> impl Strategy<Value = Vec<u8>> {
     let noise = proptest::collection::vec(any::<u8>(), 0..300);
-    let shaped =
-        (1..5u8, proptest::collection::vec(any::<u8>(), 200)).prop_map(|(kind, mut bytes)| {
-            bytes[..4].copy_from_slice(&[kind, 0, 0, 0]);
-            bytes.truncate([0, 148, 92, 64, 200][usize::from(kind)]);
-            bytes
-        });
+    let shaped = (1..5u8, proptest::collection::vec(any::<u8>(), 200)).prop_map(|(kind, mut bytes)| {
+        bytes[..4].copy_from_slice(&[kind, 0, 0, 0]);
+        bytes.truncate([0, 148, 92, 64, 200][usize::from(kind)]);
+        bytes
+    });
     prop_oneof![noise, shaped]
 }
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use keelway_vpn::{
-    Config, Core, Event, HEADROOM, Limits, Moment, Output, Path, PeerConfig, Peers, PresharedKey,
-    PrivateKey, PublicKey, Route,
+    Config, Core, Event, HEADROOM, Limits, Moment, Output, Path, PeerConfig, Peers, PresharedKey, PrivateKey,
+    PublicKey, Route,
 };
 
 /// How long a datagram is on its way.
@@ -61,10 +61,8 @@ pub(crate) fn address(number: u8) -> SocketAddr {
 pub(crate) fn peer(number: u8, endpoint: bool) -> PeerConfig {
     let mut peer = PeerConfig::new(public_key(number));
     peer.endpoint = endpoint.then(|| address(number));
-    peer.allowed_ips
-        .insert(format!("10.0.0.{}/32", number + 1).parse().unwrap());
-    peer.allowed_ips
-        .insert(format!("fd00::{}/128", number + 1).parse().unwrap());
+    peer.allowed_ips.insert(format!("10.0.0.{}/32", number + 1).parse().unwrap());
+    peer.allowed_ips.insert(format!("fd00::{}/128", number + 1).parse().unwrap());
     peer
 }
 
@@ -91,10 +89,7 @@ pub(crate) fn mark(packet: &[u8]) -> u32 {
 impl World {
     pub(crate) fn new() -> Self {
         Self {
-            now: Moment {
-                elapsed: Duration::from_secs(1000),
-                unix: Duration::from_secs(1_800_000_000),
-            },
+            now: Moment { elapsed: Duration::from_secs(1000), unix: Duration::from_secs(1_800_000_000) },
             nodes: Vec::new(),
             in_flight: Vec::new(),
             log: Vec::new(),
@@ -111,38 +106,17 @@ impl World {
         world
     }
 
-    pub(crate) fn core(
-        &self,
-        number: u8,
-        route: Route,
-        limits: &Limits,
-        peers: Vec<PeerConfig>,
-    ) -> Core {
-        let config = Config {
-            private_key: Some(private_key(number)),
-            route,
-            mtu: 1420,
-        };
+    pub(crate) fn core(&self, number: u8, route: Route, limits: &Limits, peers: Vec<PeerConfig>) -> Core {
+        let config = Config { private_key: Some(private_key(number)), route, mtu: 1420 };
         let mut core = Core::new(config, limits.clone(), u32::from(number) << 16, self.now);
         core.set_peers(&peers.into_iter().collect(), self.now);
         core
     }
 
-    pub(crate) fn add(
-        &mut self,
-        number: u8,
-        route: Route,
-        limits: &Limits,
-        peers: Vec<PeerConfig>,
-    ) {
+    pub(crate) fn add(&mut self, number: u8, route: Route, limits: &Limits, peers: Vec<PeerConfig>) {
         let core = self.core(number, route, limits, peers);
         self.by_address.insert(address(number), self.nodes.len());
-        self.nodes.push(Node {
-            core,
-            address: address(number),
-            delivered: Vec::new(),
-            events: Vec::new(),
-        });
+        self.nodes.push(Node { core, address: address(number), delivered: Vec::new(), events: Vec::new() });
     }
 
     /// A process that starts anew: everything but its configuration is lost.
@@ -160,10 +134,7 @@ impl World {
 
     pub(crate) fn set_peers(&mut self, number: u8, peers: Vec<PeerConfig>) -> usize {
         let wanted: Peers = peers.into_iter().collect();
-        self.nodes[usize::from(number)]
-            .core
-            .set_peers(&wanted, self.now)
-            .len()
+        self.nodes[usize::from(number)].core.set_peers(&wanted, self.now).len()
     }
 
     pub(crate) fn send(&mut self, from: u8, packet: &[u8]) {
@@ -195,25 +166,17 @@ impl World {
     }
 
     pub(crate) fn marks(&self, number: u8) -> Vec<u32> {
-        self.nodes[usize::from(number)]
-            .delivered
-            .iter()
-            .map(|packet| mark(packet))
-            .collect()
+        self.nodes[usize::from(number)].delivered.iter().map(|packet| mark(packet)).collect()
     }
 
     pub(crate) fn handshakes(&self, number: u8) -> usize {
         let events = &self.nodes[usize::from(number)].events;
-        events
-            .iter()
-            .filter(|event| matches!(event, Event::HandshakeCompleted(_)))
-            .count()
+        events.iter().filter(|event| matches!(event, Event::HandshakeCompleted(_))).count()
     }
 
     fn deliver(&mut self) {
-        let (due, later): (Vec<_>, _) = std::mem::take(&mut self.in_flight)
-            .into_iter()
-            .partition(|flight| flight.arrives <= self.now.elapsed);
+        let (due, later): (Vec<_>, _) =
+            std::mem::take(&mut self.in_flight).into_iter().partition(|flight| flight.arrives <= self.now.elapsed);
         self.in_flight = later;
         for flight in due {
             let Some(node) = self.by_address.get(&flight.to).copied() else {
@@ -241,11 +204,7 @@ impl World {
                 });
             }
         }
-        node.delivered.extend(
-            out.packets()
-                .drain(..)
-                .map(|packet| packet[HEADROOM..].to_vec()),
-        );
+        node.delivered.extend(out.packets().drain(..).map(|packet| packet[HEADROOM..].to_vec()));
         node.events.append(&mut out.events);
     }
 }

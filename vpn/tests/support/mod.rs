@@ -1,9 +1,6 @@
 //! Two network namespaces, processes in them, and transfers between them. Everything is taken away on drop.
 
-#![allow(
-    dead_code,
-    reason = "shared by the live tests and the benchmark, which use different parts"
-)]
+#![allow(dead_code, reason = "shared by the live tests and the benchmark, which use different parts")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use std::fs::File;
@@ -23,15 +20,8 @@ const WIREGUARD_GO: &str = "golang.zx2c4.com/wireguard@v0.0.0-20260522210424-ecf
 
 /// Runs a command that must succeed.
 pub fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program)
-        .args(args)
-        .output()
-        .unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(
-        output.status.success(),
-        "{program} {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -40,9 +30,7 @@ pub fn wait_until(what: &str, patience: Duration, mut done: impl FnMut() -> bool
     let deadline = Instant::now() + patience;
     // A pause between looks: there is no event for most of what is waited for.
     let pause = UdpSocket::bind("127.0.0.1:0").unwrap();
-    pause
-        .set_read_timeout(Some(Duration::from_millis(20)))
-        .unwrap();
+    pause.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for: {what}");
         let _ = pause.recv(&mut [0]);
@@ -57,10 +45,7 @@ pub struct Namespace {
 impl Namespace {
     /// `test` and the process id make the name.
     pub fn new(test: &str) -> Self {
-        assert!(
-            rustix::process::geteuid().is_root(),
-            "this test makes network namespaces: run it as root"
-        );
+        assert!(rustix::process::geteuid().is_root(), "this test makes network namespaces: run it as root");
         let name = format!("kwvpn-{test}-{}", std::process::id());
         run("ip", &["netns", "add", &name]);
         let namespace = Self { name };
@@ -73,17 +58,10 @@ impl Namespace {
     }
 
     /// Runs a closure in a thread of the namespace.
-    pub fn run<T: Send + 'static>(
-        &self,
-        act: impl FnOnce() -> T + Send + 'static,
-    ) -> std::thread::JoinHandle<T> {
+    pub fn run<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
         let handle = File::open(Path::new("/run/netns").join(&self.name)).unwrap();
         std::thread::spawn(move || {
-            move_into_link_name_space(
-                std::os::fd::AsFd::as_fd(&handle),
-                Some(LinkNameSpaceType::Network),
-            )
-            .unwrap();
+            move_into_link_name_space(std::os::fd::AsFd::as_fd(&handle), Some(LinkNameSpaceType::Network)).unwrap();
             act()
         })
     }
@@ -95,10 +73,7 @@ impl Namespace {
 
     pub fn spawn(&self, program: &Path, args: &[&str], environment: &[(&str, &str)]) -> Process {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &self.name])
-            .arg(program)
-            .args(args);
+        command.args(["netns", "exec", &self.name]).arg(program).args(args);
         command.envs(environment.iter().copied());
         Process::spawn(command)
     }
@@ -106,16 +81,13 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip")
-            .args(["netns", "del", &self.name])
-            .status();
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
 
 /// Namespaces in a row, each joined to the next: number `i` has 10.231.i.1 towards the next one, and that has 10.231.i.2.
 pub fn chain<const N: usize>(test: &str, mtu: u32) -> [Namespace; N] {
-    let namespaces: [Namespace; N] =
-        std::array::from_fn(|number| Namespace::new(&format!("{test}{number}")));
+    let namespaces: [Namespace; N] = std::array::from_fn(|number| Namespace::new(&format!("{test}{number}")));
     for (number, pair) in namespaces.windows(2).enumerate() {
         let mtu = mtu.to_string();
         run(
@@ -139,36 +111,10 @@ pub fn chain<const N: usize>(test: &str, mtu: u32) -> [Namespace; N] {
                 &pair[1].name,
             ],
         );
-        pair[0].ip(&[
-            "addr",
-            "add",
-            &format!("10.231.{number}.1/24"),
-            "dev",
-            "right",
-        ]);
-        pair[1].ip(&[
-            "addr",
-            "add",
-            &format!("10.231.{number}.2/24"),
-            "dev",
-            "left",
-        ]);
-        pair[0].ip(&[
-            "addr",
-            "add",
-            &format!("fd31:{number}::1/64"),
-            "dev",
-            "right",
-            "nodad",
-        ]);
-        pair[1].ip(&[
-            "addr",
-            "add",
-            &format!("fd31:{number}::2/64"),
-            "dev",
-            "left",
-            "nodad",
-        ]);
+        pair[0].ip(&["addr", "add", &format!("10.231.{number}.1/24"), "dev", "right"]);
+        pair[1].ip(&["addr", "add", &format!("10.231.{number}.2/24"), "dev", "left"]);
+        pair[0].ip(&["addr", "add", &format!("fd31:{number}::1/64"), "dev", "right", "nodad"]);
+        pair[1].ip(&["addr", "add", &format!("fd31:{number}::2/64"), "dev", "left", "nodad"]);
         pair[0].ip(&["link", "set", "right", "up"]);
         pair[1].ip(&["link", "set", "left", "up"]);
     }
@@ -187,14 +133,8 @@ impl Process {
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let log = std::env::temp_dir().join(format!("kwvpn-{}-{number}.log", std::process::id()));
         let file = File::create(&log).unwrap();
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file);
-        Self {
-            child: command.spawn().unwrap(),
-            log,
-        }
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        Self { child: command.spawn().unwrap(), log }
     }
 
     pub fn id(&self) -> u32 {
@@ -212,10 +152,7 @@ impl Process {
     /// Resident memory in bytes.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
@@ -231,10 +168,7 @@ impl Process {
 
     /// Asks it to end and waits until it has.
     pub fn stop(&mut self) {
-        let Some(id) = i32::try_from(self.id())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-        else {
+        let Some(id) = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw) else {
             return;
         };
         if self.is_running() {
@@ -266,14 +200,8 @@ pub fn wireguard_go() -> &'static Path {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wireguard-go");
         let program = directory.join("wireguard");
         if !program.exists() {
-            let status = Command::new("go")
-                .args(["install", WIREGUARD_GO])
-                .env("GOBIN", &directory)
-                .status();
-            assert!(
-                status.is_ok_and(|status| status.success()),
-                "go install {WIREGUARD_GO}"
-            );
+            let status = Command::new("go").args(["install", WIREGUARD_GO]).env("GOBIN", &directory).status();
+            assert!(status.is_ok_and(|status| status.success()), "go install {WIREGUARD_GO}");
         }
         program
     })
@@ -304,20 +232,13 @@ pub struct End {
 
 impl End {
     pub fn new(number: u8) -> Self {
-        Self {
-            number,
-            port: 51820,
-            mtu: 1420,
-            peers: Vec::new(),
-        }
+        Self { number, port: 51820, mtu: 1420, peers: Vec::new() }
     }
 
     /// Adds a peer; `more` are further lines.
     pub fn peer(mut self, number: u8, allowed: &str, more: &str) -> Self {
         let key = public_key(number);
-        self.peers.push(format!(
-            "[Peer]\nPublicKey = {key}\nAllowedIPs = {allowed}\n{more}\n"
-        ));
+        self.peers.push(format!("[Peer]\nPublicKey = {key}\nAllowedIPs = {allowed}\n{more}\n"));
         self
     }
 
@@ -327,29 +248,19 @@ impl End {
 
     /// What `wg setconf` reads.
     pub fn wg_config(&self) -> String {
-        let head = format!(
-            "[Interface]\nPrivateKey = {}\nListenPort = {}\n",
-            private_text(self.number),
-            self.port
-        );
+        let head = format!("[Interface]\nPrivateKey = {}\nListenPort = {}\n", private_text(self.number), self.port);
         head + &self.peers.concat()
     }
 
     /// What `keelway-vpn` reads.
     pub fn quick_config(&self) -> String {
         let number = self.number;
-        let v6 = if self.mtu >= 1280 {
-            format!(", fd32::{number}/64")
-        } else {
-            String::new()
-        };
+        let v6 = if self.mtu >= 1280 { format!(", fd32::{number}/64") } else { String::new() };
         let extra = format!("Address = 10.232.0.{number}/24{v6}\nMTU = {}\n", self.mtu);
         let config = self.wg_config();
         let (head, peers) = config
             .split_once("[Peer]")
-            .map_or((config.as_str(), String::new()), |(head, peers)| {
-                (head, format!("[Peer]{peers}"))
-            });
+            .map_or((config.as_str(), String::new()), |(head, peers)| (head, format!("[Peer]{peers}")));
         format!("{head}{extra}{peers}")
     }
 }
@@ -394,13 +305,7 @@ fn socket(interface: &str) -> PathBuf {
 }
 
 /// Starts our device.
-pub fn ours(
-    namespace: &Namespace,
-    tag: &str,
-    end: &End,
-    program: &Path,
-    options: &[&str],
-) -> Running {
+pub fn ours(namespace: &Namespace, tag: &str, end: &End, program: &Path, options: &[&str]) -> Running {
     let interface = interface_name(tag);
     let config = ConfigFile::new(&end.quick_config());
     let args = [&["device", &interface, "--config", config.path()], options].concat();
@@ -409,11 +314,7 @@ pub fn ours(
         assert!(process.is_running(), "{}", process.log());
         process.log().contains(" up ") || process.log().contains("up \u{1b}")
     });
-    Running {
-        process,
-        interface,
-        _config: config,
-    }
+    Running { process, interface, _config: config }
 }
 
 /// Starts wireguard-go.
@@ -422,65 +323,28 @@ pub fn theirs(namespace: &Namespace, tag: &str, end: &End) -> Running {
 }
 
 /// Starts any implementation that takes an interface's name and is set up by `wg` and `ip`.
-pub fn started(
-    namespace: &Namespace,
-    tag: &str,
-    end: &End,
-    program: &Path,
-    options: &[&str],
-) -> Running {
+pub fn started(namespace: &Namespace, tag: &str, end: &End, program: &Path, options: &[&str]) -> Running {
     let interface = interface_name(tag);
-    let process = namespace.spawn(
-        program,
-        &[options, &[&interface]].concat(),
-        &[("LOG_LEVEL", "error")],
-    );
+    let process = namespace.spawn(program, &[options, &[&interface]].concat(), &[("LOG_LEVEL", "error")]);
     let path = socket(&interface);
-    wait_until("the device is up", Duration::from_secs(10), || {
-        path.exists()
-    });
+    wait_until("the device is up", Duration::from_secs(10), || path.exists());
     let config = ConfigFile::new(&end.wg_config());
     run("wg", &["setconf", &interface, config.path()]);
-    namespace.ip(&[
-        "addr",
-        "add",
-        &format!("10.232.0.{}/24", end.number),
-        "dev",
-        &interface,
-    ]);
+    namespace.ip(&["addr", "add", &format!("10.232.0.{}/24", end.number), "dev", &interface]);
     namespace.ip(&["link", "set", &interface, "up", "mtu", &end.mtu.to_string()]);
     if end.mtu >= 1280 {
-        namespace.ip(&[
-            "addr",
-            "add",
-            &format!("fd32::{}/64", end.number),
-            "dev",
-            &interface,
-            "nodad",
-        ]);
+        namespace.ip(&["addr", "add", &format!("fd32::{}/64", end.number), "dev", &interface, "nodad"]);
     }
-    Running {
-        process,
-        interface,
-        _config: config,
-    }
+    Running { process, interface, _config: config }
 }
 
 /// A tunnel's peer as `wg show .. dump` tells: endpoint, latest handshake, received and sent bytes.
 pub fn dump(interface: &str, peer: u8) -> (String, u64, u64, u64) {
     let text = run("wg", &["show", interface, "dump"]);
     let key = public_key(peer).to_string();
-    let line = text
-        .lines()
-        .find(|line| line.starts_with(&key))
-        .unwrap_or_else(|| panic!("no peer {key} in {text}"));
+    let line = text.lines().find(|line| line.starts_with(&key)).unwrap_or_else(|| panic!("no peer {key} in {text}"));
     let fields: Vec<&str> = line.split('\t').collect();
-    (
-        fields[2].to_owned(),
-        fields[4].parse().unwrap(),
-        fields[5].parse().unwrap(),
-        fields[6].parse().unwrap(),
-    )
+    (fields[2].to_owned(), fields[4].parse().unwrap(), fields[5].parse().unwrap(), fields[6].parse().unwrap())
 }
 
 /// Pseudo-random bytes that nothing compresses or predicts (xorshift64*).
@@ -571,12 +435,7 @@ pub fn connect(target: SocketAddr) -> TcpStream {
 }
 
 /// Echoes one small message; returns how long it took, or nothing where no answer came in `patience`.
-pub fn probe(
-    from: &Namespace,
-    to: &Namespace,
-    address: IpAddr,
-    patience: Duration,
-) -> Option<Duration> {
+pub fn probe(from: &Namespace, to: &Namespace, address: IpAddr, patience: Duration) -> Option<Duration> {
     let echo = to.within(move || UdpSocket::bind(SocketAddr::new(address, 0)).unwrap());
     let target = echo.local_addr().unwrap();
     echo.set_read_timeout(Some(patience)).unwrap();
@@ -587,11 +446,7 @@ pub fn probe(
         }
     });
     let took = from.within(move || {
-        let any: IpAddr = if target.is_ipv4() {
-            [0, 0, 0, 0].into()
-        } else {
-            [0u16; 8].into()
-        };
+        let any: IpAddr = if target.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0)).unwrap();
         socket.set_read_timeout(Some(patience)).unwrap();
         let started = Instant::now();
