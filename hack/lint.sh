@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 hack/rules.sh
 cargo fmt --all --check
-cargo clippy --workspace --all-targets -- -D warnings
+cargo clippy --workspace --all-targets --features keelway-vpn/simulated-clock -- -D warnings
 if command -v cargo-deny >/dev/null; then
   cargo deny --log-level error --workspace check bans licenses sources
 else

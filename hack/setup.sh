@@ -18,6 +18,7 @@ nftables          nft
 protobuf-compiler protoc
 runc              runc
 util-linux        nsenter
+wireguard-tools   wg
 '
 
 say() { printf 'setup: %s\n' "$*" >&2; }

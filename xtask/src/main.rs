@@ -1,4 +1,4 @@
-//! Tasks of the project: `cargo xtask images`.
+//! Tasks of the project: `cargo xtask images`, `cargo xtask bench`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,6 +9,7 @@ use crate::cache::Cache;
 use crate::images::Options;
 
 mod archive;
+mod bench;
 mod cache;
 mod debian;
 mod go;
@@ -24,14 +25,20 @@ mod table;
 
 const USAGE: &str = "\
 usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plain]
+       cargo xtask bench vpn [--rounds N] [--seconds S]
 
-Makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
+images makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
 
   --missing      only what is not there yet, or was made from other versions
   --only NAME,.. only these: etcd, kubectl, ..
   --list         say what there is, and make nothing
   --pull         images are pulled: make only the programs that are not in PATH
   --plain        no changing line, also on a terminal
+
+bench vpn measures the VPN beside others and writes the table of docs/performance.md. It makes network namespaces: as root.
+
+  --rounds N     how often all that is compared takes its turn (5)
+  --seconds S    how long each stream is (3)
 ";
 
 fn main() -> ExitCode {
@@ -50,6 +57,7 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
             Some(options) => images::run(&options, &Cache::of_environment()?),
             None => help(),
         },
+        Some("bench") => bench::run(arguments),
         Some("help" | "--help" | "-h") => help(),
         Some(task) => bail!("there is no task {task}\n\n{USAGE}"),
         None => bail!("no task is named\n\n{USAGE}"),

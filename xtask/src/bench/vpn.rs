@@ -1,17 +1,17 @@
-//! `cargo xtask bench vpn`: the measurements of the VPN, whose table goes into `docs/performance.md`.
+//! The measurements of the VPN.
 
-use std::io;
 use std::process::Command;
 
-/// Runs the benchmark of the crate `keelway-vpn` with `args` (`--rounds N`, `--seconds S`), as root.
-pub fn run(args: &[String]) -> io::Result<()> {
+use anyhow::{Context, Result, ensure};
+
+/// Runs the benchmark of the crate `keelway-vpn` with these options.
+pub(crate) fn run(options: impl Iterator<Item = String>) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["bench", "-p", "keelway-vpn", "--bench", "vpn", "--", "--write"])
-        .args(args)
-        .status()?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("the benchmark ended with {status}")))
+        .args(options)
+        .status()
+        .context("run cargo")?;
+    ensure!(status.success(), "the benchmark failed: {status}");
+    Ok(())
 }
