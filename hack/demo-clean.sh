@@ -11,8 +11,8 @@ umask 077
 
 # Local hypervisors go with all that is on them, so a cluster that cannot be deleted does not keep them.
 if [[ -s c1.yaml ]]; then
-  step '$ keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml'
-  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml ||
+  step '$ keelway cluster delete --name c1 < c1.yaml | keelway reconcile --timeout 1m > empty.yaml'
+  keelway cluster delete --name c1 < c1.yaml | keelway reconcile --timeout 1m > empty.yaml ||
     echo "demo-clean: the cluster is not gone; its machines go all the same" >&2
 fi
 
