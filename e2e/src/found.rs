@@ -148,7 +148,8 @@ impl Place<'_> {
         for path in tree(&root.join(directory.strip_prefix("/").unwrap())) {
             let name = Path::new("/").join(path.strip_prefix(&root).unwrap());
             // Read by other means, or not the machine's.
-            if !host::is_work(&name) && !is_runtimes(&name) && !(path.is_dir() && is_below_runtimes(&name)) {
+            let leave = host::is_work(&name) || is_runtimes(&name) || path.is_dir() && is_below_runtimes(&name);
+            if !leave {
                 self.add("file", name.display(), describe(&path));
             }
         }

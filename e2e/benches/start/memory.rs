@@ -1,0 +1,73 @@
+//! Memory of processes, by cgroup.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::id,
+};
+
+use keelway_e2e::process;
+
+/// Where cgroups count memory: a hierarchy of its own in version 1.
+const VERSION_1: &str = "/sys/fs/cgroup/memory";
+const VERSION_2: &str = "/sys/fs/cgroup";
+
+/// A cgroup of this benchmark, removed when it is empty and no longer needed.
+pub(crate) struct Group(PathBuf);
+
+impl Group {
+    pub(crate) fn new(name: &str) -> Self {
+        let directory = root().join(format!("keelway-bench-{}-{name}", id()));
+        fs::create_dir_all(&directory).unwrap();
+        Self(directory)
+    }
+
+    /// The file that takes process ids.
+    pub(crate) fn procs(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
+    }
+
+    /// See [`used_in`].
+    pub(crate) fn used(&self) -> f64 {
+        used_in(&self.0)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(if Path::new(VERSION_1).is_dir() { VERSION_1 } else { VERSION_2 })
+}
+
+/// Anonymous and kernel memory of a process' cgroup, in MiB.
+pub(crate) fn used_beside(pid: u32) -> f64 {
+    let text = String::from_utf8(process::file(pid, "cgroup").unwrap()).unwrap();
+    let of_memory =
+        |line: &&str| line.contains(":memory:") || line.starts_with("0::") && root() == Path::new(VERSION_2);
+    let path = text.lines().find(of_memory).and_then(|line| line.rsplit(':').next()).unwrap();
+    used_in(&root().join(path.trim_start_matches('/')))
+}
+
+/// Anonymous memory of single processes, each shared page in parts, in MiB.
+pub(crate) fn anonymous(pids: &[u32]) -> f64 {
+    let of = |pid: &u32| {
+        let text = String::from_utf8(process::file(*pid, "smaps_rollup").unwrap_or_default()).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok())
+    };
+    pids.iter().filter_map(of).sum::<f64>() / 1024.0
+}
+
+fn used_in(directory: &Path) -> f64 {
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap();
+    let field = |name: &str| {
+        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
+        value.unwrap_or_default()
+    };
+    let kernel = fs::read_to_string(directory.join("memory.kmem.usage_in_bytes"));
+    let kernel = kernel.map_or_else(|_| field("kernel"), |text| text.trim().parse().unwrap());
+    (field("total_rss").max(field("anon")) + kernel) / f64::from(1 << 20)
+}
