@@ -28,6 +28,8 @@ fn question(origin: Origin) -> (&'static [&'static str], String) {
             (&["-v"], format!("Version:  v{}\n", version(origin)))
         }
         Origin::Go(GoBuild::Containerd, _) => (&["--version"], format!(" v{}", version(origin))),
+        // It names the last version that was tagged.
+        Origin::Go(GoBuild::Wireguard, _) => (&["--version"], "wireguard-go v0.0.".to_owned()),
         Origin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
         Origin::Debian { .. } => (&["-v"], format!(" {}", version(origin))),
     }

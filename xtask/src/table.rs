@@ -9,6 +9,8 @@ use crate::release::{self, Release};
 
 /// The runtime of local hypervisors. Debian 12's own is too old for the kubelets of 1.36 and later.
 const CONTAINERD: &str = "2.4.2";
+/// What the VPN is tested with and measured beside; it has no releases among the Go modules, and this is the newest.
+const WIREGUARD: &str = "0.0.0-20260522210424-ecfc5a8d5446";
 
 /// One file of the cache.
 #[derive(Debug, Clone)]
@@ -60,6 +62,7 @@ pub(crate) enum GoBuild {
     Kubernetes,
     Etcd,
     Containerd,
+    Wireguard,
 }
 
 impl GoBuild {
@@ -69,6 +72,7 @@ impl GoBuild {
             Self::Kubernetes => release().kubernetes,
             Self::Etcd => etcd_version(release()),
             Self::Containerd => CONTAINERD,
+            Self::Wireguard => WIREGUARD,
         }
     }
 
@@ -78,6 +82,7 @@ impl GoBuild {
             Self::Kubernetes => &["k8s.io/kubernetes"],
             Self::Etcd => &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
             Self::Containerd => &["github.com/containerd/containerd/v2"],
+            Self::Wireguard => &["golang.zx2c4.com/wireguard"],
         }
     }
 
@@ -86,7 +91,7 @@ impl GoBuild {
     pub(crate) fn staging_version(self) -> Option<String> {
         match self {
             Self::Kubernetes => self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}")),
-            Self::Etcd | Self::Containerd => None,
+            Self::Etcd | Self::Containerd | Self::Wireguard => None,
         }
     }
 
@@ -97,6 +102,7 @@ impl GoBuild {
             Self::Etcd if program == "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
             Self::Etcd => format!("go.etcd.io/etcd/{program}/v3"),
             Self::Containerd => format!("github.com/containerd/containerd/v2/cmd/{program}"),
+            Self::Wireguard => "golang.zx2c4.com/wireguard".to_owned(),
         }
     }
 
@@ -104,6 +110,7 @@ impl GoBuild {
     pub(crate) fn built_name(self, program: &'static str) -> &'static str {
         match (self, program) {
             (Self::Etcd, "etcd") => "server",
+            (Self::Wireguard, _) => "wireguard",
             _ => program,
         }
     }
@@ -120,7 +127,7 @@ impl GoBuild {
                      -X {package}.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=v{version}"
                 )
             }
-            Self::Etcd => "-s -w".to_owned(),
+            Self::Etcd | Self::Wireguard => "-s -w".to_owned(),
             Self::Containerd => {
                 let package = "github.com/containerd/containerd/v2";
                 format!("-s -w -X {package}/version.Version=v{version} -X {package}/version.Package={package}")
@@ -135,6 +142,7 @@ impl fmt::Display for GoBuild {
             Self::Kubernetes => "kubernetes",
             Self::Etcd => "etcd",
             Self::Containerd => "containerd",
+            Self::Wireguard => "wireguard-go",
         };
         write!(formatter, "{name} {}", self.version())
     }
@@ -218,7 +226,7 @@ pub(crate) fn products() -> Vec<Product> {
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
 
-const PROGRAMS: [Origin; 7] = [
+const PROGRAMS: [Origin; 8] = [
     Origin::Go(GoBuild::Kubernetes, "kubectl"),
     Origin::Go(GoBuild::Kubernetes, "kubelet"),
     Origin::Go(GoBuild::Etcd, "etcdctl"),
@@ -226,6 +234,7 @@ const PROGRAMS: [Origin; 7] = [
     Origin::Go(GoBuild::Containerd, "containerd"),
     Origin::Go(GoBuild::Containerd, "containerd-shim-runc-v2"),
     Origin::Go(GoBuild::Containerd, "ctr"),
+    Origin::Go(GoBuild::Wireguard, "wireguard-go"),
 ];
 
 fn images() -> Vec<Image> {

@@ -31,6 +31,11 @@ impl Row {
         Self::new(what, format!("{value:.2} {unit}"), format!("under {target} {unit}"), value < target)
     }
 
+    /// Something that must not happen.
+    pub(crate) fn none(what: &str, unit: &str, count: usize) -> Self {
+        Self::new(what, format!("{count} {unit}"), format!("no {unit}"), count == 0)
+    }
+
     fn new(what: &str, measured: String, target: String, is_met: bool) -> Self {
         println!("{what}: {measured} ({target})");
         Self { what: what.to_owned(), measured, target, is_met }
@@ -95,6 +100,6 @@ impl Report {
         let (before, rest) = page.split_once(BEGIN).unwrap_or((&page, ""));
         let (_, after) = rest.split_once(END).unwrap_or(("", "\n"));
         let page = format!("{before}{BEGIN}\n{}{END}{after}", self.render());
-        std::fs::write(path, page).expect("the page can be written");
+        std::fs::write(path, page).unwrap();
     }
 }

@@ -1,0 +1,73 @@
+//! Too many handshakes, and cookies.
+
+use std::sync::mpsc;
+
+use super::{MEGABYTE, SECOND, left, on_host, ours, ours_with, right};
+use crate::support::{
+    End, Fate, Network, Swarm, chain, dump, handshakes, probe, public_key, theirs, transfer, v4, wait_until,
+};
+
+/// Initiations a second in a flood.
+const RATE: u32 = 10_000;
+const COOKIE: u8 = 3;
+const INITIATION: u8 = 1;
+
+#[test]
+fn wireguard_go_proves_its_address_under_load() {
+    on_host("load::wireguard_go_proves_its_address_under_load", || {
+        let [a, b] = chain(1500);
+        let mine = ours_with(&b, &right(""), &["--handshakes-per-second", "0"]);
+        let other = theirs(&a, &left("PersistentKeepalive = 1"));
+        wait_until("a handshake with a cookie", SECOND * 20, || handshakes(&mine) > 0);
+        // The cookie costs one retry, which comes after five seconds.
+        assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
+        assert!(dump(&other.interface, 2).1 > 0);
+    });
+}
+
+/// It is under load once a hundred handshakes wait, which takes many more than it can compute.
+#[test]
+fn we_prove_our_address_to_a_wireguard_go_under_load() {
+    on_host("load::we_prove_our_address_to_a_wireguard_go_under_load", || {
+        let [a, b] = chain(1500);
+        let (tell, told) = mpsc::channel();
+        let _network = Network::start(&b, move |to_server, bytes| {
+            if !to_server && bytes[0] == COOKIE {
+                let _ = tell.send("a cookie");
+            }
+            if to_server && bytes[0] == INITIATION && bytes[132..148] != [0; 16] {
+                let _ = tell.send("a proof");
+            }
+            Fate::Deliver
+        });
+        let other = theirs(&b, &right(""));
+        let strangers = Swarm::new(200).initiations("10.231.0.2:51820", public_key(2));
+        let flood = strangers.flood(&a, "10.231.0.2:51820", RATE * 20);
+        let peer = format!("Endpoint = {}\nPersistentKeepalive = 1", Network::ADDRESS);
+        let mine = ours(&a, &End::new(1).peer(2, "10.232.0.2/32", &peer));
+        assert_eq!(told.recv_timeout(SECOND * 60), Ok("a cookie"));
+        assert_eq!(told.recv_timeout(SECOND * 60), Ok("a proof"));
+        wait_until("a handshake by a cookie", SECOND * 60, || handshakes(&mine) > 0);
+        flood.stop();
+        assert!(dump(&other.interface, 1).1 > 0);
+    });
+}
+
+#[test]
+fn a_flood_of_strangers_handshakes_stops_nobody() {
+    on_host("load::a_flood_of_strangers_handshakes_stops_nobody", || {
+        let [a, b] = chain(1500);
+        let _left = ours(&a, &left(""));
+        let mine = ours(&b, &right(""));
+        assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
+        let memory = mine.process.memory();
+        let strangers = Swarm::new(200).initiations("10.231.0.2:51820", public_key(2));
+        let flood = strangers.flood(&a, "10.231.0.2:51820", RATE);
+        transfer(&a, &b, v4(2), 100 * MEGABYTE);
+        wait_until("a second of the flood", SECOND * 30, || flood.sent() >= RATE);
+        flood.stop();
+        assert!(mine.process.memory() < memory + 4_000_000, "memory is bounded");
+        assert_eq!(handshakes(&mine), 1, "a stranger has no handshake");
+        assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
+    });
+}
