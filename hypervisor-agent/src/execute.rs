@@ -54,7 +54,7 @@ pub(crate) async fn execute(
     stop: &CancellationToken,
     on_effect: &(dyn Fn(Effect<'_>) + Send + Sync),
 ) -> ApplyReport {
-    let images = Images::new(&machine.runtime, machine.archives.as_deref(), &actions);
+    let images = Images::new(&machine.runtime, machine.archives.as_deref(), &machine.turns);
     let run = Run { machine, images: &images, stop, on_effect };
     let stages = Stages::of(&actions);
     let mut report = run.in_order(&stages.first).await;

@@ -10,7 +10,10 @@ mod remove;
 mod tests;
 mod top;
 
-use std::{io, os::fd::BorrowedFd};
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
 
 use keelway_api::{
     hypervisor::Applied,
@@ -48,6 +51,40 @@ impl<'a> Files<'a> {
         let text = serde_json::to_vec(applied)
             .map_err(|error| FileError::Write { path: layout::APPLIED.to_owned(), source: error.into() })?;
         self.write_record(layout::APPLIED, &text)
+    }
+
+    /// Keeps the config that is in effect. It holds keys.
+    pub fn write_config(self, config: &[u8]) -> Result<(), FileError> {
+        self.write_record(layout::CONFIG, config)
+    }
+
+    /// The config that is in effect, where one is kept.
+    pub fn read_config(self) -> Result<Option<Vec<u8>>, FileError> {
+        self.read_below("", layout::CONFIG)
+    }
+
+    /// A file of a pod; `None` where it is not there.
+    pub fn read_file(self, pod: &PodName, file: &str) -> Result<Option<Vec<u8>>, FileError> {
+        let path = layout::file_path(pod, file);
+        let (parent, name) = split(&path);
+        self.read_below(parent, name)
+    }
+
+    fn read_below(self, parent: &str, name: &str) -> Result<Option<Vec<u8>>, FileError> {
+        let read = || Folder::under(self.root, STATE_DIRECTORY)?.descend(parent)?.read_bytes(name);
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map_err(FileError::read(name)),
+        }
+    }
+
+    /// A way to a socket of a pod's, for as long as it is held: whatever takes its place meanwhile is not followed.
+    pub fn open_socket(self, pod: &PodName, path: &str) -> Result<OwnedFd, FileError> {
+        let path = format!("{}/{path}", layout::pod_directory(pod));
+        let (parent, name) = split(&path);
+        Folder::under(self.root, STATE_DIRECTORY)
+            .and_then(|state| state.descend(parent)?.open_socket(name))
+            .map_err(FileError::read(&path))
     }
 
     fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {
@@ -126,7 +163,7 @@ impl<'a> Files<'a> {
     /// Removes the machine's own records, and the directories that Keelway made where nothing else is in them.
     pub fn leave(self) -> Result<(), FileError> {
         top::leave(self.root, LOG_DIRECTORY, &[]).map_err(FileError::remove(LOG_DIRECTORY))?;
-        top::leave(self.root, STATE_DIRECTORY, &[layout::APPLIED, layout::OWNER])
+        top::leave(self.root, STATE_DIRECTORY, &[layout::CONFIG, layout::APPLIED, layout::OWNER])
             .map_err(FileError::remove(STATE_DIRECTORY))
     }
 }

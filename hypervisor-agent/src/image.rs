@@ -4,15 +4,13 @@ use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
+    sync::{Arc, PoisonError},
 };
 
 use keelway_cri::Runtime;
 use tokio::sync::Mutex;
 
-use crate::{
-    action::{Action, PodAction},
-    execute::EffectError,
-};
+use crate::execute::EffectError;
 
 /// The file in a directory of archives that holds an image: its name with `/` and `:` replaced by `_`, and `.tar`.
 #[must_use]
@@ -20,29 +18,32 @@ pub fn archive_name(image: &str) -> String {
     format!("{}.tar", image.replace(['/', ':'], "_"))
 }
 
-/// The images of one execution. Pods that want the same one wait for one fetch.
+/// Whose turn it is to fetch an image: pods that want the same one wait for one fetch.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(std::sync::Mutex<BTreeMap<String, Arc<Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, image: &str) -> Arc<Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(image.to_owned()).or_default())
+    }
+}
+
+/// The images of one machine.
 pub(crate) struct Images<'a> {
     runtime: &'a Runtime,
     archives: Option<&'a Path>,
-    turns: BTreeMap<&'a str, Mutex<()>>,
+    turns: &'a Turns,
 }
 
 impl<'a> Images<'a> {
-    pub(crate) fn new(runtime: &'a Runtime, archives: Option<&'a Path>, actions: &'a [Action]) -> Self {
-        let mut turns = BTreeMap::new();
-        for action in actions {
-            if let Action::Pod(_, PodAction::EnsureImage(image)) = action {
-                turns.insert(image.as_str(), Mutex::new(()));
-            }
-        }
+    pub(crate) fn new(runtime: &'a Runtime, archives: Option<&'a Path>, turns: &'a Turns) -> Self {
         Self { runtime, archives, turns }
     }
 
     pub(crate) async fn ensure(&self, image: &str) -> Result<(), EffectError> {
-        let _turn = match self.turns.get(image) {
-            Some(turn) => Some(turn.lock().await),
-            None => None,
-        };
+        let turn = self.turns.of(image);
+        let _turn = turn.lock().await;
         if self.runtime.image_status(image).await?.is_some() {
             return Ok(());
         }

@@ -14,6 +14,8 @@ pub const FILES: &str = "files";
 /// The names of the machine's own records, in [`STATE_DIRECTORY`].
 pub(crate) const OWNER: &str = "owner";
 pub(crate) const APPLIED: &str = "applied";
+/// The config that an agent keeps, with keys in it.
+pub(crate) const CONFIG: &str = "config";
 
 /// A directory that belongs on the machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,6 +6,8 @@
 
 pub mod access;
 pub mod action;
+pub mod agent;
+pub mod client;
 pub mod converge;
 pub mod execute;
 pub mod files;
@@ -13,7 +15,11 @@ pub mod image;
 pub mod layout;
 mod local;
 pub mod observe;
+mod proto;
 pub mod refusal;
 pub mod report;
+pub mod supervise;
+pub mod tls;
+pub mod wire;
 
 pub use local::{ApplyError, ConnectError, FilesError, LocalMachine};

@@ -17,6 +17,7 @@ use crate::{
     converge::converge,
     execute,
     files::{FileError, Files},
+    image::Turns,
     observe::{self, ObserveError},
     refusal::Refusal,
     report::{ApplyReport, Effect},
@@ -25,12 +26,14 @@ use crate::{
 /// How long work on the machine's files may take: as long as a runtime has for a change.
 const FILES_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A machine, with what its runtime and its file system offer. Used by one at a time.
+/// A machine, with what its runtime and its file system offer. Each of its pods, and its records, are worked on by one at a
+/// time.
 #[derive(Debug)]
 pub struct LocalMachine {
     pub(crate) access: Access,
     pub(crate) runtime: Runtime,
     pub(crate) archives: Option<PathBuf>,
+    pub(crate) turns: Turns,
 }
 
 /// Why a machine cannot be used at all.
@@ -84,7 +87,7 @@ impl LocalMachine {
     /// A machine put together from its parts.
     #[must_use]
     pub fn new(access: Access, runtime: Runtime, archives: Option<PathBuf>) -> Self {
-        Self { access, runtime, archives }
+        Self { access, runtime, archives, turns: Turns::default() }
     }
 
     /// The machine's runtime.

@@ -58,10 +58,21 @@ pub enum Refusal {
 
 /// Checks that the machine may obey the config, and that the config is older than nothing it obeyed.
 pub(crate) fn check_fence(config: &MachineConfig, state: &MachineState) -> Result<(), Refusal> {
-    if let Some(owner) = state.owner.as_ref().filter(|id| **id != config.installation) {
-        return Err(Refusal::AnotherInstallation { owner: owner.clone(), config: config.installation.clone() });
+    check_owner(config, state.owner.as_ref())?;
+    check_order(config, state.applied.as_ref())
+}
+
+/// Checks that nobody else owns the machine.
+pub(crate) fn check_owner(config: &MachineConfig, owner: Option<&InstallationId>) -> Result<(), Refusal> {
+    match owner.filter(|id| **id != config.installation) {
+        Some(owner) => Err(Refusal::AnotherInstallation { owner: owner.clone(), config: config.installation.clone() }),
+        None => Ok(()),
     }
-    let Some(applied) = &state.applied else {
+}
+
+/// Checks that a config comes after the one that was applied, or is the same.
+pub(crate) fn check_order(config: &MachineConfig, applied: Option<&Applied>) -> Result<(), Refusal> {
+    let Some(applied) = applied else {
         return Ok(());
     };
     let (term, generation) = (config.term, config.generation);

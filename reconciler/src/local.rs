@@ -1,4 +1,7 @@
-//! Machines behind local CRI sockets.
+//! Machines that are found behind a socket on this one: their runtime's, or their agent's.
+
+mod agent;
+mod runtime;
 
 use std::{
     collections::BTreeMap,
@@ -13,17 +16,16 @@ use async_trait::async_trait;
 use futures::future::select_all;
 use keelway_api::{
     Hypervisor,
+    hypervisor::Endpoint,
     machine::{MachineConfig, MachineState, Seen},
     name::HypervisorName,
 };
-use keelway_hypervisor_agent::{
-    LocalMachine,
-    action::Action,
-    report::{Effect, chain_text},
-};
+use keelway_hypervisor_agent::action::Action;
 use tokio::{net::TcpStream, sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::{Applying, Machines, Run};
+use agent::Agent;
+use runtime::Runtime;
 
 /// How long a look at a machine may take, before it counts as out of reach.
 const LOOK: Duration = Duration::from_secs(10);
@@ -34,10 +36,16 @@ pub struct LocalMachines {
     connected: Mutex<BTreeMap<PathBuf, Arc<Connected>>>,
 }
 
+/// A machine that is reached, with whoever tells of its changes.
 struct Connected {
-    machine: LocalMachine,
+    way: Way,
     changed: Arc<Notify>,
     listener: JoinHandle<()>,
+}
+
+enum Way {
+    Runtime(Runtime),
+    Agent(Agent),
 }
 
 impl Drop for Connected {
@@ -47,7 +55,8 @@ impl Drop for Connected {
 }
 
 impl LocalMachines {
-    /// Images that a machine lacks come from this directory of archives where it has them, else from their registry.
+    /// Images that a machine without an agent lacks come from this directory of archives where it has them, else from their
+    /// registry.
     #[must_use]
     pub fn new(archives: PathBuf) -> Self {
         Self { archives, connected: Mutex::default() }
@@ -55,27 +64,31 @@ impl LocalMachines {
 
     async fn connect(&self, machine: &Hypervisor) -> Result<Arc<Connected>, String> {
         let path = PathBuf::from(machine.spec.endpoint.socket());
-        if let Some(found) = self.held().get(&path) {
+        // A connection that tells of no more changes is worth nothing to who waits for them.
+        if let Some(found) = self.held().get(&path).filter(|found| !found.listener.is_finished()) {
             return Ok(Arc::clone(found));
         }
-        let made = Arc::new(self.make(&path).await.map_err(|error| chain_text(&error))?);
+        let made = Arc::new(self.make(&machine.spec.endpoint, &path).await?);
         self.held().insert(path, Arc::clone(&made));
         Ok(made)
     }
 
-    /// The runtime's events are subscribed to before the first look, so that no change between them is missed.
-    async fn make(&self, socket: &Path) -> Result<Connected, keelway_hypervisor_agent::ConnectError> {
-        let machine = LocalMachine::connect(socket, Some(self.archives.clone())).await?;
+    /// Changes are listened for before the first look, so that none between them is missed.
+    async fn make(&self, endpoint: &Endpoint, socket: &Path) -> Result<Connected, String> {
         let changed = Arc::new(Notify::new());
-        let mut events = machine.runtime().events();
-        let told = Arc::clone(&changed);
-        let listener = tokio::spawn(async move {
-            while let Some(Ok(_)) = events.next().await {
-                told.notify_one();
+        let (way, listener) = match endpoint {
+            Endpoint::Unix { .. } => {
+                let runtime = Runtime::connect(socket, self.archives.clone()).await?;
+                let listener = runtime.listen(Arc::clone(&changed));
+                (Way::Runtime(runtime), listener)
             }
-            told.notify_one();
-        });
-        Ok(Connected { machine, changed, listener })
+            Endpoint::Agent(_) => {
+                let agent = Agent::connect(socket).await?;
+                let listener = agent.listen(Arc::clone(&changed)).await?;
+                (Way::Agent(agent), listener)
+            }
+        };
+        Ok(Connected { way, changed, listener })
     }
 
     /// The next call connects anew.
@@ -89,8 +102,10 @@ impl LocalMachines {
     }
 
     async fn look(&self, machine: &Hypervisor) -> Result<MachineState, String> {
-        let connected = self.connect(machine).await?;
-        connected.machine.observe().await.map_err(|error| chain_text(&error))
+        match &self.connect(machine).await?.way {
+            Way::Runtime(runtime) => runtime.observe().await,
+            Way::Agent(agent) => agent.observe().await,
+        }
     }
 }
 
@@ -108,31 +123,26 @@ impl Machines for LocalMachines {
         )
     }
 
-    async fn apply(&self, machine: &Hypervisor, _config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
+    async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
         let connected = match self.connect(machine).await {
             Ok(connected) => connected,
             Err(why) => return Applying { effects: 0, failures: vec![why] },
         };
-        let name: Option<HypervisorName> = machine.metadata.name.as_ref().and_then(|name| name.parse().ok());
-        let tell = |effect: Effect<'_>| {
-            let Some(name) = &name else { return };
-            match effect {
-                Effect::Begins(action) => {
-                    tracing::debug!(machine = %name, %action, "begins");
-                    run.progress.effect(name, &action.to_string());
-                }
-                Effect::Done(action) => tracing::info!(machine = %name, %action, "done"),
-                Effect::Failed(action, why) => tracing::info!(machine = %name, %action, why, "failed"),
-            }
+        let Some(name) = machine.metadata.name.as_ref().and_then(|name| name.parse::<HypervisorName>().ok()) else {
+            return Applying::default();
         };
-        let report = connected.machine.execute(actions, &run.stop, &tell).await;
-        let failures = report.failed.iter().map(|failure| format!("{}: {}", failure.action, failure.error)).collect();
-        Applying { effects: report.done.len(), failures }
+        match &connected.way {
+            Way::Runtime(runtime) => runtime.execute(&name, actions, run).await,
+            Way::Agent(agent) => agent.apply(&name, config, run).await,
+        }
     }
 
     async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
         let connected = self.connect(machine).await.map_err(io::Error::other)?;
-        connected.machine.dial(address, patience).await.map_err(io::Error::other)
+        match &connected.way {
+            Way::Runtime(runtime) => runtime.dial(address, patience).await,
+            Way::Agent(agent) => agent.dial(address, patience).await,
+        }
     }
 
     async fn changed(&self, machines: &[&Hypervisor]) {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use keelway_api::{Documents, Hypervisor, jiff::Timestamp, machine::Seen, name::ClusterId};
+use keelway_hypervisor_agent::tls::client_from_pem;
 use keelway_planner::{Access, BINDINGS_DIGEST, access, driver_identity, first_bindings};
 use kube::{
     Api, ResourceExt,
@@ -82,7 +83,8 @@ pub(crate) async fn apply_bindings(
     let certificate = mint::first_certificate(documents, &server.authority, now).map_err(ManagedClusterError::Mint)?;
     let authorities = tls::value(documents, &server.authority, "bundle.crt").map_err(ManagedClusterError::Tls)?;
     let identity = (certificate.certificate_pem.as_bytes(), certificate.key_pem.expose().as_bytes());
-    let config = tls::client_from_pem(authorities, Some(identity)).map_err(ManagedClusterError::Tls)?;
+    let config =
+        client_from_pem(authorities, Some(identity)).map_err(|error| ManagedClusterError::Tls(error.into()))?;
     let client = client(machines, machine, &server, config);
     for object in first_bindings().0 {
         let object: DynamicObject = serde_json::from_value(object).map_err(ManagedClusterError::Object)?;

@@ -29,10 +29,13 @@ impl Network {
         })
     }
 
-    /// Runs blocking work on a thread of its own in the namespace. The thread ends with the work: one that went
+    /// Runs blocking work in the namespace, in another one on a thread of its own. The thread ends with the work: one that went
     /// elsewhere must not serve anybody else.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        let network = self.clone();
+        let network = match self {
+            Self::Own => return tokio::task::spawn_blocking(work).await.map_err(io::Error::other),
+            other @ Self::Other(_) => other.clone(),
+        };
         let (done, result) = oneshot::channel();
         thread::Builder::new().name("keelway-netns".to_owned()).spawn(move || {
             // Nobody listens any more where the caller was dropped.

@@ -9,8 +9,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, Dir, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fsync, mkdirat, openat,
-        openat2, renameat, statat, unlinkat,
+        AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fsync, mkdirat,
+        openat, openat2, renameat, statat, unlinkat,
     },
     io::Errno,
     path::Arg,
@@ -137,8 +137,14 @@ impl Folder {
         }
     }
 
-    /// The content of a small file; `None` where there is none.
+    /// The text of a small file; `None` where there is none.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<String>> {
+        let bytes = self.read_bytes(name)?;
+        bytes.map(|bytes| String::from_utf8(bytes).map_err(io::Error::other)).transpose()
+    }
+
+    /// The content of a file of at most 64 MiB; `None` where there is none.
+    pub(super) fn read_bytes(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let file = match self.open_regular(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
@@ -146,9 +152,17 @@ impl Folder {
         let Some(file) = file else {
             return Err(io::Error::other("not a regular file"));
         };
-        let mut text = String::new();
-        file.take(1 << 20).read_to_string(&mut text)?;
-        Ok(Some(text))
+        let mut content = Vec::new();
+        file.take(64 << 20).read_to_end(&mut content)?;
+        Ok(Some(content))
+    }
+
+    /// A descriptor that stands for a socket.
+    pub(super) fn open_socket(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = openat(&self.0, name, flags, Mode::empty())?;
+        let kind = FileType::from_raw_mode(fstat(&socket)?.st_mode);
+        if kind == FileType::Socket { Ok(socket) } else { Err(io::Error::other("not a socket")) }
     }
 
     /// The names in this directory, as they are right now.

@@ -40,12 +40,26 @@ impl Files<'_> {
         };
         let mut files = BTreeMap::new();
         look_at_all(&state, &mut files).map_err(FileError::read(STATE_DIRECTORY))?;
-        Ok(Observed {
-            owner: record(&state, OWNER, |text| text.trim_end().parse().map_err(io::Error::other))?,
-            applied: record(&state, APPLIED, |text| Ok(serde_json::from_str(text)?))?,
-            files,
-        })
+        Ok(Observed { files, ..records(&state)? })
     }
+}
+
+impl Files<'_> {
+    /// Looks at the machine's records only.
+    pub fn records(self) -> Result<Observed, FileError> {
+        match Folder::under(self.root, STATE_DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Observed::default()),
+            found => records(&found.map_err(FileError::read(STATE_DIRECTORY))?),
+        }
+    }
+}
+
+fn records(state: &Folder) -> Result<Observed, FileError> {
+    Ok(Observed {
+        owner: record(state, OWNER, |text| text.trim_end().parse().map_err(io::Error::other))?,
+        applied: record(state, APPLIED, |text| Ok(serde_json::from_str(text)?))?,
+        files: BTreeMap::new(),
+    })
 }
 
 fn record<T>(state: &Folder, name: &str, parse: impl FnOnce(&str) -> io::Result<T>) -> Result<Option<T>, FileError> {

@@ -58,10 +58,10 @@ struct Parts {
 }
 
 /// A process that is well answers in milliseconds. A busy machine may make it wait for seconds, and a restart would make that
-/// machine busier: half a minute of silence is what Kubernetes' own defaults (10 s, 3 times) call dead.
-const CHECK_PERIOD_SECONDS: u32 = 5;
+/// machine busier: period and count are the defaults of Kubernetes' probes.
+const CHECK_PERIOD_SECONDS: u32 = 10;
 const CHECK_TIMEOUT_SECONDS: u32 = 5;
-const CHECK_FAILURES: u32 = 6;
+const CHECK_FAILURES: u32 = 3;
 /// How long a component may take until it answers for the first time (kubeadm's startup probes: 24 times, every 10 s).
 const STARTUP_SECONDS: u32 = 240;
 

@@ -1,0 +1,86 @@
+//! The agent: one process beside the runtime's socket that keeps a machine as its config says, with nobody's help.
+//!
+//! ```text
+//!   runtime ── events ──> keeper: observe, converge, supervise, execute ──> runtime, files
+//!                            ^                  |
+//!   driver ── Apply ──> book (the config, on disk)  `── board ──> WatchState, progress of Apply
+//! ```
+//!
+//! The keeper decides alone, on one task; what takes time are tasks beside it, so that a pod that drains keeps no other one
+//! waiting. Nothing that a caller does, or fails to read, holds the keeper or the runtime up.
+
+mod board;
+mod book;
+mod events;
+mod keeper;
+mod probe;
+mod service;
+mod socket;
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use keelway_cri::{Deadlines, Runtime};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{LocalMachine, access::Access};
+use board::Board;
+use book::Book;
+pub use book::BookError;
+use keeper::Keeper;
+pub use keeper::KeeperError;
+pub(crate) use service::MAX_MESSAGE;
+pub use socket::{Listener, SocketError};
+
+/// How long the runtime may take to tell what there is: less than who asks an agent waits for it.
+const LOOK: Duration = Duration::from_secs(8);
+
+/// Why an agent ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The machine's own root cannot be opened.
+    #[error("cannot open the root directory")]
+    Root(#[source] io::Error),
+    /// The runtime's socket cannot be one.
+    #[error(transparent)]
+    Runtime(#[from] keelway_cri::Error),
+    /// The config on disk cannot be read.
+    #[error(transparent)]
+    Book(#[from] BookError),
+    /// The API cannot be served.
+    #[error("cannot serve keelway.agent.v1")]
+    Serve(#[source] tonic::transport::Error),
+    /// Supervision ended early.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+}
+
+/// The machine that this process is on, with its runtime behind a socket.
+pub fn own_machine(runtime: &Path, archives: Option<PathBuf>) -> Result<LocalMachine, AgentError> {
+    let root = File::open("/").map_err(AgentError::Root)?;
+    let runtime = Runtime::on_socket(runtime, Deadlines { look: LOOK, ..Deadlines::default() })?;
+    Ok(LocalMachine::new(Access::of_root(root.into()), runtime, archives))
+}
+
+/// Keeps a machine until it is told to stop. What runs then goes on running.
+pub async fn run(machine: LocalMachine, listener: Listener, stop: CancellationToken) -> Result<(), AgentError> {
+    let machine = Arc::new(machine);
+    let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
+    let board = Arc::new(Board::default());
+    let changed = Arc::new(Notify::new());
+    let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&changed)));
+    let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board));
+    let served = service::serve(service::Service { machine, book, board }, listener, stop.clone());
+    let ended = tokio::select! {
+        kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),
+        served = served => served.map_err(AgentError::Serve),
+    };
+    following.abort();
+    ended
+}

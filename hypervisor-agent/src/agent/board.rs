@@ -1,0 +1,78 @@
+//! What the keeper tells those who watch. It never waits for them: who is slow sees the newest, and misses what was between.
+
+use tokio::sync::{broadcast, watch};
+
+/// How many lines of progress wait for a slow reader before some are lost to it.
+const LINES: usize = 256;
+
+/// How the keeper is getting on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Status {
+    /// Goes up with each change of the machine's state.
+    pub(super) revision: u64,
+    /// The newest question (see [`Board::ask`]) after which all was done that could be.
+    pub(super) answered: u64,
+    /// Effects that were done since the agent's start.
+    pub(super) effects: u64,
+    /// What failed and was not done since.
+    pub(super) failures: Vec<String>,
+    /// What is put off.
+    pub(super) held: Vec<String>,
+}
+
+/// Where the keeper and the API meet.
+#[derive(Debug)]
+pub(super) struct Board {
+    asked: watch::Sender<u64>,
+    status: watch::Sender<Status>,
+    effects: broadcast::Sender<String>,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self {
+            asked: watch::Sender::new(0),
+            status: watch::Sender::new(Status::default()),
+            effects: broadcast::Sender::new(LINES),
+        }
+    }
+}
+
+impl Board {
+    /// Asks the keeper to look again. Returns the number that [`Status::answered`] reaches once it did, and did what there was
+    /// to do.
+    pub(super) fn ask(&self) -> u64 {
+        let mut number = 0;
+        self.asked.send_modify(|asked| {
+            *asked += 1;
+            number = *asked;
+        });
+        number
+    }
+
+    pub(super) fn asked(&self) -> watch::Receiver<u64> {
+        self.asked.subscribe()
+    }
+
+    pub(super) fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    pub(super) fn effects(&self) -> broadcast::Receiver<String> {
+        self.effects.subscribe()
+    }
+
+    /// Changes the status, and tells of it where it differs.
+    pub(super) fn publish(&self, change: impl FnOnce(&mut Status)) {
+        self.status.send_if_modified(|status| {
+            let before = status.clone();
+            change(status);
+            *status != before
+        });
+    }
+
+    pub(super) fn begins(&self, effect: String) {
+        // Nobody may be listening.
+        let _ = self.effects.send(effect);
+    }
+}

@@ -1,0 +1,115 @@
+//! The config that is in effect, in memory and on disk.
+
+use std::sync::Arc;
+
+use keelway_api::{hypervisor::Applied, machine::MachineConfig};
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    FilesError, LocalMachine,
+    action::Action,
+    converge::applied_by,
+    refusal::{self, Refusal},
+    report::ApplyReport,
+    wire,
+};
+
+/// A config, and which one it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) config: MachineConfig,
+    pub(super) fence: Applied,
+}
+
+impl Kept {
+    fn new(config: MachineConfig) -> Self {
+        Self { fence: applied_by(&config), config }
+    }
+}
+
+/// The config on disk could not be read. Nothing is done without it, and nothing is taken away.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the config that is in effect")]
+pub struct BookError(#[source] FilesError);
+
+/// Why a config was not taken. The one before stays in effect.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AcceptError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the config cannot be kept on disk, and the one before stays in effect")]
+    Keep(#[source] FilesError),
+}
+
+pub(super) struct Book {
+    machine: Arc<LocalMachine>,
+    /// One at a time writes the disk and then the memory.
+    writing: Mutex<()>,
+    held: watch::Sender<Option<Arc<Kept>>>,
+}
+
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the methods are not general over their lifetime")]
+impl Book {
+    /// The config that was in effect when the agent ended last, if there was one.
+    pub(super) async fn open(machine: Arc<LocalMachine>) -> Result<Self, BookError> {
+        let bytes = machine.with_files(|files| files.read_config()).await.map_err(BookError)?;
+        let kept = bytes.and_then(|bytes| match wire::decode_config(&bytes) {
+            Ok(config) => Some(Arc::new(Kept::new(config))),
+            Err(error) => {
+                tracing::error!(%error, "the config on disk is of no use; waiting for another one");
+                None
+            }
+        });
+        if let Some(Applied { term, generation, .. }) = kept.as_ref().map(|kept| &kept.fence) {
+            tracing::info!(term, generation, "going on with the config on disk");
+        }
+        Ok(Self { machine, writing: Mutex::default(), held: watch::Sender::new(kept) })
+    }
+
+    pub(super) fn current(&self) -> Option<Arc<Kept>> {
+        self.held.borrow().clone()
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Option<Arc<Kept>>> {
+        self.held.subscribe()
+    }
+
+    /// Takes a config, which is on disk when this returns. The same one again is taken without a word.
+    pub(super) async fn accept(&self, config: MachineConfig) -> Result<(), AcceptError> {
+        let _writing = self.writing.lock().await;
+        refusal::check_content(&config)?;
+        let records = self.machine.with_files(|files| files.records()).await.map_err(AcceptError::Keep)?;
+        refusal::check_owner(&config, records.owner.as_ref())?;
+        refusal::check_order(&config, records.applied.as_ref())?;
+        if let Some(kept) = self.current() {
+            // Who was adopted by another installation counts anew.
+            if records.owner.is_none() || kept.config.installation == config.installation {
+                refusal::check_owner(&config, Some(&kept.config.installation))?;
+                refusal::check_order(&config, Some(&kept.fence))?;
+            }
+            if kept.config == config {
+                return Ok(());
+            }
+        }
+        let bytes = wire::encode_config(&config);
+        self.machine.with_files(move |files| files.write_config(&bytes)).await.map_err(AcceptError::Keep)?;
+        let kept = Kept::new(config);
+        tracing::info!(term = kept.fence.term, generation = kept.fence.generation, "a config is in effect");
+        self.held.send_replace(Some(Arc::new(kept)));
+        Ok(())
+    }
+
+    /// Executes the actions with which a machine is left as it was found, unless there is another config by now.
+    pub(super) async fn leave(&self, of: &Kept, actions: Vec<Action>) -> ApplyReport {
+        let _writing = self.writing.lock().await;
+        if self.current().as_deref() != Some(of) {
+            return ApplyReport { left_out: actions, ..ApplyReport::default() };
+        }
+        let report = self.machine.execute(actions, &CancellationToken::new(), &|_| {}).await;
+        if report.is_complete() {
+            self.held.send_replace(None);
+        }
+        report
+    }
+}

@@ -1,0 +1,364 @@
+//! The one who decides: looks, plans, begins what may be done, and waits for the next thing to happen.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use keelway_api::{
+    machine::{MachineState, PortFacts},
+    name::PodName,
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::{JoinError, JoinSet},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    board::Board,
+    book::{Book, Kept},
+    probe,
+};
+use crate::{
+    LocalMachine,
+    action::{Action, PodAction},
+    converge::converge,
+    observe::ObserveError,
+    report::{ApplyReport, Effect, chain_text},
+    supervise::{Moment, Supervisor},
+};
+
+/// How long nothing may happen until the keeper looks all the same: files are changed by hand, and nobody tells of it.
+const RELIST: Duration = Duration::from_secs(60);
+/// How soon it looks again where it could not, or where a record of the machine's own could not be written.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// A task of the keeper's ended in a way that is a mistake of this program. Whoever started it starts it again.
+#[derive(Debug, thiserror::Error)]
+#[error("a task of the agent broke off")]
+pub struct KeeperError(#[source] JoinError);
+
+/// Something that was begun has ended.
+enum Done {
+    Looked(Box<Result<MachineState, ObserveError>>),
+    Pod(PodName, ApplyReport),
+    Machine(ApplyReport),
+    Answer { container: String, answer: Result<(), String> },
+}
+
+pub(super) struct Keeper {
+    machine: Arc<LocalMachine>,
+    book: Arc<Book>,
+    board: Arc<Board>,
+    supervisor: Supervisor,
+    started: Instant,
+    tasks: JoinSet<Done>,
+    /// Cancelled where another config is in effect: nothing more of the plan for the last one is begun.
+    plan: CancellationToken,
+    /// Pods that are worked on.
+    busy: BTreeSet<PodName>,
+    /// Whether the machine's own records are worked on.
+    machine_busy: bool,
+    /// The look that is being taken, if one is.
+    look: Option<Look>,
+    /// Whether something happened since the last look began.
+    dirty: bool,
+    next_look: Instant,
+    failures: BTreeMap<PodName, String>,
+    machine_failure: Option<String>,
+    blind: bool,
+    last: Option<MachineState>,
+    effects: Arc<AtomicU64>,
+    asked: watch::Receiver<u64>,
+}
+
+/// A look: what it cannot have seen.
+struct Look {
+    asked: u64,
+    /// What was worked on when it began or since then.
+    stale: BTreeSet<PodName>,
+    machine_stale: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(machine: Arc<LocalMachine>, book: Arc<Book>, board: Arc<Board>) -> Self {
+        let asked = board.asked();
+        let now = Instant::now();
+        Self {
+            machine,
+            book,
+            board,
+            supervisor: Supervisor::default(),
+            started: now,
+            tasks: JoinSet::new(),
+            plan: CancellationToken::new(),
+            busy: BTreeSet::new(),
+            machine_busy: false,
+            look: None,
+            dirty: true,
+            next_look: now,
+            failures: BTreeMap::new(),
+            machine_failure: None,
+            blind: false,
+            last: None,
+            effects: Arc::default(),
+            asked,
+        }
+    }
+
+    pub(super) async fn run(mut self, changed: &Notify, stop: &CancellationToken) -> Result<(), KeeperError> {
+        let mut config = self.book.watch();
+        let mut asked = self.board.asked();
+        loop {
+            self.begin();
+            let wake = self.wake();
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                Some(done) = self.tasks.join_next() => self.take(done.map_err(KeeperError)?),
+                Ok(()) = config.changed() => self.another_config(),
+                Ok(()) = asked.changed() => self.dirty = true,
+                () = changed.notified() => self.dirty = true,
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    /// When something is due even if nothing happens.
+    fn wake(&self) -> Instant {
+        let question = self.supervisor.next_question().map(|moment| self.started + moment);
+        // While a look is being taken, its end is what is waited for.
+        let look = self.look.is_none().then_some(self.next_look);
+        question.into_iter().chain(look).min().unwrap_or(self.next_look + RELIST)
+    }
+
+    fn another_config(&mut self) {
+        self.plan.cancel();
+        self.plan = CancellationToken::new();
+        self.supervisor.forgive();
+        self.failures.clear();
+        self.machine_failure = None;
+        self.dirty = true;
+    }
+
+    /// Begins what is due: questions, and a look.
+    fn begin(&mut self) {
+        for question in self.supervisor.questions(self.now()) {
+            let machine = Arc::clone(&self.machine);
+            self.tasks.spawn(async move {
+                let answer = probe::ask(&machine, &question).await;
+                Done::Answer { container: question.container, answer }
+            });
+        }
+        if self.look.is_none() && (self.dirty || Instant::now() >= self.next_look) {
+            self.dirty = false;
+            self.next_look = Instant::now() + RELIST;
+            self.look = Some(Look {
+                asked: *self.asked.borrow_and_update(),
+                stale: self.busy.clone(),
+                machine_stale: self.machine_busy,
+            });
+            let machine = Arc::clone(&self.machine);
+            self.tasks.spawn(async move { Done::Looked(Box::new(machine.observe().await)) });
+        }
+    }
+
+    fn take(&mut self, done: Done) {
+        match done {
+            Done::Looked(seen) => self.looked(*seen),
+            Done::Pod(pod, report) => {
+                self.busy.remove(&pod);
+                self.pod_done(pod, &report);
+                self.dirty = true;
+            }
+            Done::Machine(report) => {
+                self.machine_busy = false;
+                self.machine_failure = failure(&report);
+                match self.machine_failure {
+                    None => self.dirty = true,
+                    // A record that cannot be written is tried again without haste.
+                    Some(_) => self.next_look = Instant::now() + RETRY,
+                }
+            }
+            Done::Answer { container, answer } => {
+                self.dirty |= self.supervisor.answered(self.started.elapsed(), &container, answer);
+            }
+        }
+    }
+
+    fn pod_done(&mut self, pod: PodName, report: &ApplyReport) {
+        let now = self.now();
+        let steps: Vec<PodAction> = report
+            .done
+            .iter()
+            .filter_map(|action| if let Action::Pod(_, step) = action { Some(step.clone()) } else { None })
+            .collect();
+        self.supervisor.done(now, &pod, &steps);
+        match failure(report) {
+            Some(why) => {
+                self.supervisor.failed(now, &pod);
+                self.failures.insert(pod, why);
+            }
+            None => drop(self.failures.remove(&pod)),
+        }
+    }
+
+    fn looked(&mut self, seen: Result<MachineState, ObserveError>) {
+        let Some(look) = self.look.take() else { return };
+        match seen {
+            Ok(state) => {
+                if std::mem::take(&mut self.blind) {
+                    tracing::info!("the machine can be seen again");
+                    self.supervisor.forgive();
+                }
+                self.act(&look, &state);
+                self.seen(state);
+            }
+            Err(error) => {
+                let why = chain_text(&error);
+                if !std::mem::replace(&mut self.blind, true) {
+                    tracing::warn!(why, "the machine cannot be seen");
+                }
+                self.next_look = Instant::now() + RETRY;
+                self.board.publish(|status| {
+                    status.answered = look.asked;
+                    status.failures = vec![why];
+                });
+            }
+        }
+    }
+
+    /// Ports come and go with every connection; all else that changes is worth a look to those who watch.
+    fn seen(&mut self, state: MachineState) {
+        let state = MachineState { ports: PortFacts::default(), ..state };
+        if self.last.as_ref() != Some(&state) {
+            self.board.publish(|status| status.revision += 1);
+            self.last = Some(state);
+        }
+    }
+
+    /// Plans on what was seen, and begins what may be done.
+    fn act(&mut self, look: &Look, state: &MachineState) {
+        let Some(kept) = self.book.current() else {
+            return self.tell(look, Vec::new());
+        };
+        let actions = match converge(&kept.config, state) {
+            Ok(actions) => actions,
+            Err(refusal) => {
+                let why = refusal.to_string();
+                return self.board.publish(|status| {
+                    status.answered = look.asked;
+                    status.failures = vec![why];
+                    status.held.clear();
+                });
+            }
+        };
+        if look.machine_stale || self.machine_busy {
+            return;
+        }
+        let first: Vec<Action> =
+            actions.iter().filter(|action| matches!(action, Action::WriteOwner(_))).cloned().collect();
+        if !first.is_empty() {
+            if self.machine_failure.is_some() {
+                self.tell(look, Vec::new());
+            }
+            return self.begin_machine(&kept, first);
+        }
+        // What was seen of these is older than what was done to them.
+        let unseen: BTreeSet<PodName> = look.stale.union(&self.busy).cloned().collect();
+        let round = self.supervisor.round(self.now(), (&kept.config, state), &actions, &unseen);
+        if let Some(wake) = round.wake {
+            self.next_look = self.next_look.min(self.started + wake);
+        }
+        let nothing_begins = round.pods.is_empty();
+        for (pod, steps) in round.pods {
+            self.begin_pod(pod, steps);
+        }
+        let held = round.held.iter().map(ToString::to_string).collect();
+        if nothing_begins && unseen.is_empty() {
+            let last: Vec<Action> = actions.into_iter().filter(|action| action.pod().is_none()).collect();
+            // What failed of its pods comes first.
+            if !last.is_empty() && self.failures.is_empty() {
+                if self.machine_failure.is_some() {
+                    self.tell(look, held);
+                }
+                return self.begin_machine(&kept, last);
+            }
+            self.tell(look, held);
+        }
+    }
+
+    /// Everything was done that can be done now.
+    fn tell(&self, look: &Look, held: Vec<String>) {
+        let failures: Vec<String> = self.failures.values().chain(&self.machine_failure).cloned().collect();
+        let effects = self.effects.load(Ordering::Relaxed);
+        self.board.publish(|status| {
+            if status.failures != failures || status.held.len() != held.len() {
+                status.revision += 1;
+            }
+            status.answered = look.asked;
+            status.failures = failures;
+            status.effects = effects;
+            status.held = held;
+        });
+    }
+
+    fn begin_pod(&mut self, pod: PodName, steps: Vec<PodAction>) {
+        self.busy.insert(pod.clone());
+        let actions = steps.into_iter().map(|step| Action::Pod(pod.clone(), step)).collect();
+        let (machine, stop, tell) = (Arc::clone(&self.machine), self.plan.clone(), self.teller());
+        self.tasks.spawn(async move {
+            let report = machine.execute(actions, &stop, &tell).await;
+            Done::Pod(pod, report)
+        });
+    }
+
+    fn begin_machine(&mut self, kept: &Arc<Kept>, actions: Vec<Action>) {
+        self.machine_busy = true;
+        let (machine, book, kept) = (Arc::clone(&self.machine), Arc::clone(&self.book), Arc::clone(kept));
+        let (stop, tell) = (self.plan.clone(), self.teller());
+        self.tasks.spawn(async move {
+            let leaves = actions.contains(&Action::Leave);
+            let report = if leaves {
+                let report = book.leave(&kept, actions).await;
+                report.done.iter().for_each(|action| tell(Effect::Done(action)));
+                report
+            } else {
+                machine.execute(actions, &stop, &tell).await
+            };
+            Done::Machine(report)
+        });
+    }
+
+    fn teller(&self) -> impl Fn(Effect<'_>) + Send + Sync + use<> {
+        let (board, effects) = (Arc::clone(&self.board), Arc::clone(&self.effects));
+        move |effect| match effect {
+            Effect::Begins(action) => {
+                tracing::debug!(pod = pod_of(action), %action, "begins");
+                board.begins(action.to_string());
+            }
+            Effect::Done(action) => {
+                tracing::info!(pod = pod_of(action), %action, "done");
+                effects.fetch_add(1, Ordering::Relaxed);
+            }
+            Effect::Failed(action, why) => tracing::warn!(pod = pod_of(action), %action, why, "failed"),
+        }
+    }
+}
+
+fn pod_of(action: &Action) -> String {
+    action.pod().map(ToString::to_string).unwrap_or_default()
+}
+
+fn failure(report: &ApplyReport) -> Option<String> {
+    report.failed.first().map(|failure| format!("{}: {}", failure.action, failure.error))
+}

@@ -1,0 +1,127 @@
+//! Asking a container whether it is well.
+
+use std::{net::SocketAddr, os::fd::AsRawFd, sync::Arc};
+
+use http::{Request, StatusCode, header::HOST};
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use keelway_api::{machine::Check, name::PodName};
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::UnixStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+use crate::{
+    FilesError, LocalMachine,
+    access::AccessError,
+    report::chain_text,
+    supervise::Question,
+    tls::{TlsError, client_from_pem},
+};
+
+/// As much as is read of an answer's first line, in bytes: nobody here trusts a component.
+const LONGEST_ANSWER: u64 = 4096;
+
+/// Why an answer is none.
+#[derive(Debug, thiserror::Error)]
+enum ProbeError {
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error("{0} is not there")]
+    NoFile(String),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Dial(#[from] AccessError),
+    #[error("{name:?} is no name of a server")]
+    Name { name: String },
+    #[error("no connection")]
+    Connect(#[source] std::io::Error),
+    #[error("no answer")]
+    Http(#[from] hyper::Error),
+    #[error("the question makes no sense")]
+    Request(#[from] http::Error),
+    #[error("{path} answers {status}")]
+    Status { path: String, status: StatusCode },
+    #[error("another answer than {expected:?}")]
+    Answer { expected: String },
+}
+
+/// Asks one question, within its time.
+pub(super) async fn ask(machine: &LocalMachine, question: &Question) -> Result<(), String> {
+    match timeout(question.within, answer(machine, question)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(chain_text(&error)),
+        Err(_) => Err(format!("no answer within {} s", question.within.as_secs())),
+    }
+}
+
+async fn answer(machine: &LocalMachine, question: &Question) -> Result<(), ProbeError> {
+    let pod = &question.pod;
+    match &question.check {
+        Check::Https { address, path, server_name, authority, identity } => {
+            let authority = file(machine, pod, authority).await?;
+            let shown = match identity {
+                Some(files) => {
+                    Some((file(machine, pod, &files.certificate).await?, file(machine, pod, &files.key).await?))
+                }
+                None => None,
+            };
+            let shown = shown.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
+            let connector = TlsConnector::from(Arc::new(client_from_pem(&authority, shown)?));
+            let stream = machine.dial(*address, question.within).await?;
+            let name = ServerName::try_from(server_name.clone())
+                .map_err(|_| ProbeError::Name { name: server_name.clone() })?;
+            let stream = connector.connect(name, stream).await.map_err(ProbeError::Connect)?;
+            get(TokioIo::new(stream), *address, path).await
+        }
+        Check::Socket { path, request, answer } => line(machine, pod, path, request, answer).await,
+    }
+}
+
+async fn file(machine: &LocalMachine, pod: &PodName, path: &str) -> Result<Vec<u8>, ProbeError> {
+    let (pod, name) = (pod.clone(), path.to_owned());
+    let content = machine.with_files(move |files| files.read_file(&pod, &name)).await?;
+    content.ok_or_else(|| ProbeError::NoFile(path.to_owned()))
+}
+
+async fn get<S>(stream: S, address: SocketAddr, path: &str) -> Result<(), ProbeError>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(stream).await?;
+    let request = Request::get(path).header(HOST, address.to_string()).body(Empty::<&[u8]>::new())?;
+    // Both in one task: the connection ends with the question.
+    let answer = tokio::select! {
+        answer = sender.send_request(request) => answer?,
+        ended = connection => match ended {
+            Ok(()) => return Err(ProbeError::Connect(std::io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    match answer.status() {
+        StatusCode::OK => Ok(()),
+        status => Err(ProbeError::Status { path: path.to_owned(), status }),
+    }
+}
+
+async fn line(
+    machine: &LocalMachine,
+    pod: &PodName,
+    path: &str,
+    request: &str,
+    expected: &str,
+) -> Result<(), ProbeError> {
+    let (pod, path) = (pod.clone(), path.to_owned());
+    let socket = machine.with_files(move |files| files.open_socket(&pod, &path)).await?;
+    let mut stream =
+        UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await.map_err(ProbeError::Connect)?;
+    stream.write_all(format!("{request}\n").as_bytes()).await.map_err(ProbeError::Connect)?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut answer).await.map_err(ProbeError::Connect)?;
+    if answer.starts_with(expected) { Ok(()) } else { Err(ProbeError::Answer { expected: expected.to_owned() }) }
+}

@@ -1,0 +1,159 @@
+//! `keelway.agent.v1`.
+
+use std::{pin::Pin, sync::Arc};
+
+use futures::{Stream, StreamExt};
+use keelway_api::machine::MachineConfig;
+use tokio::sync::{
+    broadcast::error::RecvError,
+    mpsc::{self, Sender},
+};
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Server};
+
+use super::{
+    board::Board,
+    book::{AcceptError, Book},
+    socket::Listener,
+};
+use crate::{
+    FilesError, LocalMachine,
+    files::FileError,
+    proto::{
+        self,
+        agent_server::{Agent, AgentServer},
+        apply_event::Event,
+    },
+    report::chain_text,
+};
+
+/// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes.
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+/// Lines of progress on their way to one caller.
+const ON_THE_WAY: usize = 64;
+
+pub(super) struct Service {
+    pub(super) machine: Arc<LocalMachine>,
+    pub(super) book: Arc<Book>,
+    pub(super) board: Arc<Board>,
+}
+
+/// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
+pub(super) async fn serve(
+    service: Service,
+    listener: Listener,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let service = AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE);
+    let serving = Server::builder().add_service(service).serve_with_incoming(listener.connections());
+    tokio::select! {
+        served = serving => served,
+        () = stop.cancelled() => Ok(()),
+    }
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Agent for Service {
+    type ApplyStream = Answers<proto::ApplyEvent>;
+    type WatchStateStream = Answers<proto::StateChange>;
+
+    async fn get_state(
+        &self,
+        _request: Request<proto::GetStateRequest>,
+    ) -> Result<Response<proto::GetStateResponse>, Status> {
+        let mut state = self.machine.observe().await.map_err(|error| Status::unavailable(chain_text(&error)))?;
+        if let Some(kept) = self.book.current() {
+            state.applied = Some(kept.fence.clone());
+        }
+        Ok(Response::new(proto::GetStateResponse { state: Some((&state).into()) }))
+    }
+
+    async fn apply(&self, request: Request<proto::ApplyRequest>) -> Result<Response<Self::ApplyStream>, Status> {
+        let request = request.into_inner();
+        let config = request.config.ok_or_else(|| Status::invalid_argument("there is no config"))?;
+        let config: MachineConfig = config.try_into().map_err(|error| Status::invalid_argument(chain_text(&error)))?;
+        if config.digest() != request.digest {
+            return Err(Status::invalid_argument(
+                "the config says more than this agent understands: upgrade keelway-hypervisor-agent",
+            ));
+        }
+        let mut effects = self.board.effects();
+        let status = self.board.status();
+        let before = status.borrow().effects;
+        self.book.accept(config).await.map_err(|error| refused(&error))?;
+        let asked = self.board.ask();
+        let (sender, receiver) = mpsc::channel(ON_THE_WAY);
+        tokio::spawn(async move {
+            let mut finishing = std::pin::pin!(finished(status, asked, before));
+            say(&sender, Event::Accepted(proto::Accepted {}));
+            loop {
+                tokio::select! {
+                    () = sender.closed() => return,
+                    effect = effects.recv() => match effect {
+                        Ok(effect) => say(&sender, Event::Effect(effect)),
+                        Err(RecvError::Lagged(_)) => {}
+                        Err(RecvError::Closed) => return,
+                    },
+                    end = &mut finishing => {
+                        let end = proto::ApplyEvent { event: Some(Event::Finished(end)) };
+                        // Whoever went away meanwhile does not want to know.
+                        let _ = sender.send(Ok(end)).await;
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn watch_state(
+        &self,
+        _request: Request<proto::WatchStateRequest>,
+    ) -> Result<Response<Self::WatchStateStream>, Status> {
+        let revisions = WatchStream::new(self.board.status()).map(|status| status.revision);
+        let changes = revisions.scan(None, |last, revision| {
+            let news = last.replace(revision) != Some(revision);
+            std::future::ready(Some(news.then_some(revision)))
+        });
+        let changes = changes.filter_map(std::future::ready);
+        Ok(Response::new(Box::pin(changes.map(|revision| Ok(proto::StateChange { revision })))))
+    }
+}
+
+/// Progress that a slow caller has no room for is lost to it.
+fn say(sender: &Sender<Result<proto::ApplyEvent, Status>>, event: Event) {
+    let _ = sender.try_send(Ok(proto::ApplyEvent { event: Some(event) }));
+}
+
+/// Waits until the keeper looked after this question and did what there was to do.
+async fn finished(
+    mut status: tokio::sync::watch::Receiver<super::board::Status>,
+    asked: u64,
+    before: u64,
+) -> proto::Finished {
+    match status.wait_for(|status| status.answered >= asked).await {
+        Ok(status) => proto::Finished {
+            effects: status.effects.saturating_sub(before),
+            failures: status.failures.clone(),
+            held: status.held.clone(),
+        },
+        Err(_) => proto::Finished { effects: 0, failures: vec!["the agent is ending".to_owned()], held: Vec::new() },
+    }
+}
+
+fn refused(error: &AcceptError) -> Status {
+    let why = chain_text(error);
+    match error {
+        AcceptError::Refused(crate::refusal::Refusal::Invalid { .. }) => Status::invalid_argument(why),
+        AcceptError::Refused(_) => Status::failed_precondition(why),
+        AcceptError::Keep(FilesError::Files(FileError::Write { source, .. } | FileError::Make { source, .. }))
+            if matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) =>
+        {
+            Status::resource_exhausted(why)
+        }
+        AcceptError::Keep(_) => Status::internal(why),
+    }
+}

@@ -1,0 +1,142 @@
+//! The driver's side of `keelway.agent.v1`.
+
+use std::{io, path::Path, time::Duration};
+
+use futures::{Stream, StreamExt};
+use hyper_util::rt::TokioIo;
+use keelway_api::machine::{MachineConfig, MachineState};
+use tokio::{net::UnixStream, time::timeout};
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+
+use crate::{
+    agent::MAX_MESSAGE,
+    proto::{self, agent_client::AgentClient, apply_event::Event},
+    wire::WireError,
+};
+
+/// Why an agent did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// It cannot be reached, or it cannot reach its runtime.
+    #[error("{what}")]
+    Unavailable {
+        /// What could not be done.
+        what: &'static str,
+        /// Why, in the other side's words.
+        #[source]
+        why: Words,
+    },
+    /// It refused.
+    #[error("the machine's agent refuses")]
+    Refused(#[source] Words),
+    /// It did not answer in time.
+    #[error("the machine's agent does not answer within {} s", within.as_secs())]
+    TimedOut {
+        /// How long was waited.
+        within: Duration,
+    },
+    /// Its answer means nothing here.
+    #[error("the answer of the machine's agent makes no sense")]
+    Malformed(#[from] WireError),
+    /// It broke off before it was done. What it was given stays in effect.
+    #[error("the machine's agent broke off; it goes on by itself")]
+    BrokeOff,
+}
+
+/// The words of the other side.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Words(String);
+
+/// What came of a config.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Effects that were done.
+    pub effects: u64,
+    /// What failed, each in words for people.
+    pub failures: Vec<String>,
+    /// What is put off, each in words for people.
+    pub held: Vec<String>,
+}
+
+/// An agent behind its own Unix socket. Cheap to clone; clones share one connection.
+#[derive(Debug, Clone)]
+pub struct Client {
+    agent: AgentClient<Channel>,
+}
+
+impl Client {
+    /// The agent behind a socket, given by its absolute path. Nothing is dialled yet.
+    #[must_use]
+    pub fn on_socket(path: &Path) -> Self {
+        let path = path.to_owned();
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let dialling = UnixStream::connect(path.clone());
+            async { Ok::<_, io::Error>(TokioIo::new(dialling.await?)) }
+        });
+        // The name stands for nothing; gRPC servers want one that is not a path.
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        Self { agent: AgentClient::new(channel).max_decoding_message_size(MAX_MESSAGE) }
+    }
+
+    /// What is on the machine now.
+    pub async fn state(&self, within: Duration) -> Result<MachineState, ClientError> {
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.get_state(proto::GetStateRequest {})).await;
+        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let state = answer.map_err(|status| failed("the machine's agent cannot see the machine", &status))?;
+        let state = state.into_inner().state.ok_or(WireError::Missing("the state"))?;
+        Ok(state.try_into()?)
+    }
+
+    /// Hands over a config, and waits until the agent did what can be done. Who stops waiting stops nothing.
+    pub async fn apply(
+        &self,
+        config: &MachineConfig,
+        on_effect: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<Finished, ClientError> {
+        const WHAT: &str = "the machine's agent cannot be given its config";
+        let request = proto::ApplyRequest { config: Some(config.into()), digest: config.digest() };
+        let mut agent = self.agent.clone();
+        let mut events = agent.apply(request).await.map_err(|status| failed(WHAT, &status))?.into_inner();
+        loop {
+            let event = events.message().await.map_err(|status| failed(WHAT, &status))?;
+            match event.ok_or(ClientError::BrokeOff)?.event {
+                Some(Event::Effect(effect)) => on_effect(&effect),
+                Some(Event::Finished(end)) => {
+                    return Ok(Finished { effects: end.effects, failures: end.failures, held: end.held });
+                }
+                Some(Event::Accepted(_)) | None => {}
+            }
+        }
+    }
+
+    /// The revisions of the machine's state: the present one at once, then each new one. Ends with the connection.
+    pub async fn watch(&self, within: Duration) -> Result<impl Stream<Item = u64> + Send + Unpin + use<>, ClientError> {
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.watch_state(proto::WatchStateRequest {})).await;
+        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let changes = answer.map_err(|status| failed("the machine's agent cannot be watched", &status))?.into_inner();
+        Ok(Box::pin(
+            changes
+                .take_while(|change| std::future::ready(change.is_ok()))
+                .filter_map(|change| std::future::ready(change.ok().map(|change| change.revision))),
+        ))
+    }
+}
+
+fn failed(what: &'static str, status: &Status) -> ClientError {
+    let words = Words(match status.message() {
+        "" => format!("{:?}", status.code()),
+        words => words.to_owned(),
+    });
+    let refused = [Code::FailedPrecondition, Code::InvalidArgument, Code::ResourceExhausted, Code::Internal];
+    if refused.contains(&status.code()) {
+        ClientError::Refused(words)
+    } else {
+        ClientError::Unavailable { what, why: words }
+    }
+}

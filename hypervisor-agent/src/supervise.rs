@@ -1,0 +1,250 @@
+//! What of a machine's plan may be done now, and what is put off: restarts with back-off, checks of liveness. Pure: it is told
+//! the time, as what went by on a clock that only goes forwards.
+
+mod backoff;
+mod liveness;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+use keelway_api::{
+    machine::{ContainerPhase, MachineConfig, MachineState},
+    name::PodName,
+};
+
+use crate::action::{Action, PodAction};
+use backoff::Backoff;
+use liveness::Checks;
+pub use liveness::Question;
+
+/// A moment on a clock that only goes forwards: the time since some start. What people set clocks to is nothing to it.
+pub type Moment = Duration;
+
+/// The most time to drain for what no longer answers.
+const STUCK_GRACE_SECONDS: u32 = 10;
+
+/// Keeps what has to be remembered of restarts and checks. Forgotten at the agent's own restart: then everything is tried once
+/// at once.
+#[derive(Debug, Default)]
+pub struct Supervisor {
+    endings: BTreeMap<(PodName, What), Backoff>,
+    checks: Checks,
+}
+
+/// What of a pod ended or failed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// An action of its own.
+    Action,
+    /// Its sandbox.
+    Sandbox,
+    /// The container of this name.
+    Container(String),
+}
+
+/// What may be done now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// The steps of each pod, in order.
+    pub pods: BTreeMap<PodName, Vec<PodAction>>,
+    /// What is put off.
+    pub held: Vec<Held>,
+    /// When to look again at the latest, if anything is put off.
+    pub wake: Option<Moment>,
+}
+
+/// Something that is put off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The component.
+    pub pod: PodName,
+    /// For how long from now.
+    pub left: Duration,
+    what: What,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pod, seconds) = (&self.pod, self.left.as_secs_f32().ceil());
+        match &self.what {
+            What::Action => write!(f, "{pod}: what failed is tried again in {seconds} s"),
+            What::Sandbox => write!(f, "{pod}: its sandbox ended again and is made anew in {seconds} s"),
+            What::Container(name) => write!(f, "{pod}: container {name} ended again and is restarted in {seconds} s"),
+        }
+    }
+}
+
+impl Supervisor {
+    /// What of a plan may be done now. `busy` pods are being worked on; nothing more is begun for them.
+    pub fn round(
+        &mut self,
+        now: Moment,
+        (config, state): (&MachineConfig, &MachineState),
+        actions: &[Action],
+        busy: &BTreeSet<PodName>,
+    ) -> Round {
+        self.endings.retain(|(pod, _), _| config.pods.contains_key(pod));
+        self.checks.look(now, config, state);
+        let mut round = Round::default();
+        for (pod, steps) in steps_by_pod(actions) {
+            if !busy.contains(pod) {
+                self.release(now, state, pod, steps, &mut round);
+            }
+        }
+        for stuck in self.checks.stuck(config, state) {
+            let failed = self.endings.get(&(stuck.pod.clone(), What::Action)).and_then(Backoff::held_until);
+            if let Some(until) = failed.filter(|until| *until > now) {
+                round.wake = Some(round.wake.map_or(until, |wake| wake.min(until)));
+            } else if !busy.contains(&stuck.pod) {
+                tracing::warn!(pod = %stuck.pod, container = stuck.name, why = stuck.why, "does not answer, and is stopped");
+                let stop = PodAction::StopContainer {
+                    id: stuck.id,
+                    name: stuck.name,
+                    grace_seconds: stuck.stop_seconds.min(STUCK_GRACE_SECONDS),
+                };
+                round.pods.entry(stuck.pod).or_default().insert(0, stop);
+            }
+        }
+        round
+    }
+
+    /// Splits the steps of one pod into those that may be done and those that are put off.
+    fn release(
+        &mut self,
+        now: Moment,
+        state: &MachineState,
+        pod: &PodName,
+        mut steps: Vec<PodAction>,
+        round: &mut Round,
+    ) {
+        let held: Vec<(What, Moment)> =
+            self.ended(now, state, pod, &steps).into_iter().filter(|(_, until)| *until > now).collect();
+        for (what, until) in held {
+            steps.retain(|step| !belongs_to(&what, step));
+            round.wake = Some(round.wake.map_or(until, |wake| wake.min(until)));
+            round.held.push(Held { pod: pod.clone(), left: until.saturating_sub(now), what });
+        }
+        // Images are fetched for what is about to be made.
+        if !steps.iter().any(|step| matches!(step, PodAction::CreateSandbox(_) | PodAction::CreateContainer(_))) {
+            steps.retain(|step| !matches!(step, PodAction::EnsureImage(_)));
+        }
+        if !steps.is_empty() {
+            round.pods.insert(pod.clone(), steps);
+        }
+    }
+
+    /// What ended of a pod and is about to be made anew, each with the first moment at which it may.
+    fn ended(&mut self, now: Moment, state: &MachineState, pod: &PodName, steps: &[PodAction]) -> Vec<(What, Moment)> {
+        let mut ended = Vec::new();
+        if let Some(until) = self.endings.get(&(pod.clone(), What::Action)).and_then(Backoff::held_until) {
+            ended.push((What::Action, until));
+        }
+        let new_sandbox =
+            steps.iter().find_map(|step| if let PodAction::CreateSandbox(new) = step { Some(new) } else { None });
+        if let Some(new) = new_sandbox {
+            // One of other content is a change, not an end.
+            if state.sandboxes.iter().any(|old| old.pod == *pod && old.digest == new.digest) {
+                ended.push((What::Sandbox, self.note(now, pod, What::Sandbox)));
+            }
+            return ended;
+        }
+        for step in steps {
+            if let PodAction::CreateContainer(new) = step
+                && exited(state, new.sandbox_id.as_deref(), &new.container.name)
+            {
+                let what = What::Container(new.container.name.clone());
+                ended.push((what.clone(), self.note(now, pod, what)));
+            }
+        }
+        ended
+    }
+
+    fn note(&mut self, now: Moment, pod: &PodName, what: What) -> Moment {
+        self.endings.entry((pod.clone(), what)).or_default().ended(now)
+    }
+
+    /// Steps of a pod were done.
+    pub fn done(&mut self, now: Moment, pod: &PodName, steps: &[PodAction]) {
+        self.endings.remove(&(pod.clone(), What::Action));
+        for step in steps {
+            let what = if let PodAction::CreateSandbox(_) = step {
+                What::Sandbox
+            } else if let PodAction::StartContainer { name, .. } = step {
+                What::Container(name.clone())
+            } else {
+                continue;
+            };
+            self.endings.entry((pod.clone(), what)).or_default().started(now);
+        }
+    }
+
+    /// A step of a pod failed.
+    pub fn failed(&mut self, now: Moment, pod: &PodName) {
+        self.endings.entry((pod.clone(), What::Action)).or_default().failed(now);
+    }
+
+    /// What failed may be tried at once: there is another config, or the runtime is back.
+    pub fn forgive(&mut self) {
+        self.endings.retain(|(_, what), _| *what != What::Action);
+    }
+
+    /// The questions to ask now, each of a container that is not being asked already.
+    pub fn questions(&mut self, now: Moment) -> Vec<Question> {
+        self.checks.due(now)
+    }
+
+    /// When the next question is due.
+    #[must_use]
+    pub fn next_question(&self) -> Option<Moment> {
+        self.checks.next()
+    }
+
+    /// What a container answered. Returns whether it is to be stopped for it.
+    pub fn answered(&mut self, now: Moment, container: &str, answer: Result<(), String>) -> bool {
+        self.checks.answered(now, container, answer)
+    }
+}
+
+fn steps_by_pod(actions: &[Action]) -> BTreeMap<&PodName, Vec<PodAction>> {
+    let mut by_pod: BTreeMap<&PodName, Vec<PodAction>> = BTreeMap::new();
+    for action in actions {
+        if let Action::Pod(pod, step) = action {
+            by_pod.entry(pod).or_default().push(step.clone());
+        }
+    }
+    by_pod
+}
+
+fn exited(state: &MachineState, sandbox: Option<&str>, name: &str) -> bool {
+    state.containers.iter().any(|found| {
+        let over = match found.phase {
+            ContainerPhase::Exited { .. } | ContainerPhase::Unknown => true,
+            ContainerPhase::Created | ContainerPhase::Running => false,
+        };
+        over && Some(found.sandbox.as_str()) == sandbox && found.name == name
+    })
+}
+
+/// Whether a step is put off with what ended. Files are put in place meanwhile.
+fn belongs_to(what: &What, step: &PodAction) -> bool {
+    let of_name = |name: &str| matches!(what, What::Container(held) if held == name);
+    match step {
+        PodAction::MakeDirectories(_)
+        | PodAction::WriteFile { .. }
+        | PodAction::RemovePath { .. }
+        | PodAction::RemoveTree
+        | PodAction::EnsureImage(_) => *what == What::Action,
+        PodAction::StopSandbox { .. } | PodAction::RemoveSandbox { .. } | PodAction::CreateSandbox(_) => {
+            matches!(what, What::Action | What::Sandbox)
+        }
+        PodAction::StopContainer { name, .. }
+        | PodAction::RemoveContainer { name, .. }
+        | PodAction::StartContainer { name, .. } => !matches!(what, What::Container(_)) || of_name(name),
+        PodAction::CreateContainer(new) => !matches!(what, What::Container(_)) || of_name(&new.container.name),
+    }
+}

@@ -1,0 +1,154 @@
+//! Containers that run, and what they answered.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keelway_api::{
+    machine::{Check, ContainerPhase, Liveness, MachineConfig, MachineState},
+    name::PodName,
+};
+
+use super::Moment;
+
+/// A question to ask a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// The runtime's id of the container.
+    pub container: String,
+    /// The component that it belongs to.
+    pub pod: PodName,
+    /// What to ask.
+    pub check: Check,
+    /// How long the answer may take.
+    pub within: Duration,
+}
+
+/// All containers that are checked, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Checks(BTreeMap<String, Checked>);
+
+#[derive(Debug)]
+struct Checked {
+    pod: PodName,
+    name: String,
+    stop_seconds: u32,
+    liveness: Liveness,
+    since: Moment,
+    answered: bool,
+    failures: u32,
+    /// When the next question is due; none while one is being asked.
+    next: Option<Moment>,
+    why: String,
+}
+
+/// A container that failed too often.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    pub(super) pod: PodName,
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) stop_seconds: u32,
+    pub(super) why: String,
+}
+
+impl Checks {
+    /// Takes up containers that run as the config says, and forgets those that do not run any more.
+    pub(super) fn look(&mut self, now: Moment, config: &MachineConfig, state: &MachineState) {
+        let running: BTreeMap<&str, _> = running(config, state).collect();
+        self.0.retain(|id, _| running.contains_key(id.as_str()));
+        for (id, (pod, container, liveness)) in running {
+            let checked = self.0.entry(id.to_owned()).or_insert_with(|| Checked {
+                pod: pod.clone(),
+                name: container.name.clone(),
+                stop_seconds: container.stop_seconds,
+                liveness: liveness.clone(),
+                since: now,
+                answered: false,
+                failures: 0,
+                next: Some(now.saturating_add(seconds(liveness.period_seconds))),
+                why: String::new(),
+            });
+            checked.liveness.clone_from(liveness);
+        }
+    }
+
+    pub(super) fn due(&mut self, now: Moment) -> Vec<Question> {
+        let due = self.0.iter_mut().filter(|(_, checked)| checked.next.is_some_and(|next| next <= now));
+        due.map(|(id, checked)| {
+            checked.next = None;
+            Question {
+                container: id.clone(),
+                pod: checked.pod.clone(),
+                check: checked.liveness.check.clone(),
+                within: seconds(checked.liveness.timeout_seconds),
+            }
+        })
+        .collect()
+    }
+
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.0.values().filter_map(|checked| checked.next).min()
+    }
+
+    pub(super) fn answered(&mut self, now: Moment, id: &str, answer: Result<(), String>) -> bool {
+        let Some(checked) = self.0.get_mut(id) else {
+            return false;
+        };
+        checked.next = Some(now.saturating_add(seconds(checked.liveness.period_seconds)));
+        match answer {
+            Ok(()) => {
+                checked.answered = true;
+                checked.failures = 0;
+            }
+            Err(why) if checked.counts(now) => {
+                tracing::info!(pod = %checked.pod, why, "a check failed");
+                checked.failures = checked.failures.saturating_add(1);
+                checked.why = why;
+            }
+            Err(_) => {}
+        }
+        checked.is_stuck()
+    }
+
+    /// Containers that still run although they failed too often. Those that were replaced are nobody's any more.
+    pub(super) fn stuck(&self, config: &MachineConfig, state: &MachineState) -> Vec<Stuck> {
+        let running: BTreeMap<&str, _> = running(config, state).collect();
+        let stuck = self.0.iter().filter(|(id, checked)| checked.is_stuck() && running.contains_key(id.as_str()));
+        stuck
+            .map(|(id, checked)| Stuck {
+                pod: checked.pod.clone(),
+                id: id.clone(),
+                name: checked.name.clone(),
+                stop_seconds: checked.stop_seconds,
+                why: checked.why.clone(),
+            })
+            .collect()
+    }
+}
+
+impl Checked {
+    /// Whether a failure at this moment counts: not before the component had its time to come up.
+    fn counts(&self, now: Moment) -> bool {
+        let up = self.liveness.startup_seconds.map(|limit| self.since.saturating_add(seconds(limit)));
+        self.answered || up.is_some_and(|up| now >= up)
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.failures >= self.liveness.failure_threshold
+    }
+}
+
+type Running<'a> = (&'a PodName, &'a keelway_api::machine::Container, &'a Liveness);
+
+/// Containers that run in a sandbox of the config, and have a check in it.
+fn running<'a>(config: &'a MachineConfig, state: &'a MachineState) -> impl Iterator<Item = (&'a str, Running<'a>)> {
+    state.containers.iter().filter(|found| found.phase == ContainerPhase::Running).filter_map(|found| {
+        let sandbox = state.sandboxes.iter().find(|sandbox| sandbox.id == found.sandbox)?;
+        let (pod, wanted) = config.pods.get_key_value(&sandbox.pod)?;
+        let container = wanted.containers.iter().find(|container| container.name == found.name)?;
+        Some((found.id.as_str(), (pod, container, container.liveness.as_ref()?)))
+    })
+}
+
+fn seconds(number: u32) -> Duration {
+    Duration::from_secs(number.into())
+}

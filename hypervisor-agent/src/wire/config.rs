@@ -1,0 +1,174 @@
+//! [`MachineConfig`] and what it consists of.
+
+use keelway_api::machine::{
+    CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources,
+};
+
+use super::{WireError, all, pod_name};
+use crate::proto::{self, liveness::Check as WireCheck};
+
+impl From<&MachineConfig> for proto::MachineConfig {
+    fn from(config: &MachineConfig) -> Self {
+        let pods = config.pods.iter().map(|(name, pod)| proto::Pod {
+            name: Some(name.into()),
+            user: pod.user,
+            files: pod.files.iter().map(Into::into).collect(),
+            data: pod.data.clone(),
+            containers: pod.containers.iter().map(Into::into).collect(),
+            pause_image: pod.pause_image.clone(),
+        });
+        Self {
+            installation: config.installation.to_string(),
+            term: config.term,
+            generation: config.generation,
+            pods: pods.collect(),
+        }
+    }
+}
+
+impl TryFrom<proto::MachineConfig> for MachineConfig {
+    type Error = WireError;
+
+    fn try_from(config: proto::MachineConfig) -> Result<Self, WireError> {
+        let pods = config.pods.into_iter().map(|pod| {
+            let name = pod_name(pod.name)?;
+            let files = all(pod.files)?;
+            let containers = all(pod.containers)?;
+            Ok((name, Pod { user: pod.user, files, data: pod.data, containers, pause_image: pod.pause_image }))
+        });
+        Ok(Self {
+            installation: config.installation.parse()?,
+            term: config.term,
+            generation: config.generation,
+            pods: pods.collect::<Result<_, WireError>>()?,
+        })
+    }
+}
+
+impl From<&File> for proto::File {
+    fn from(file: &File) -> Self {
+        let on_change = match file.on_change {
+            OnChange::PickedUp => proto::OnChange::PickedUp,
+            OnChange::Restart => proto::OnChange::Restart,
+        };
+        Self { path: file.path.clone(), content: file.content.clone(), on_change: on_change.into() }
+    }
+}
+
+impl TryFrom<proto::File> for File {
+    type Error = WireError;
+
+    fn try_from(file: proto::File) -> Result<Self, WireError> {
+        let on_change = match file.on_change() {
+            proto::OnChange::PickedUp => OnChange::PickedUp,
+            proto::OnChange::Restart => OnChange::Restart,
+            proto::OnChange::Unspecified => return Err(WireError::Missing("what a file's change asks for")),
+        };
+        Ok(Self { path: file.path, content: file.content, on_change })
+    }
+}
+
+impl From<&Container> for proto::Container {
+    fn from(container: &Container) -> Self {
+        let mounts = container.mounts.iter().map(|mount| proto::Mount {
+            source: mount.source.clone(),
+            target: mount.target.clone(),
+            read_only: mount.read_only,
+        });
+        let resources = proto::Resources {
+            cpu_request_millis: container.resources.cpu_request_millis,
+            cpu_limit_millis: container.resources.cpu_limit_millis,
+            memory_limit_bytes: container.resources.memory_limit_bytes,
+        };
+        Self {
+            name: container.name.clone(),
+            image: container.image.clone(),
+            command: container.command.clone(),
+            mounts: mounts.collect(),
+            resources: Some(resources),
+            stop_seconds: container.stop_seconds,
+            liveness: container.liveness.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<proto::Container> for Container {
+    type Error = WireError;
+
+    fn try_from(container: proto::Container) -> Result<Self, WireError> {
+        let mounts = container.mounts.into_iter();
+        let resources = container.resources.ok_or(WireError::Missing("what a container may use"))?;
+        Ok(Self {
+            name: container.name,
+            image: container.image,
+            command: container.command,
+            mounts: mounts
+                .map(|mount| Mount { source: mount.source, target: mount.target, read_only: mount.read_only })
+                .collect(),
+            resources: Resources {
+                cpu_request_millis: resources.cpu_request_millis,
+                cpu_limit_millis: resources.cpu_limit_millis,
+                memory_limit_bytes: resources.memory_limit_bytes,
+            },
+            stop_seconds: container.stop_seconds,
+            liveness: container.liveness.map(TryInto::try_into).transpose()?,
+        })
+    }
+}
+
+impl From<&Liveness> for proto::Liveness {
+    fn from(liveness: &Liveness) -> Self {
+        let check = match &liveness.check {
+            Check::Https { address, path, server_name, authority, identity } => WireCheck::Https(proto::HttpsCheck {
+                address: address.to_string(),
+                path: path.clone(),
+                server_name: server_name.clone(),
+                authority: authority.clone(),
+                identity: identity.as_ref().map(|files| proto::CertificateFiles {
+                    certificate: files.certificate.clone(),
+                    key: files.key.clone(),
+                }),
+            }),
+            Check::Socket { path, request, answer } => WireCheck::Socket(proto::SocketCheck {
+                path: path.clone(),
+                request: request.clone(),
+                answer: answer.clone(),
+            }),
+        };
+        Self {
+            check: Some(check),
+            period_seconds: liveness.period_seconds,
+            timeout_seconds: liveness.timeout_seconds,
+            failure_threshold: liveness.failure_threshold,
+            startup_seconds: liveness.startup_seconds,
+        }
+    }
+}
+
+impl TryFrom<proto::Liveness> for Liveness {
+    type Error = WireError;
+
+    fn try_from(liveness: proto::Liveness) -> Result<Self, WireError> {
+        let check = match liveness.check.ok_or(WireError::Missing("what is asked for liveness"))? {
+            WireCheck::Https(https) => Check::Https {
+                address: https.address.parse()?,
+                path: https.path,
+                server_name: https.server_name,
+                authority: https.authority,
+                identity: https
+                    .identity
+                    .map(|files| CertificateFiles { certificate: files.certificate, key: files.key }),
+            },
+            WireCheck::Socket(socket) => {
+                Check::Socket { path: socket.path, request: socket.request, answer: socket.answer }
+            }
+        };
+        Ok(Self {
+            check,
+            period_seconds: liveness.period_seconds,
+            timeout_seconds: liveness.timeout_seconds,
+            failure_threshold: liveness.failure_threshold,
+            startup_seconds: liveness.startup_seconds,
+        })
+    }
+}

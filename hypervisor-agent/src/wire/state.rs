@@ -1,0 +1,178 @@
+//! [`MachineState`] and what it consists of.
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{
+        CgroupDriver, ContainerPhase, ContainerState, FileState, MachineState, PortFacts, RuntimeFacts, SandboxState,
+    },
+};
+
+use super::{WireError, all, pod_name};
+use crate::proto;
+
+impl From<&MachineState> for proto::MachineState {
+    fn from(state: &MachineState) -> Self {
+        Self {
+            runtime: Some((&state.runtime).into()),
+            owner: state.owner.as_ref().map(ToString::to_string),
+            applied: state.applied.as_ref().map(Into::into),
+            sandboxes: state.sandboxes.iter().map(Into::into).collect(),
+            containers: state.containers.iter().map(Into::into).collect(),
+            files: state.files.iter().map(|(path, file)| (path.clone(), file.into())).collect(),
+            images: state.images.iter().cloned().collect(),
+            ports: Some((&state.ports).into()),
+        }
+    }
+}
+
+impl TryFrom<proto::MachineState> for MachineState {
+    type Error = WireError;
+
+    fn try_from(state: proto::MachineState) -> Result<Self, WireError> {
+        Ok(Self {
+            runtime: state.runtime.ok_or(WireError::Missing("the runtime"))?.try_into()?,
+            owner: state.owner.map(|owner| owner.parse()).transpose()?,
+            applied: state.applied.map(Into::into),
+            sandboxes: all(state.sandboxes)?,
+            containers: all(state.containers)?,
+            files: state.files.into_iter().map(|(path, file)| (path, file.into())).collect(),
+            images: state.images.into_iter().collect(),
+            ports: state.ports.unwrap_or_default().try_into()?,
+        })
+    }
+}
+
+impl From<&RuntimeFacts> for proto::RuntimeFacts {
+    fn from(facts: &RuntimeFacts) -> Self {
+        let driver = match facts.cgroup_driver {
+            CgroupDriver::Cgroupfs => proto::CgroupDriver::Cgroupfs,
+            CgroupDriver::Systemd => proto::CgroupDriver::Systemd,
+        };
+        Self { name: facts.name.clone(), version: facts.version.clone(), cgroup_driver: driver.into() }
+    }
+}
+
+impl TryFrom<proto::RuntimeFacts> for RuntimeFacts {
+    type Error = WireError;
+
+    fn try_from(facts: proto::RuntimeFacts) -> Result<Self, WireError> {
+        let cgroup_driver = match facts.cgroup_driver() {
+            proto::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+            proto::CgroupDriver::Systemd => CgroupDriver::Systemd,
+            proto::CgroupDriver::Unspecified => return Err(WireError::Missing("who makes cgroups")),
+        };
+        Ok(Self { name: facts.name, version: facts.version, cgroup_driver })
+    }
+}
+
+impl From<&Applied> for proto::Applied {
+    fn from(applied: &Applied) -> Self {
+        Self { term: applied.term, generation: applied.generation, digest: applied.digest.clone() }
+    }
+}
+
+impl From<proto::Applied> for Applied {
+    fn from(applied: proto::Applied) -> Self {
+        Self { term: applied.term, generation: applied.generation, digest: applied.digest }
+    }
+}
+
+impl From<&SandboxState> for proto::SandboxState {
+    fn from(sandbox: &SandboxState) -> Self {
+        Self {
+            id: sandbox.id.clone(),
+            pod: Some((&sandbox.pod).into()),
+            attempt: sandbox.attempt,
+            digest: sandbox.digest.clone(),
+            ready: sandbox.ready,
+        }
+    }
+}
+
+impl TryFrom<proto::SandboxState> for SandboxState {
+    type Error = WireError;
+
+    fn try_from(sandbox: proto::SandboxState) -> Result<Self, WireError> {
+        Ok(Self {
+            id: sandbox.id,
+            pod: pod_name(sandbox.pod)?,
+            attempt: sandbox.attempt,
+            digest: sandbox.digest,
+            ready: sandbox.ready,
+        })
+    }
+}
+
+impl From<&ContainerState> for proto::ContainerState {
+    fn from(container: &ContainerState) -> Self {
+        let (phase, exit_code) = match container.phase {
+            ContainerPhase::Created => (proto::ContainerPhase::Created, 0),
+            ContainerPhase::Running => (proto::ContainerPhase::Running, 0),
+            ContainerPhase::Exited { code } => (proto::ContainerPhase::Exited, code),
+            ContainerPhase::Unknown => (proto::ContainerPhase::Unknown, 0),
+        };
+        Self {
+            id: container.id.clone(),
+            sandbox: container.sandbox.clone(),
+            name: container.name.clone(),
+            attempt: container.attempt,
+            phase: phase.into(),
+            exit_code,
+            stop_seconds: container.stop_seconds,
+        }
+    }
+}
+
+impl TryFrom<proto::ContainerState> for ContainerState {
+    type Error = WireError;
+
+    fn try_from(container: proto::ContainerState) -> Result<Self, WireError> {
+        let phase = match container.phase() {
+            proto::ContainerPhase::Created => ContainerPhase::Created,
+            proto::ContainerPhase::Running => ContainerPhase::Running,
+            proto::ContainerPhase::Exited => ContainerPhase::Exited { code: container.exit_code },
+            proto::ContainerPhase::Unknown => ContainerPhase::Unknown,
+            proto::ContainerPhase::Unspecified => return Err(WireError::Missing("a container's phase")),
+        };
+        Ok(Self {
+            id: container.id,
+            sandbox: container.sandbox,
+            name: container.name,
+            attempt: container.attempt,
+            phase,
+            stop_seconds: container.stop_seconds,
+        })
+    }
+}
+
+impl From<&FileState> for proto::FileState {
+    fn from(file: &FileState) -> Self {
+        Self { user: file.user, group: file.group, mode: file.mode, sha256: file.sha256.clone() }
+    }
+}
+
+impl From<proto::FileState> for FileState {
+    fn from(file: proto::FileState) -> Self {
+        Self { user: file.user, group: file.group, mode: file.mode, sha256: file.sha256 }
+    }
+}
+
+impl From<&PortFacts> for proto::PortFacts {
+    fn from(ports: &PortFacts) -> Self {
+        let range = ports.ephemeral.map(|(from, to)| proto::PortRange { from: from.into(), to: to.into() });
+        Self { ephemeral: range, listening: ports.listening.iter().map(|port| u32::from(*port)).collect() }
+    }
+}
+
+impl TryFrom<proto::PortFacts> for PortFacts {
+    type Error = WireError;
+
+    fn try_from(ports: proto::PortFacts) -> Result<Self, WireError> {
+        let port = |number: u32| u16::try_from(number).map_err(|_| WireError::Range("a port"));
+        let ephemeral = ports.ephemeral.map(|range| Ok::<_, WireError>((port(range.from)?, port(range.to)?)));
+        Ok(Self {
+            ephemeral: ephemeral.transpose()?,
+            listening: ports.listening.into_iter().map(port).collect::<Result<_, _>>()?,
+        })
+    }
+}

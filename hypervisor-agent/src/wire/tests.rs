@@ -1,0 +1,166 @@
+//! What goes over the wire comes back the same.
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{
+        CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState, File, FileState, Liveness,
+        MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState,
+    },
+};
+use proptest::{collection::vec, option, prelude::*};
+
+use super::*;
+
+fn name() -> impl Strategy<Value = PodName> {
+    ("[0-9a-f]{16}", "etcd-[0-9]").prop_map(|(cluster, component)| PodName {
+        cluster: cluster.parse().unwrap(),
+        component: component.parse().unwrap(),
+    })
+}
+
+fn check() -> impl Strategy<Value = Check> {
+    let identity = ("[a-z]{1,9}", "[a-z]{1,9}").prop_map(|(certificate, key)| CertificateFiles { certificate, key });
+    prop_oneof![
+        (any::<std::net::SocketAddr>(), option::of(identity)).prop_map(|(address, identity)| Check::Https {
+            // Flow and scope have no place in documents.
+            address: std::net::SocketAddr::new(address.ip(), address.port()),
+            path: "/livez?exclude=etcd".to_owned(),
+            server_name: "kubernetes".to_owned(),
+            authority: "ca.crt".to_owned(),
+            identity,
+        }),
+        "[a-z]{1,9}".prop_map(|name| Check::Socket {
+            path: format!("run/{name}"),
+            request: "show info".to_owned(),
+            answer: "Name".to_owned(),
+        }),
+    ]
+}
+
+fn liveness() -> impl Strategy<Value = Liveness> {
+    (check(), any::<[u32; 3]>(), any::<Option<u32>>()).prop_map(|(check, [period, timeout, threshold], startup)| {
+        Liveness {
+            check,
+            period_seconds: period,
+            timeout_seconds: timeout,
+            failure_threshold: threshold,
+            startup_seconds: startup,
+        }
+    })
+}
+
+fn container() -> impl Strategy<Value = Container> {
+    let resources = (any::<u32>(), any::<Option<u32>>(), any::<u64>());
+    (vec(".*", 0..3), any::<bool>(), resources, any::<u32>(), option::of(liveness())).prop_map(
+        |(command, read_only, (request, limit, memory), stop_seconds, liveness)| Container {
+            name: "main".to_owned(),
+            image: "registry.example/image:1".to_owned(),
+            command,
+            mounts: vec![Mount { source: "files".to_owned(), target: "/etc".to_owned(), read_only }],
+            resources: Resources { cpu_request_millis: request, cpu_limit_millis: limit, memory_limit_bytes: memory },
+            stop_seconds,
+            liveness,
+        },
+    )
+}
+
+fn config() -> impl Strategy<Value = MachineConfig> {
+    let file = (vec(any::<u8>(), 0..64), any::<bool>()).prop_map(|(content, restart)| File {
+        path: "pki/ca.key".to_owned(),
+        content,
+        on_change: if restart { OnChange::Restart } else { OnChange::PickedUp },
+    });
+    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3)).prop_map(|(user, files, containers)| Pod {
+        user,
+        files,
+        data: vec!["data".to_owned()],
+        containers,
+        pause_image: "pause".to_owned(),
+    });
+    (proptest::collection::btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>()).prop_map(
+        |(pods, term, generation)| MachineConfig {
+            installation: "00000000000000ff".parse().unwrap(),
+            term,
+            generation,
+            pods,
+        },
+    )
+}
+
+fn phase() -> impl Strategy<Value = ContainerPhase> {
+    prop_oneof![
+        Just(ContainerPhase::Created),
+        Just(ContainerPhase::Running),
+        any::<i32>().prop_map(|code| ContainerPhase::Exited { code }),
+        Just(ContainerPhase::Unknown),
+    ]
+}
+
+prop_compose! {
+    fn state()(
+        systemd in any::<bool>(),
+        owned in any::<bool>(),
+        applied in option::of((any::<u64>(), any::<u64>())),
+        sandboxes in vec((name(), any::<u32>(), any::<bool>()), 0..3),
+        containers in vec((any::<u32>(), phase(), any::<Option<u32>>()), 0..3),
+        files in proptest::collection::btree_map("[a-z/]{0,9}", (any::<[u32; 3]>(), option::of("[0-9a-f]{0,64}")), 0..3),
+        images in proptest::collection::btree_set("[a-z]{1,9}", 0..3),
+        ephemeral in any::<Option<(u16, u16)>>(),
+        listening in proptest::collection::btree_set(any::<u16>(), 0..3),
+    ) -> MachineState {
+        let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
+        MachineState {
+            runtime: RuntimeFacts { name: "containerd".to_owned(), version: "v2".to_owned(), cgroup_driver: driver },
+            owner: owned.then(|| "00000000000000ff".parse().unwrap()),
+            applied: applied.map(|(term, generation)| Applied { term, generation, digest: "d".to_owned() }),
+            sandboxes: sandboxes
+                .into_iter()
+                .map(|(pod, attempt, ready)| SandboxState {
+                    id: "s".to_owned(),
+                    pod,
+                    attempt,
+                    digest: "d".to_owned(),
+                    ready,
+                })
+                .collect(),
+            containers: containers
+                .into_iter()
+                .map(|(attempt, phase, stop_seconds)| ContainerState {
+                    id: "c".to_owned(),
+                    sandbox: "s".to_owned(),
+                    name: "main".to_owned(),
+                    attempt,
+                    phase,
+                    stop_seconds,
+                })
+                .collect(),
+            files: files
+                .into_iter()
+                .map(|(path, ([user, group, mode], sha256))| (path, FileState { user, group, mode, sha256 }))
+                .collect(),
+            images,
+            ports: PortFacts { ephemeral, listening },
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_config_comes_back_with_the_same_digest(config in config()) {
+        let back = decode_config(&encode_config(&config)).unwrap();
+        prop_assert_eq!(back.digest(), config.digest());
+        prop_assert_eq!(back, config);
+    }
+
+    #[test]
+    fn a_state_comes_back(state in state()) {
+        let bytes = proto::MachineState::from(&state).encode_to_vec();
+        let back = MachineState::try_from(proto::MachineState::decode(&*bytes).unwrap()).unwrap();
+        prop_assert_eq!(back, state);
+    }
+
+    #[test]
+    fn no_bytes_are_too_much(bytes in vec(any::<u8>(), 0..256)) {
+        let _ = decode_config(&bytes);
+    }
+}

@@ -1,0 +1,403 @@
+//! The agent against the fake runtime, with a temporary directory as the machine's root and its API over its own socket.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::PathBuf,
+    sync::Mutex,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use keelway_api::{
+    machine::{Container, ContainerPhase, File, MachineConfig, MachineState, OnChange, Pod, Resources},
+    name::PodName,
+};
+use keelway_cri::{
+    Deadlines, Runtime,
+    fake::{Fake, serve},
+};
+use keelway_hypervisor_agent::{
+    LocalMachine,
+    access::Access,
+    agent::{Listener, SocketError, run},
+    client::{Client, ClientError, Finished},
+};
+use rustix::{fs::Uid, thread::set_thread_res_uid};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split},
+    net::{UnixListener, UnixStream},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+const WITHIN: Duration = Duration::from_secs(60);
+const CONFIG: &str = "var/lib/keelway/config";
+
+/// A machine with an agent that can be ended and begun anew.
+struct Machine {
+    root: TempDir,
+    fake: Fake,
+    /// Whether the runtime's answers stay where they are.
+    hung: watch::Sender<bool>,
+    agent: Option<(CancellationToken, JoinHandle<()>)>,
+}
+
+/// A connection to the runtime, whose answers come through unless it hangs.
+async fn dial(socket: PathBuf, mut hung: watch::Receiver<bool>) -> io::Result<DuplexStream> {
+    let (mut answers, requests) = UnixStream::connect(socket).await?.into_split();
+    let (ours, theirs) = duplex(1 << 16);
+    let (mut from_client, mut to_client) = split(theirs);
+    tokio::spawn(async move {
+        let mut requests = requests;
+        tokio::io::copy(&mut from_client, &mut requests).await
+    });
+    tokio::spawn(async move {
+        let mut buffer = [0; 1 << 14];
+        while let Ok(count @ 1..) = answers.read(&mut buffer).await {
+            hung.wait_for(|hung| !hung).await.unwrap();
+            to_client.write_all(&buffer[..count]).await.unwrap();
+        }
+    });
+    Ok(ours)
+}
+
+impl Machine {
+    fn new() -> Self {
+        let root = tempfile::Builder::new().prefix("keelway-agent-").tempdir().unwrap();
+        for path in ["var/lib", "var/log"] {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+        }
+        let fake = Fake::new();
+        for image in ["example.test/etcd:1", "example.test/pause:1"] {
+            fake.add_image(image);
+        }
+        fs::create_dir(root.path().join("run")).unwrap();
+        let listener = UnixListener::bind(root.path().join("run/cri.sock")).unwrap();
+        tokio::spawn(serve(listener, fake.clone()));
+        let mut machine = Self { root, fake, hung: watch::Sender::new(false), agent: None };
+        machine.start(Deadlines::default());
+        machine
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.root.path().join("run/agent.sock")
+    }
+
+    fn start(&mut self, deadlines: Deadlines) {
+        let access = Access::of_root(fs::File::open(self.root.path()).unwrap().into());
+        let (socket, hung) = (self.root.path().join("run/cri.sock"), self.hung.subscribe());
+        let runtime = Runtime::dialled_by(move || dial(socket.clone(), hung.clone()), deadlines);
+        let machine = LocalMachine::new(access, runtime, None);
+        let listener = Listener::bind(&self.socket()).unwrap();
+        let stop = CancellationToken::new();
+        let running = tokio::spawn({
+            let stop = stop.clone();
+            async move { run(machine, listener, stop).await.unwrap() }
+        });
+        self.agent = Some((stop, running));
+    }
+
+    async fn stop(&mut self) {
+        let (stop, running) = self.agent.take().unwrap();
+        stop.cancel();
+        timeout(WITHIN, running).await.unwrap().unwrap();
+    }
+
+    fn client(&self) -> Client {
+        Client::on_socket(&self.socket())
+    }
+
+    async fn apply(&self, config: &MachineConfig) -> Result<Finished, ClientError> {
+        timeout(WITHIN, self.client().apply(config, &|_| {})).await.unwrap()
+    }
+
+    async fn settle(&self, config: &MachineConfig) -> Finished {
+        let finished = self.apply(config).await.unwrap();
+        assert_eq!(finished.failures, Vec::<String>::new());
+        finished
+    }
+
+    async fn state(&self) -> MachineState {
+        self.client().state(WITHIN).await.unwrap()
+    }
+
+    /// Waits, told of each change, until the machine is as it should be.
+    async fn until(&self, seen: impl Fn(&MachineState) -> bool) -> MachineState {
+        let waiting = async {
+            let mut revisions = self.client().watch(WITHIN).await.unwrap();
+            loop {
+                let state = self.state().await;
+                if seen(&state) {
+                    return state;
+                }
+                revisions.next().await.unwrap();
+            }
+        };
+        timeout(WITHIN, waiting).await.unwrap()
+    }
+}
+
+fn name(component: &str) -> PodName {
+    PodName { cluster: "0123456789abcdef".parse().unwrap(), component: component.parse().unwrap() }
+}
+
+fn pod(content: &str) -> Pod {
+    Pod {
+        user: 20_000,
+        files: vec![File { path: "key".to_owned(), content: content.into(), on_change: OnChange::PickedUp }],
+        data: vec!["data".to_owned()],
+        containers: vec![Container {
+            name: "main".to_owned(),
+            image: "example.test/etcd:1".to_owned(),
+            command: vec!["etcd".to_owned()],
+            mounts: Vec::new(),
+            resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+            stop_seconds: 1,
+            liveness: None,
+        }],
+        pause_image: "example.test/pause:1".to_owned(),
+    }
+}
+
+fn config(generation: u64, content: &str, components: &[&str]) -> MachineConfig {
+    let pods: BTreeMap<_, _> = components.iter().map(|component| (name(component), pod(content))).collect();
+    MachineConfig { installation: "00000000000000ff".parse().unwrap(), term: 1, generation, pods }
+}
+
+fn running(state: &MachineState) -> Vec<&str> {
+    let running = state.containers.iter().filter(|container| container.phase == ContainerPhase::Running);
+    running.map(|container| container.id.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_config_is_applied_and_its_progress_told() {
+    let machine = Machine::new();
+    let config = config(1, "a", &["etcd-0", "etcd-1"]);
+    let told = Mutex::new(Vec::new());
+    let tell = |effect: &str| told.lock().unwrap().push(effect.to_owned());
+    let finished = timeout(WITHIN, machine.client().apply(&config, &tell)).await.unwrap().unwrap();
+    assert_eq!(finished.failures, Vec::<String>::new());
+    let told = told.into_inner().unwrap();
+    assert_eq!(u64::try_from(told.len()).unwrap(), finished.effects, "{told:?}");
+    assert!(told.contains(&"record config 1.1 as applied".to_owned()), "{told:?}");
+    let state = machine.state().await;
+    assert_eq!(running(&state).len(), 2);
+    assert_eq!(state.applied.map(|applied| (applied.term, applied.generation)), Some((1, 1)));
+    assert_eq!(machine.settle(&config).await, Finished::default(), "the same again is nothing to do");
+}
+
+#[tokio::test]
+async fn the_config_on_disk_is_roots_and_the_socket_too() {
+    let machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    for path in [machine.root.path().join(CONFIG), machine.socket()] {
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o600), "{}", path.display());
+    }
+    let taken = Listener::bind(&machine.socket()).unwrap_err();
+    assert!(matches!(taken, SocketError::Taken { .. }), "{taken:?}");
+}
+
+#[tokio::test]
+async fn only_root_is_let_in() {
+    let machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    // As far as the file system goes, anybody may.
+    for path in [machine.socket(), machine.root.path().join("run"), machine.root.path().to_owned()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for (user, greeted) in [(Uid::ROOT, true), (Uid::from_raw(65534), false)] {
+        let socket = machine.socket();
+        let read = move || {
+            // This thread's alone, and it ends with it.
+            set_thread_res_uid(user, user, user).unwrap();
+            let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+            stream.set_read_timeout(Some(WITHIN)).unwrap();
+            // A server of HTTP/2 speaks first; one that does not like the caller hangs up.
+            std::io::Read::read(&mut stream, &mut [0]).is_ok_and(|count| count == 1)
+        };
+        let (done, result) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || done.send(read()).unwrap());
+        assert_eq!(result.await.unwrap(), greeted, "{user:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_ends_comes_back_with_nobodys_help() {
+    let machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0", "etcd-1"])).await;
+    let before = machine.state().await;
+    assert_eq!(machine.fake.exit_container("main", 137), 2);
+    let new = |state: &MachineState| running(state).into_iter().filter(|id| !running(&before).contains(id)).count();
+    let after = machine.until(|state| new(state) == 2).await;
+    assert_eq!(after.sandboxes, before.sandboxes);
+}
+
+#[tokio::test]
+async fn files_are_mended() {
+    let machine = Machine::new();
+    let config = config(1, "a", &["etcd-0"]);
+    machine.settle(&config).await;
+    let file = machine.root.path().join("var/lib/keelway/0123456789abcdef/etcd-0/files/key");
+    fs::write(&file, "changed").unwrap();
+    machine.settle(&config).await;
+    assert_eq!(fs::read_to_string(file).unwrap(), "a");
+}
+
+#[tokio::test]
+async fn an_agent_goes_on_from_its_disk_and_restarts_nothing() {
+    let mut machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0", "etcd-1"])).await;
+    let before = machine.state().await;
+    machine.stop().await;
+    machine.start(Deadlines::default());
+    assert_eq!(running(&machine.until(|_| true).await), running(&before));
+
+    // What ends while no agent is there comes back with it.
+    machine.stop().await;
+    assert_eq!(machine.fake.exit_container("main", 1), 2);
+    machine.start(Deadlines::default());
+    machine.until(|state| running(state).len() == 2).await;
+}
+
+#[tokio::test]
+async fn what_is_older_changed_or_of_others_is_refused() {
+    let mut machine = Machine::new();
+    machine.settle(&config(2, "a", &["etcd-0"])).await;
+    let stranger = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(9, "a", &["etcd-0"]) };
+    let invalid = {
+        let mut config = config(9, "a", &["etcd-0"]);
+        config.pods.get_mut(&name("etcd-0")).unwrap().user = 0;
+        config
+    };
+    for _ in 0..2 {
+        let cases = [
+            (config(1, "a", &["etcd-0"]), "stale documents"),
+            (config(2, "b", &["etcd-0"]), "with other content"),
+            (stranger.clone(), "obeys installation 00000000000000ff"),
+            (invalid.clone(), "never runs as root"),
+        ];
+        for (config, word) in cases {
+            let refused = machine.apply(&config).await.unwrap_err();
+            assert!(matches!(&refused, ClientError::Refused(words) if words.to_string().contains(word)), "{refused:?}");
+        }
+        // Not even where the record is gone: the config itself is one.
+        fs::remove_file(machine.root.path().join("var/lib/keelway/applied")).unwrap();
+        machine.stop().await;
+        machine.start(Deadlines::default());
+        machine.settle(&config(2, "a", &["etcd-0"])).await;
+    }
+}
+
+/// A file system without room over a directory, with the same in it.
+struct FullDisk(PathBuf);
+
+impl FullDisk {
+    fn on(directory: PathBuf) -> Self {
+        const FILL: &str = "cp -a $1 $1.kept; mount -t tmpfs -o size=64k tmpfs $1; cp -a $1.kept/. $1; rm -r $1.kept
+            head -c 1M /dev/zero > $1/filler 2> /dev/null || true";
+        let filled = std::process::Command::new("sh").args(["-ec", FILL, "sh"]).arg(&directory).status().unwrap();
+        let full = Self(directory);
+        assert!(filled.success());
+        full
+    }
+}
+
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        let unmounted = std::process::Command::new("umount").arg(&self.0).status();
+        println!("umount: {unmounted:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_config_that_cannot_be_kept_changes_nothing() {
+    let machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    let before = machine.state().await;
+    let full = FullDisk::on(machine.root.path().join("var/lib/keelway"));
+    let refused = machine.apply(&config(2, &"b".repeat(1 << 16), &["etcd-0"])).await;
+    let held = machine.state().await;
+    drop(full);
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(&refused, ClientError::Refused(words) if words.to_string().contains("No space left on device")),
+        "{refused:?}"
+    );
+    assert_eq!((&held.applied, running(&held)), (&before.applied, running(&before)));
+}
+
+#[tokio::test]
+async fn the_last_pod_leaves_the_machine_as_found() {
+    let machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    machine.settle(&config(2, "a", &[])).await;
+    for directory in ["var/lib", "var/log"] {
+        assert_eq!(fs::read_dir(machine.root.path().join(directory)).unwrap().count(), 0, "{directory}");
+    }
+    assert_eq!(machine.state().await.applied, None);
+    // Nobody owns it any more.
+    let next = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(1, "a", &["etcd-0"]) };
+    machine.settle(&next).await;
+}
+
+#[tokio::test]
+async fn what_ends_again_and_again_is_put_off() {
+    let machine = Machine::new();
+    let config = config(1, "a", &["etcd-0"]);
+    machine.settle(&config).await;
+    let mut last = String::new();
+    for _ in 0..2 {
+        let state = machine.until(|state| running(state).iter().any(|id| *id != last)).await;
+        last = running(&state)[0].to_owned();
+        assert_eq!(machine.fake.exit_container("main", 1), 1);
+    }
+    machine.until(|state| running(state).is_empty()).await;
+    let finished = machine.settle(&config).await;
+    assert_eq!(finished.held.len(), 1, "{finished:?}");
+    assert!(finished.held[0].contains("etcd-0: container main ended again"), "{finished:?}");
+    machine.until(|state| running(state).iter().any(|id| *id != last)).await;
+}
+
+#[tokio::test]
+async fn a_hung_runtime_is_told_of_and_survived() {
+    let mut machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    let before = machine.state().await;
+    machine.stop().await;
+    machine.start(Deadlines { look: Duration::from_millis(200), ..Deadlines::default() });
+    machine.until(|_| true).await;
+    machine.hung.send_replace(true);
+    let hung = machine.client().state(WITHIN).await.unwrap_err();
+    let why = keelway_hypervisor_agent::report::chain_text(&hung);
+    assert!(why.contains("no answer within 0.2 s"), "{why}");
+    // A config is kept all the same, and what stands in its way is said.
+    let finished = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap();
+    assert!(finished.failures[0].contains("no answer within"), "{finished:?}");
+    machine.hung.send_replace(false);
+    machine
+        .until(|state| state.files.values().any(|file| file.sha256 == Some(keelway_api::machine::sha256_hex(b"b"))))
+        .await;
+    assert_eq!(running(&machine.state().await), running(&before));
+}
+
+#[tokio::test]
+async fn who_does_not_read_holds_nobody_up() {
+    let machine = Machine::new();
+    let config = config(1, "a", &["etcd-0"]);
+    let stalled = machine.client().watch(WITHIN).await.unwrap();
+    machine.settle(&config).await;
+    for _ in 0..50 {
+        fs::write(machine.root.path().join("var/lib/keelway/0123456789abcdef/etcd-0/files/key"), "changed").unwrap();
+        machine.settle(&config).await;
+    }
+    // What it missed is left out: the newest is told, and not each one in between.
+    let told: Vec<u64> = timeout(WITHIN, stalled.take(2).collect()).await.unwrap();
+    assert!(told.windows(2).all(|two| two[0] < two[1]), "{told:?}");
+}

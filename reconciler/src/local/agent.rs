@@ -1,0 +1,71 @@
+//! A machine behind its agent's socket: the agent does what there is to do, and goes on when nobody listens.
+
+use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use keelway_api::{
+    machine::{MachineConfig, MachineState},
+    name::HypervisorName,
+};
+use keelway_hypervisor_agent::{access::Access, client::Client, report::chain_text};
+use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
+
+use super::LOOK;
+use crate::{Applying, Run};
+
+/// An agent's watch answers at once.
+const WATCH: Duration = Duration::from_secs(5);
+
+pub(super) struct Agent {
+    client: Client,
+    access: Access,
+}
+
+impl Agent {
+    pub(super) async fn connect(socket: &Path) -> Result<Self, String> {
+        let access = Access::of_socket(socket).await.map_err(|error| chain_text(&error))?;
+        Ok(Self { client: Client::on_socket(socket), access })
+    }
+
+    /// Tells of each new revision of the machine's state, until the agent ends.
+    pub(super) async fn listen(&self, changed: Arc<Notify>) -> Result<JoinHandle<()>, String> {
+        let mut revisions = self.client.watch(WATCH).await.map_err(|error| chain_text(&error))?;
+        // The first one is that of now.
+        revisions.next().await;
+        Ok(tokio::spawn(async move {
+            while revisions.next().await.is_some() {
+                changed.notify_one();
+            }
+            changed.notify_one();
+        }))
+    }
+
+    pub(super) async fn observe(&self) -> Result<MachineState, String> {
+        self.client.state(LOOK).await.map_err(|error| chain_text(&error))
+    }
+
+    pub(super) async fn apply(&self, name: &HypervisorName, config: &MachineConfig, run: &Run) -> Applying {
+        let tell = |effect: &str| {
+            tracing::debug!(machine = %name, effect, "begins");
+            run.progress.effect(name, effect);
+        };
+        let applied = tokio::select! {
+            applied = self.client.apply(config, &tell) => applied,
+            () = run.stop.cancelled() => return Applying::default(),
+        };
+        match applied {
+            Ok(finished) => {
+                for held in &finished.held {
+                    tracing::info!(machine = %name, held, "is put off");
+                }
+                let effects = usize::try_from(finished.effects).unwrap_or(usize::MAX);
+                Applying { effects, failures: finished.failures }
+            }
+            Err(error) => Applying { effects: 0, failures: vec![chain_text(&error)] },
+        }
+    }
+
+    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+        self.access.dial(address, patience).await.map_err(io::Error::other)
+    }
+}

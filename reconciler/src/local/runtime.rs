@@ -1,0 +1,55 @@
+//! A machine behind its runtime's own socket: this process does what an agent would.
+
+use std::{io, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration};
+
+use keelway_api::{machine::MachineState, name::HypervisorName};
+use keelway_hypervisor_agent::{
+    LocalMachine,
+    action::Action,
+    report::{Effect, chain_text},
+};
+use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
+
+use crate::{Applying, Run};
+
+pub(super) struct Runtime(LocalMachine);
+
+impl Runtime {
+    pub(super) async fn connect(socket: &Path, archives: PathBuf) -> Result<Self, String> {
+        let machine = LocalMachine::connect(socket, Some(archives)).await;
+        machine.map(Self).map_err(|error| chain_text(&error))
+    }
+
+    /// Tells of the runtime's events, until they break off.
+    pub(super) fn listen(&self, changed: Arc<Notify>) -> JoinHandle<()> {
+        let mut events = self.0.runtime().events();
+        tokio::spawn(async move {
+            while let Some(Ok(_)) = events.next().await {
+                changed.notify_one();
+            }
+            changed.notify_one();
+        })
+    }
+
+    pub(super) async fn observe(&self) -> Result<MachineState, String> {
+        self.0.observe().await.map_err(|error| chain_text(&error))
+    }
+
+    pub(super) async fn execute(&self, name: &HypervisorName, actions: Vec<Action>, run: &Run) -> Applying {
+        let tell = |effect: Effect<'_>| match effect {
+            Effect::Begins(action) => {
+                tracing::debug!(machine = %name, %action, "begins");
+                run.progress.effect(name, &action.to_string());
+            }
+            Effect::Done(action) => tracing::info!(machine = %name, %action, "done"),
+            Effect::Failed(action, why) => tracing::info!(machine = %name, %action, why, "failed"),
+        };
+        let report = self.0.execute(actions, &run.stop, &tell).await;
+        let failures = report.failed.iter().map(|failure| format!("{}: {}", failure.action, failure.error)).collect();
+        Applying { effects: report.done.len(), failures }
+    }
+
+    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+        self.0.dial(address, patience).await.map_err(io::Error::other)
+    }
+}
