@@ -110,6 +110,11 @@ impl Output {
         self.used
     }
 
+    /// How many bytes of datagrams and packets wait here.
+    pub(crate) fn size(&self) -> usize {
+        self.used + self.packets.iter().map(Vec::len).sum::<usize>()
+    }
+
     /// Datagrams one by one, in order.
     pub fn datagrams(&self) -> impl Iterator<Item = (Path, &[u8])> {
         self.datagrams.iter().map(|datagram| (datagram.path, &self.arena[datagram.bytes.clone()]))

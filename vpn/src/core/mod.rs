@@ -3,7 +3,10 @@
 //! Randomness comes from the operating system inside `Tunn` (ephemeral keys) and from the seed given (session indices).
 
 mod admission;
+mod membership;
 mod peer;
+mod receive;
+mod route;
 mod sessions;
 mod simulated;
 
@@ -11,20 +14,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use boringtun::noise::handshake::parse_handshake_anon;
 use boringtun::noise::{Packet, Tunn};
-use ipnet::IpNet;
 
-use self::admission::{Admission, Verdict};
+use self::admission::Admission;
 use self::peer::{Context, Peer};
-use self::sessions::{HANDSHAKE_ROOM, Identity, Index, Opened, Sessions};
+use self::sessions::{Identity, Index, Sessions};
 use crate::allowed_ips::AllowedIps;
 use crate::key::{PrivateKey, PublicKey};
 use crate::limits::Limits;
 use crate::moment::Moment;
-use crate::output::{HEADROOM, Output, Path};
+use crate::output::{Output, Path};
 use crate::packet;
-use crate::peers::{Change, PeerConfig, PeerUpdate, Peers, plan_changes};
+use crate::peers::{Change, Peers, plan_changes};
 use crate::stats::{DropCounts, PeerStats};
 
 /// How often timers are looked at. The shortest of the protocol is five seconds.
@@ -239,267 +240,6 @@ impl Core {
                 }
                 (None, _) => {}
             }
-        }
-    }
-
-    fn apply(&mut self, change: &Change) {
-        match change {
-            Change::Remove(key) => self.remove_peer(key),
-            Change::Add(config) => self.add_peer(config.clone()),
-            Change::Update(update) => self.update_peer(update),
-        }
-    }
-
-    fn add_peer(&mut self, config: PeerConfig) {
-        let key = config.public_key;
-        for prefix in &config.allowed_ips {
-            self.take_prefix(*prefix, key);
-        }
-        if let Some(endpoint) = config.endpoint {
-            self.unmet.insert(endpoint, key);
-        }
-        self.peers.insert(key, Peer::new(config));
-    }
-
-    fn remove_peer(&mut self, key: &PublicKey) {
-        let Some(peer) = self.peers.remove(key) else {
-            return;
-        };
-        for sessions in [&peer.sessions, &peer.retired].into_iter().flatten() {
-            self.by_index.remove(&sessions.index);
-        }
-        for prefix in &peer.config.allowed_ips {
-            self.allowed_ips.remove(*prefix, *key);
-        }
-        self.unmet.retain(|_, unmet| unmet != key);
-    }
-
-    fn update_peer(&mut self, update: &PeerUpdate) {
-        if let Some(wanted) = &update.allowed_ips {
-            self.set_allowed_ips(update.public_key, wanted.iter().copied().collect());
-        }
-        let Some(peer) = self.peers.get_mut(&update.public_key) else {
-            return;
-        };
-        update.apply(&mut peer.config);
-        if let Some(endpoint) = update.endpoint {
-            peer.endpoint = Some(Path::to(endpoint));
-        }
-        if update.persistent_keepalive.is_some() {
-            peer.hasten_keepalive();
-        }
-        if update.preshared_key.is_some()
-            && peer.sessions.is_some()
-            && let Some((identity, _)) = &self.own
-        {
-            let index = unused_index(&mut self.next_index, &self.by_index);
-            self.by_index.insert(index, update.public_key);
-            if let Some(over) = peer.retire_sessions(identity, index) {
-                self.by_index.remove(&over.index);
-            }
-        }
-    }
-
-    fn set_allowed_ips(&mut self, key: PublicKey, wanted: Vec<IpNet>) {
-        let before = self.peers.get(&key).map(|peer| peer.config.allowed_ips.clone());
-        for prefix in before.iter().flatten() {
-            self.allowed_ips.remove(*prefix, key);
-        }
-        for prefix in wanted {
-            self.take_prefix(prefix, key);
-        }
-    }
-
-    fn take_prefix(&mut self, prefix: IpNet, key: PublicKey) {
-        let loser = self.allowed_ips.insert(prefix, key);
-        if let Some(loser) = loser.filter(|loser| *loser != key).and_then(|loser| self.peers.get_mut(&loser)) {
-            loser.config.allowed_ips.remove(&prefix);
-        }
-    }
-
-    fn handle_data(&mut self, path: Path, receiver: u32, datagram: &[u8], now: Moment, out: &mut Output) -> Option<()> {
-        let index = Index::of_session(receiver);
-        let Some(key) = self.by_index.get(&index).copied() else {
-            self.greet(path, now, out);
-            return None;
-        };
-        if sessions::counter(datagram)? >= self.limits.reject_after_messages {
-            return None;
-        }
-        let peer = self.peers.get_mut(&key)?;
-        let sessions = peer.sessions_of(index)?;
-        let mut buffer = out.take_buffer(datagram.len().max(HANDSHAKE_ROOM));
-        let opened = sessions.open(path.remote.ip(), datagram, &mut buffer[HEADROOM..]);
-        let length = match opened {
-            Opened::Packet(length) => Some(length),
-            Opened::Keepalive => None,
-            Opened::Reply(_) | Opened::Refused => {
-                out.give_back(buffer);
-                return None;
-            }
-        };
-        let is_new = sessions.confirm(receiver);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
-        peer.note_received(datagram.len(), path, &mut context);
-        if is_new {
-            peer.note_handshake(&mut context);
-            peer.send_staged(&mut context);
-            self.unmet.retain(|_, unmet| *unmet != key);
-        }
-        match length {
-            Some(length) => {
-                buffer.truncate(HEADROOM + length);
-                self.route(key, buffer, now, out);
-            }
-            None => out.give_back(buffer),
-        }
-        Some(())
-    }
-
-    /// A restarted end gets packets for sessions that it no longer has. Where they come from the configured address of a peer that it
-    /// never had a session with, it asks that peer for one at once, instead of leaving it to notice after 15 seconds.
-    /// The packet proves nothing, so all that it causes is one initiation, to that peer, while none is on its way.
-    fn greet(&mut self, path: Path, now: Moment, out: &mut Output) {
-        let Some(key) = self.unmet.get(&path.remote).copied() else {
-            return;
-        };
-        self.ensure_sessions(key);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
-        if let Some(peer) = self.peers.get_mut(&key) {
-            peer.initiate(Path::to(path.remote), &mut context);
-        }
-    }
-
-    /// Delivers a packet that `from` sent, where the source is `from`'s.
-    fn route(&mut self, from: PublicKey, mut buffer: Vec<u8>, now: Moment, out: &mut Output) {
-        let packet = &mut buffer[HEADROOM..];
-        let source = packet::source(packet).and_then(|source| self.allowed_ips.owner(source));
-        if source != Some(from) {
-            self.dropped.disallowed_source += 1;
-            out.give_back(buffer);
-            return;
-        }
-        let Route::Relay(own) = &self.config.route else {
-            out.deliver(buffer);
-            return;
-        };
-        let Some(destination) = packet::destination(packet) else {
-            return;
-        };
-        if own.contains(&destination) {
-            out.deliver(buffer);
-            return;
-        }
-        match self.allowed_ips.owner(destination) {
-            // A packet never returns to where it came from: it would only circle between two relays.
-            Some(owner) if owner != from && packet::count_hop(packet) => {
-                self.send(owner, packet, now, out);
-            }
-            _ => self.dropped.unroutable += 1,
-        }
-        out.give_back(buffer);
-    }
-
-    fn send(&mut self, to: PublicKey, packet: &[u8], now: Moment, out: &mut Output) {
-        self.ensure_sessions(to);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
-        if let Some(peer) = self.peers.get_mut(&to) {
-            peer.send(packet, &mut context);
-        }
-    }
-
-    fn handle_initiation(&mut self, path: Path, datagram: &[u8], now: Moment, out: &mut Output) -> Option<()> {
-        let initiation = self.admit(path, datagram, now, out)?;
-        let (identity, _) = self.own.as_ref()?;
-        let Packet::HandshakeInit(initiation) = initiation else {
-            return None;
-        };
-        let claim = parse_handshake_anon(&identity.secret, &identity.public, &initiation).ok()?;
-        let key = PublicKey(claim.peer_static_public);
-        self.ensure_sessions(key);
-        let peer = self.peers.get_mut(&key)?;
-        let sessions = peer.sessions.as_mut()?;
-        let response =
-            out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
-                Opened::Reply(length) => Some(length),
-                Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
-            });
-        let sent = response?.len();
-        // The endpoint is not learned yet: an initiation can be replayed by somebody else after a restart, and the first packet
-        // under the new key cannot. Nothing is lost by it, since there is nothing to send before that packet.
-        peer.received_bytes += datagram.len() as u64;
-        peer.note_sent(sent, now);
-        Some(())
-    }
-
-    fn handle_response(
-        &mut self,
-        path: Path,
-        receiver: u32,
-        datagram: &[u8],
-        now: Moment,
-        out: &mut Output,
-    ) -> Option<()> {
-        let index = Index::of_session(receiver);
-        let key = self.by_index.get(&index).copied()?;
-        self.admit(path, datagram, now, out)?;
-        let peer = self.peers.get_mut(&key)?;
-        let sessions = peer.sessions_of(index)?;
-        let keepalive =
-            out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
-                Opened::Reply(length) => Some(length),
-                Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
-            });
-        let sent = keepalive?.len();
-        sessions.confirm(receiver);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
-        peer.note_received(datagram.len(), path, &mut context);
-        peer.note_sent(sent, now);
-        peer.note_handshake(&mut context);
-        peer.send_staged(&mut context);
-        self.unmet.retain(|_, unmet| *unmet != key);
-        Some(())
-    }
-
-    fn handle_cookie(&mut self, path: Path, receiver: u32, datagram: &[u8]) -> Option<()> {
-        let index = Index::of_session(receiver);
-        let key = self.by_index.get(&index)?;
-        let sessions = self.peers.get_mut(key)?.sessions_of(index)?;
-        let mut space = [0; HANDSHAKE_ROOM];
-        match sessions.open(path.remote.ip(), datagram, &mut space) {
-            Opened::Keepalive => Some(()),
-            Opened::Packet(_) | Opened::Reply(_) | Opened::Refused => None,
-        }
-    }
-
-    /// Lets a handshake message through, or answers it with a cookie.
-    fn admit<'a>(&mut self, path: Path, datagram: &'a [u8], now: Moment, out: &mut Output) -> Option<Packet<'a>> {
-        let (_, admission) = self.own.as_mut()?;
-        let mut admitted = None;
-        let cookie = out.write_datagram(path, HANDSHAKE_ROOM, |space| {
-            match admission.judge(path.remote.ip(), datagram, now.elapsed, space) {
-                Verdict::Admit(packet) => {
-                    admitted = Some(packet);
-                    None
-                }
-                Verdict::Cookie(length) => Some(length),
-                Verdict::Refuse => None,
-            }
-        });
-        if cookie.is_some() {
-            self.dropped.under_load += 1;
-        }
-        admitted
-    }
-
-    fn ensure_sessions(&mut self, key: PublicKey) {
-        let (Some((identity, _)), Some(peer)) = (&self.own, self.peers.get_mut(&key)) else {
-            return;
-        };
-        if peer.sessions.is_none() {
-            let index = unused_index(&mut self.next_index, &self.by_index);
-            self.by_index.insert(index, key);
-            peer.sessions = Some(Sessions::new(identity, &peer.config, index));
         }
     }
 }

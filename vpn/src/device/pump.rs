@@ -17,6 +17,9 @@ use crate::output::{HEADROOM, Output};
 
 /// Reads of the inside before the outside gets its turn, and the other way round.
 const TURN: usize = 16;
+/// Bytes after which output is handed on. Small datagrams, such as those of a flood, share their system calls; a buffer of a
+/// stream is passed on while the processor's cache holds it.
+const FLUSH: usize = 16 * 1024;
 /// How often settings of the interface are looked at.
 const INSPECTION: Duration = Duration::from_secs(1);
 
@@ -29,7 +32,7 @@ pub(crate) trait Inside: Send {
     fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool;
 
     /// Takes packets that peers sent.
-    fn write(&mut self, packets: &mut Vec<Vec<u8>>, now: Moment);
+    fn write(&mut self, packets: &mut Vec<Vec<u8>>);
 
     /// When this end wants to be called again, if not earlier.
     fn deadline(&mut self, _now: Moment) -> Option<Duration> {
@@ -64,7 +67,7 @@ impl Inside for Tun {
         })
     }
 
-    fn write(&mut self, packets: &mut Vec<Vec<u8>>, _now: Moment) {
+    fn write(&mut self, packets: &mut Vec<Vec<u8>>) {
         Tun::write(self, packets);
     }
 
@@ -145,8 +148,11 @@ impl<I: Inside> Pump<I> {
                     core.handle_datagram(path, datagram, now, &mut self.out);
                 }
                 drop(core);
-                flush(&self.shared, &mut self.inside, &mut self.out, now);
+                if self.out.size() >= FLUSH {
+                    flush(&self.shared, &mut self.inside, &mut self.out);
+                }
             }
+            flush(&self.shared, &mut self.inside, &mut self.out);
             if !self.received.is_full() {
                 return;
             }
@@ -157,7 +163,7 @@ impl<I: Inside> Pump<I> {
         for _ in 0..TURN {
             let now = Clock.now();
             let more = self.inside.read(&self.shared, now, &mut self.out);
-            flush(&self.shared, &mut self.inside, &mut self.out, now);
+            flush(&self.shared, &mut self.inside, &mut self.out);
             if !more {
                 return;
             }
@@ -174,17 +180,20 @@ impl<I: Inside> Pump<I> {
             }
         }
         let next = self.shared.core().poll_timers(now, &mut self.out);
-        flush(&self.shared, &mut self.inside, &mut self.out, now);
+        flush(&self.shared, &mut self.inside, &mut self.out);
         let next = self.inside.deadline(now).map_or(next, |deadline| deadline.min(next));
         next.saturating_sub(now.elapsed)
     }
 }
 
-fn flush(shared: &Shared, inside: &mut impl Inside, out: &mut Output, now: Moment) {
+fn flush(shared: &Shared, inside: &mut impl Inside, out: &mut Output) {
+    if out.is_empty() && out.events.is_empty() {
+        return;
+    }
     if let Some(local) = shared.sockets().send(out) {
         shared.core().forget_local_address(local);
     }
-    inside.write(out.packets(), now);
+    inside.write(out.packets());
     if !out.events.is_empty() {
         shared.tell(out.events.drain(..));
     }

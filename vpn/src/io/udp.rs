@@ -9,6 +9,7 @@ use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::sockopt::{set_ip_mtu_discover, set_ipv6_mtu_discover};
+use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockAddr, Type};
 
 use crate::output::{DatagramRun, Output, Path};
@@ -123,9 +124,13 @@ impl Socket {
         socket.bind(&SockAddr::from(address))?;
         let socket = UdpSocket::from(socket);
         let state = new_state(&socket)?;
-        // A limit of the machine may make them smaller.
-        let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER);
-        let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
+        // With CAP_NET_ADMIN as asked for; without it a limit of the machine may make them smaller.
+        if set_socket_recv_buffer_size_force(&socket, KERNEL_BUFFER).is_err() {
+            let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER);
+        }
+        if set_socket_send_buffer_size_force(&socket, KERNEL_BUFFER).is_err() {
+            let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
+        }
         Ok(Self { socket, state: RwLock::new(state) })
     }
 

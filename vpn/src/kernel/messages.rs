@@ -25,9 +25,9 @@ pub(super) fn get(name: &str) -> WireguardMessage {
 }
 
 /// Makes a new interface what `config` says, without peers.
-pub(super) fn configure(config: &DeviceConfig) -> Vec<WireguardMessage> {
+pub(super) fn configure(name: &str, config: &DeviceConfig) -> Vec<WireguardMessage> {
     let mut attributes = vec![
-        WireguardAttribute::IfName(config.name.clone()),
+        WireguardAttribute::IfName(name.to_owned()),
         WireguardAttribute::Flags(WireguardDeviceFlags::ReplacePeers),
         WireguardAttribute::ListenPort(config.listen_port),
         WireguardAttribute::Fwmark(config.fwmark),
@@ -200,27 +200,18 @@ fn note(attribute: &WireguardPeerAttribute, stats: &mut PeerStats) {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_core::Emitable;
+    use netlink_packet_core::{Emitable, NetlinkMessage, NetlinkPayload};
+    use netlink_packet_generic::GenlMessage;
 
     use super::*;
     use crate::key::PrivateKey;
+    use crate::netlink::encoding::{NESTED, attribute};
 
     fn emit(message: &WireguardMessage) -> Vec<u8> {
         let mut bytes = vec![0; message.buffer_len()];
         message.emit(&mut bytes);
         bytes
     }
-
-    /// An attribute as `linux/netlink.h` lays it out: length with header, type, value, padding to four bytes.
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(value.len() + 4).unwrap().to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
-    const NESTED: u16 = 0x8000;
 
     /// Every attribute of a set, number by number from `linux/wireguard.h`.
     #[test]
@@ -267,7 +258,7 @@ mod tests {
             attribute(3, &[0x40; 32]),
         ]
         .concat();
-        assert_eq!(configure(&config).iter().map(emit).collect::<Vec<_>>(), [expected]);
+        assert_eq!(configure("kw0", &config).iter().map(emit).collect::<Vec<_>>(), [expected]);
     }
 
     #[test]
@@ -329,5 +320,65 @@ mod tests {
         let stats = stats(&answers);
         assert_eq!(stats.len(), 1);
         assert_eq!((stats[0].received_bytes, stats[0].sent_bytes), (5, 6));
+    }
+
+    /// `nlmsghdr` and `genlmsghdr` of `linux/netlink.h` and `linux/genetlink.h` around commands of `linux/wireguard.h`.
+    fn message(command: u8, attributes: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(20 + attributes.len()).unwrap();
+        let header = [&length.to_ne_bytes()[..], &FAMILY.to_ne_bytes(), &[0; 10]].concat();
+        [&header, &[command, 1, 0, 0][..], attributes].concat()
+    }
+
+    const FAMILY: u16 = 29;
+
+    #[test]
+    fn a_request_has_the_headers_that_the_kernel_reads() {
+        for (request, command) in [(get("kw0"), 0), (set("kw0", Vec::new()), 1)] {
+            let attributes = emit(&request);
+            let mut generic = GenlMessage::from_payload(request);
+            generic.set_resolved_family_id(FAMILY);
+            let mut whole = NetlinkMessage::from(generic);
+            whole.finalize();
+            let mut bytes = vec![0; whole.buffer_len()];
+            whole.serialize(&mut bytes);
+            assert_eq!(bytes, message(command, &attributes));
+        }
+    }
+
+    /// What `WG_CMD_GET_DEVICE` answers, byte by byte, with attributes that nobody knows yet.
+    #[test]
+    fn an_answer_is_read_as_the_header_says() {
+        let address = "2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let endpoint = [&10u16.to_ne_bytes()[..], &51820u16.to_be_bytes(), &[0; 4], &address, &[0; 4]].concat();
+        let peer = [
+            attribute(1, &[7; 32]),
+            attribute(2, &[0; 32]),
+            attribute(4, &endpoint),
+            attribute(5, &25u16.to_ne_bytes()),
+            attribute(6, &[1_800_000_000i64.to_ne_bytes(), 5i64.to_ne_bytes()].concat()),
+            attribute(7, &11u64.to_ne_bytes()),
+            attribute(8, &12u64.to_ne_bytes()),
+            attribute(10, &1u32.to_ne_bytes()),
+        ]
+        .concat();
+        let device = [
+            attribute(1, &3u32.to_ne_bytes()),
+            attribute(2, b"kw0\0"),
+            attribute(6, &51820u16.to_ne_bytes()),
+            attribute(8 | NESTED, &attribute(NESTED, &peer)),
+        ]
+        .concat();
+        let bytes = message(0, &device);
+        let read = NetlinkMessage::<GenlMessage<WireguardMessage>>::deserialize(&bytes).unwrap();
+        let NetlinkPayload::InnerMessage(answer) = read.payload else { panic!("no message") };
+        let expected = PeerStats {
+            public_key: PublicKey([7; 32]),
+            endpoint: Some("[2001:db8::1]:51820".parse().unwrap()),
+            last_handshake: Some(Duration::new(1_800_000_000, 5)),
+            received_bytes: 11,
+            sent_bytes: 12,
+            dropped_packets: 0,
+        };
+        assert_eq!(stats(&[answer.payload]), [expected]);
     }
 }

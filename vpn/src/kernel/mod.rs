@@ -22,15 +22,15 @@ pub struct KernelDevice {
 impl KernelDevice {
     /// Makes the interface. `Missing`, or a refusal with EOPNOTSUPP, where the kernel has no WireGuard.
     pub fn create(config: &DeviceConfig) -> Result<Self, NetlinkError> {
-        let interface = Interface::create_wireguard(&config.name)?;
+        let (interface, name) = Interface::create_wireguard(&config.name)?;
         // From here on, whatever fails takes the interface away again.
         let created = Created(Some(interface));
         let family = WireguardFamily::open()?;
-        for message in messages::configure(config) {
+        for message in messages::configure(&name, config) {
             family.set(message)?;
         }
-        let interface = created.keep().ok_or_else(|| NetlinkError::Missing(config.name.clone()))?;
-        Ok(Self { name: config.name.clone(), interface, family, seen: Peers::default() })
+        let interface = created.keep().ok_or_else(|| NetlinkError::Missing(name.clone()))?;
+        Ok(Self { name, interface, family, seen: Peers::default() })
     }
 }
 

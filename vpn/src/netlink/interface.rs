@@ -34,12 +34,21 @@ impl Interface {
         Ok(Self { link, index })
     }
 
-    /// Makes an interface of the kernel's WireGuard. `EOPNOTSUPP` where it has none.
-    pub(crate) fn create_wireguard(name: &str) -> Result<Self, NetlinkError> {
+    /// Makes an interface of the kernel's WireGuard, and returns its name too; `%d` in `name` stands for a free number.
+    /// `EOPNOTSUPP` where the kernel has none.
+    pub(crate) fn create_wireguard(name: &str) -> Result<(Self, String), NetlinkError> {
         let link = Link::open(NETLINK_ROUTE)?;
-        let message = RouteNetlinkMessage::NewLink(wireguard_link(name));
-        exchange(&link, "make a WireGuard interface", NLM_F_CREATE | NLM_F_EXCL, message)?;
-        Self::find(name)
+        let taken = Some(rustix::io::Errno::EXIST.raw_os_error());
+        let mut last = NetlinkError::Missing(format!("free name like {name}"));
+        for name in names(name) {
+            let message = RouteNetlinkMessage::NewLink(wireguard_link(&name));
+            match exchange(&link, "make a WireGuard interface", NLM_F_CREATE | NLM_F_EXCL, message) {
+                Ok(_) => return Ok((Self::find(&name)?, name)),
+                Err(error) if error.errno() == taken => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
     }
 
     pub(crate) fn delete(&self) -> Result<(), NetlinkError> {
@@ -90,6 +99,14 @@ impl Interface {
     }
 }
 
+/// The names to try, in order.
+fn names(template: &str) -> Vec<String> {
+    /// More interfaces than any machine has.
+    const MOST: usize = 4096;
+    let count = if template.contains("%d") { MOST } else { 1 };
+    (0..count).map(|number| template.replacen("%d", &number.to_string(), 1)).collect()
+}
+
 fn wireguard_link(name: &str) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -99,4 +116,29 @@ fn wireguard_link(name: &str) -> LinkMessage {
 
 fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::Emitable;
+
+    use super::*;
+    use crate::netlink::encoding::attribute;
+
+    /// `ifinfomsg` of `linux/rtnetlink.h`, then `IFLA_IFNAME` (3) and `IFLA_LINKINFO` (18) with `IFLA_INFO_KIND` (1).
+    #[test]
+    fn an_interface_is_asked_for_as_the_header_says() {
+        let message = wireguard_link("kw0");
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        let name = attribute(3, b"kw0\0");
+        let info = attribute(18, &attribute(1, b"wireguard\0"));
+        assert_eq!(bytes, [vec![0; 16], name, info].concat());
+    }
+
+    #[test]
+    fn a_number_takes_its_place_in_a_name() {
+        assert_eq!(names("kw0"), ["kw0"]);
+        assert_eq!(names("wg%d")[..2], ["wg0", "wg1"]);
+    }
 }

@@ -1,5 +1,7 @@
 //! Requests to the kernel over netlink: interfaces, addresses, routes and its own WireGuard.
 
+#[cfg(test)]
+pub(crate) mod encoding;
 pub(crate) mod generic;
 pub mod interface;
 mod socket;

@@ -1,15 +1,17 @@
 //! A data path without an interface: packets go from peer to peer inside the process, and those for its own addresses to a TCP/IP
 //! stack inside the process too. It needs one UDP port and no privilege.
 
+mod end;
 mod stack;
 mod stream;
+mod wire;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use self::stack::{SharedStack, StackEnd};
+use self::end::{SharedStack, StackEnd};
 pub use self::stream::{Dialer, Listener, Stream};
 use crate::core::{Config, Core, Route};
 use crate::data_path::{DataPath, DataPathError, DataPathKind};

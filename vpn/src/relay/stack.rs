@@ -2,19 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr, TcpPacket};
 
+use super::wire::Wire;
 use crate::core::Core;
-use crate::device::{Inside, Shared};
 use crate::moment::Moment;
 use crate::output::{HEADROOM, Output};
 use crate::packet;
@@ -29,41 +26,6 @@ const BACKLOG: usize = 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// A peer that does not answer for so long is dead, and its connections end with an error.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
-
-/// What the packet thread, streams and listeners share.
-pub(crate) struct SharedStack {
-    stack: Mutex<Stack>,
-    shared: Arc<Shared>,
-}
-
-impl SharedStack {
-    pub(super) fn new(shared: Arc<Shared>, addresses: &[IpAddr], mtu: usize, now: Moment) -> Arc<Self> {
-        let stack = Mutex::new(Stack::new(addresses, mtu, now));
-        Arc::new(Self { stack, shared })
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Stack> {
-        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the packet thread send what was written.
-    pub(super) fn wake(&self) {
-        self.shared.wake();
-    }
-
-    /// Ends everything, when nobody moves packets any more.
-    pub(super) fn close(&self) {
-        let mut stack = self.lock();
-        stack.is_closed = true;
-        for (_, socket) in stack.sockets.iter_mut() {
-            let smoltcp::socket::Socket::Tcp(socket) = socket;
-            socket.abort();
-        }
-        for listener in stack.listeners.values_mut() {
-            listener.wake();
-        }
-    }
-}
 
 /// Why a connection could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +45,6 @@ pub(super) struct Stack {
     sockets: SocketSet<'static>,
     addresses: Vec<IpAddr>,
     mtu: usize,
-    received: VecDeque<Vec<u8>>,
     /// Streams that nobody holds any more and that are not closed yet.
     orphans: BTreeSet<SocketHandle>,
     listeners: BTreeMap<u16, Backlog>,
@@ -110,7 +71,7 @@ impl Backlog {
 }
 
 impl Stack {
-    fn new(addresses: &[IpAddr], mtu: usize, now: Moment) -> Self {
+    pub(super) fn new(addresses: &[IpAddr], mtu: usize, now: Moment) -> Self {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = u64::from(crate::device::random_seed());
         let mut wire = Wire { received: &mut VecDeque::new(), sink: None, mtu };
@@ -134,7 +95,6 @@ impl Stack {
             sockets: SocketSet::new(Vec::new()),
             addresses: addresses.to_vec(),
             mtu,
-            received: VecDeque::new(),
             orphans: BTreeSet::new(),
             listeners: BTreeMap::new(),
             used_ports: BTreeMap::new(),
@@ -144,6 +104,19 @@ impl Stack {
         }
     }
 
+    /// Ends all connections, and takes no more.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        for (_, socket) in self.sockets.iter_mut() {
+            let smoltcp::socket::Socket::Tcp(socket) = socket;
+            socket.abort();
+        }
+        for backlog in self.listeners.values_mut() {
+            backlog.wake();
+        }
+    }
+
+    /// A connection, to work on.
     pub(super) fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
         self.is_touched = true;
         self.sockets.get_mut(handle)
@@ -268,10 +241,16 @@ impl Stack {
         }
     }
 
-    fn exchange(&mut self, core: &mut Core, now: Moment, out: &mut Output) {
+    /// Takes packets, and sends what sockets have to send.
+    pub(super) fn exchange(
+        &mut self,
+        received: &mut VecDeque<Vec<u8>>,
+        core: &mut Core,
+        now: Moment,
+        out: &mut Output,
+    ) {
         self.is_touched = false;
         let timestamp = instant(now);
-        let mut received = std::mem::take(&mut self.received);
         let mut one = VecDeque::with_capacity(1);
         while let Some(packet) = received.pop_front() {
             self.prepare_for(&packet[HEADROOM..]);
@@ -279,7 +258,6 @@ impl Stack {
             let mut wire = Wire { received: &mut one, sink: Some((core, now, out)), mtu: self.mtu };
             self.interface.poll_ingress_single(timestamp, &mut wire, &mut self.sockets);
         }
-        self.received = received;
         let mut wire = Wire { received: &mut one, sink: Some((core, now, out)), mtu: self.mtu };
         self.interface.poll(timestamp, &mut wire, &mut self.sockets);
         self.bury();
@@ -288,7 +266,8 @@ impl Stack {
         }
     }
 
-    fn deadline(&mut self, now: Moment) -> Option<Duration> {
+    /// When [`Self::exchange`] has something to do by itself.
+    pub(super) fn deadline(&mut self, now: Moment) -> Option<Duration> {
         if self.is_touched {
             return Some(now.elapsed);
         }
@@ -316,107 +295,4 @@ fn instant(now: Moment) -> Instant {
 fn syn_port(packet: &[u8]) -> Option<u16> {
     let segment = TcpPacket::new_checked(packet::tcp_segment(packet)?).ok()?;
     (segment.syn() && !segment.ack()).then(|| segment.dst_port())
-}
-
-/// The relay's own end, for the packet thread.
-pub(super) struct StackEnd {
-    stack: Arc<SharedStack>,
-    waiting: VecDeque<Vec<u8>>,
-}
-
-impl StackEnd {
-    pub(super) fn new(stack: Arc<SharedStack>) -> Self {
-        Self { stack, waiting: VecDeque::new() }
-    }
-}
-
-impl Inside for StackEnd {
-    fn handle(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool {
-        let mut stack = self.stack.lock();
-        stack.received.append(&mut self.waiting);
-        stack.exchange(&mut shared.core(), now, out);
-        false
-    }
-
-    fn write(&mut self, packets: &mut Vec<Vec<u8>>, _now: Moment) {
-        self.waiting.extend(packets.drain(..));
-    }
-
-    fn deadline(&mut self, now: Moment) -> Option<Duration> {
-        self.stack.lock().deadline(now)
-    }
-}
-
-/// Where packets of the stack go: out by the core, inside one call of the stack.
-struct Wire<'a> {
-    received: &'a mut VecDeque<Vec<u8>>,
-    sink: Option<(&'a mut Core, Moment, &'a mut Output)>,
-    mtu: usize,
-}
-
-impl Device for Wire<'_> {
-    type RxToken<'b>
-        = Received
-    where
-        Self: 'b;
-    type TxToken<'b>
-        = Sending<'b>
-    where
-        Self: 'b;
-
-    fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
-        let packet = self.received.pop_front()?;
-        Some((Received(packet), self.sending()?))
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
-        self.sending()
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = self.mtu;
-        // What arrives was authenticated, so it is what its sender sent.
-        let mut checksum = ChecksumCapabilities::default();
-        checksum.ipv4 = Checksum::Tx;
-        checksum.tcp = Checksum::Tx;
-        capabilities.checksum = checksum;
-        capabilities
-    }
-}
-
-impl Wire<'_> {
-    fn sending(&mut self) -> Option<Sending<'_>> {
-        let (core, now, out) = self.sink.as_mut()?;
-        Some(Sending { core, now: *now, out })
-    }
-}
-
-struct Received(Vec<u8>);
-
-impl RxToken for Received {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
-        take(&self.0[HEADROOM..])
-    }
-}
-
-struct Sending<'a> {
-    core: &'a mut Core,
-    now: Moment,
-    out: &'a mut Output,
-}
-
-impl TxToken for Sending<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
-        let mut buffer = self.out.take_buffer(length);
-        let result = write(&mut buffer[HEADROOM..]);
-        self.core.handle_packet_from_tunnel(&buffer[HEADROOM..], self.now, self.out);
-        self.out.give_back(buffer);
-        result
-    }
 }

@@ -12,7 +12,8 @@ use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::stack::{OpenError, SharedStack};
+use super::end::SharedStack;
+use super::stack::OpenError;
 use crate::io::Clock;
 
 /// Opens and takes connections.

@@ -1,0 +1,86 @@
+//! Changes of peers.
+
+use ipnet::IpNet;
+
+use super::peer::Peer;
+use super::{Core, unused_index};
+use crate::key::PublicKey;
+use crate::output::Path;
+use crate::peers::{Change, PeerConfig, PeerUpdate};
+
+impl Core {
+    pub(super) fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Remove(key) => self.remove_peer(key),
+            Change::Add(config) => self.add_peer(config.clone()),
+            Change::Update(update) => self.update_peer(update),
+        }
+    }
+
+    fn add_peer(&mut self, config: PeerConfig) {
+        let key = config.public_key;
+        for prefix in &config.allowed_ips {
+            self.take_prefix(*prefix, key);
+        }
+        if let Some(endpoint) = config.endpoint {
+            self.unmet.insert(endpoint, key);
+        }
+        self.peers.insert(key, Peer::new(config));
+    }
+
+    fn remove_peer(&mut self, key: &PublicKey) {
+        let Some(peer) = self.peers.remove(key) else {
+            return;
+        };
+        for sessions in [&peer.sessions, &peer.retired].into_iter().flatten() {
+            self.by_index.remove(&sessions.index);
+        }
+        for prefix in &peer.config.allowed_ips {
+            self.allowed_ips.remove(*prefix, *key);
+        }
+        self.unmet.retain(|_, unmet| unmet != key);
+    }
+
+    fn update_peer(&mut self, update: &PeerUpdate) {
+        if let Some(wanted) = &update.allowed_ips {
+            self.set_allowed_ips(update.public_key, wanted.iter().copied().collect());
+        }
+        let Some(peer) = self.peers.get_mut(&update.public_key) else {
+            return;
+        };
+        update.apply(&mut peer.config);
+        if let Some(endpoint) = update.endpoint {
+            peer.endpoint = Some(Path::to(endpoint));
+        }
+        if update.persistent_keepalive.is_some() {
+            peer.hasten_keepalive();
+        }
+        if update.preshared_key.is_some()
+            && peer.sessions.is_some()
+            && let Some((identity, _)) = &self.own
+        {
+            let index = unused_index(&mut self.next_index, &self.by_index);
+            self.by_index.insert(index, update.public_key);
+            if let Some(over) = peer.retire_sessions(identity, index) {
+                self.by_index.remove(&over.index);
+            }
+        }
+    }
+
+    fn set_allowed_ips(&mut self, key: PublicKey, wanted: Vec<IpNet>) {
+        let before = self.peers.get(&key).map(|peer| peer.config.allowed_ips.clone());
+        for prefix in before.iter().flatten() {
+            self.allowed_ips.remove(*prefix, key);
+        }
+        for prefix in wanted {
+            self.take_prefix(prefix, key);
+        }
+    }
+
+    fn take_prefix(&mut self, prefix: IpNet, key: PublicKey) {
+        let loser = self.allowed_ips.insert(prefix, key);
+        if let Some(loser) = loser.filter(|loser| *loser != key).and_then(|loser| self.peers.get_mut(&loser)) {
+            loser.config.allowed_ips.remove(&prefix);
+        }
+    }
+}

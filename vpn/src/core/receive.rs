@@ -1,0 +1,164 @@
+//! Datagrams from the network, by what they are.
+
+use boringtun::noise::Packet;
+use boringtun::noise::handshake::parse_handshake_anon;
+
+use super::Core;
+use super::admission::Verdict;
+use super::peer::Context;
+use super::sessions::{self, HANDSHAKE_ROOM, Index, Opened};
+use crate::key::PublicKey;
+use crate::moment::Moment;
+use crate::output::{HEADROOM, Output, Path};
+
+impl Core {
+    pub(super) fn handle_data(
+        &mut self,
+        path: Path,
+        receiver: u32,
+        datagram: &[u8],
+        now: Moment,
+        out: &mut Output,
+    ) -> Option<()> {
+        let index = Index::of_session(receiver);
+        let Some(key) = self.by_index.get(&index).copied() else {
+            self.greet(path, now, out);
+            return None;
+        };
+        if sessions::counter(datagram)? >= self.limits.reject_after_messages {
+            return None;
+        }
+        let peer = self.peers.get_mut(&key)?;
+        let sessions = peer.sessions_of(index)?;
+        let mut buffer = out.take_buffer(datagram.len().max(HANDSHAKE_ROOM));
+        let opened = sessions.open(path.remote.ip(), datagram, &mut buffer[HEADROOM..]);
+        let length = match opened {
+            Opened::Packet(length) => Some(length),
+            Opened::Keepalive => None,
+            Opened::Reply(_) | Opened::Refused => {
+                out.give_back(buffer);
+                return None;
+            }
+        };
+        let is_new = sessions.confirm(receiver);
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        peer.note_received(datagram.len(), path, &mut context);
+        if is_new {
+            peer.note_handshake(&mut context);
+            peer.send_staged(&mut context);
+            self.unmet.retain(|_, unmet| *unmet != key);
+        }
+        match length {
+            Some(length) => {
+                buffer.truncate(HEADROOM + length);
+                self.route(key, buffer, now, out);
+            }
+            None => out.give_back(buffer),
+        }
+        Some(())
+    }
+
+    /// A restarted end gets packets for sessions that it no longer has. Where they come from the configured address of a peer that it
+    /// never had a session with, it asks that peer for one at once, instead of leaving it to notice after 15 seconds.
+    /// The packet proves nothing, so all that it causes is one initiation, to that peer, while none is on its way.
+    fn greet(&mut self, path: Path, now: Moment, out: &mut Output) {
+        let Some(key) = self.unmet.get(&path.remote).copied() else {
+            return;
+        };
+        self.ensure_sessions(key);
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.initiate(Path::to(path.remote), &mut context);
+        }
+    }
+
+    pub(super) fn handle_initiation(
+        &mut self,
+        path: Path,
+        datagram: &[u8],
+        now: Moment,
+        out: &mut Output,
+    ) -> Option<()> {
+        let initiation = self.admit(path, datagram, now, out)?;
+        let (identity, _) = self.own.as_ref()?;
+        let Packet::HandshakeInit(initiation) = initiation else {
+            return None;
+        };
+        let claim = parse_handshake_anon(&identity.secret, &identity.public, &initiation).ok()?;
+        let key = PublicKey(claim.peer_static_public);
+        self.ensure_sessions(key);
+        let peer = self.peers.get_mut(&key)?;
+        let sessions = peer.sessions.as_mut()?;
+        let response =
+            out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
+                Opened::Reply(length) => Some(length),
+                Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
+            });
+        let sent = response?.len();
+        // The endpoint is not learned yet: an initiation can be replayed by somebody else after a restart, and the first packet
+        // under the new key cannot. Nothing is lost by it, since there is nothing to send before that packet.
+        peer.received_bytes += datagram.len() as u64;
+        peer.note_sent(sent, now);
+        Some(())
+    }
+
+    pub(super) fn handle_response(
+        &mut self,
+        path: Path,
+        receiver: u32,
+        datagram: &[u8],
+        now: Moment,
+        out: &mut Output,
+    ) -> Option<()> {
+        let index = Index::of_session(receiver);
+        let key = self.by_index.get(&index).copied()?;
+        self.admit(path, datagram, now, out)?;
+        let peer = self.peers.get_mut(&key)?;
+        let sessions = peer.sessions_of(index)?;
+        let keepalive =
+            out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
+                Opened::Reply(length) => Some(length),
+                Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
+            });
+        let sent = keepalive?.len();
+        sessions.confirm(receiver);
+        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        peer.note_received(datagram.len(), path, &mut context);
+        peer.note_sent(sent, now);
+        peer.note_handshake(&mut context);
+        peer.send_staged(&mut context);
+        self.unmet.retain(|_, unmet| *unmet != key);
+        Some(())
+    }
+
+    pub(super) fn handle_cookie(&mut self, path: Path, receiver: u32, datagram: &[u8]) -> Option<()> {
+        let index = Index::of_session(receiver);
+        let key = self.by_index.get(&index)?;
+        let sessions = self.peers.get_mut(key)?.sessions_of(index)?;
+        let mut space = [0; HANDSHAKE_ROOM];
+        match sessions.open(path.remote.ip(), datagram, &mut space) {
+            Opened::Keepalive => Some(()),
+            Opened::Packet(_) | Opened::Reply(_) | Opened::Refused => None,
+        }
+    }
+
+    /// Lets a handshake message through, or answers it with a cookie.
+    fn admit<'a>(&mut self, path: Path, datagram: &'a [u8], now: Moment, out: &mut Output) -> Option<Packet<'a>> {
+        let (_, admission) = self.own.as_mut()?;
+        let mut admitted = None;
+        let cookie = out.write_datagram(path, HANDSHAKE_ROOM, |space| {
+            match admission.judge(path.remote.ip(), datagram, now.elapsed, space) {
+                Verdict::Admit(packet) => {
+                    admitted = Some(packet);
+                    None
+                }
+                Verdict::Cookie(length) => Some(length),
+                Verdict::Refuse => None,
+            }
+        });
+        if cookie.is_some() {
+            self.dropped.under_load += 1;
+        }
+        admitted
+    }
+}

@@ -1,0 +1,80 @@
+//! The link under the stack: packets in from a queue, packets out by the core.
+
+use std::collections::VecDeque;
+
+use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::time::Instant;
+
+use crate::core::Core;
+use crate::moment::Moment;
+use crate::output::{HEADROOM, Output};
+
+/// Where packets of the stack go: out by the core, inside one call of the stack.
+pub(super) struct Wire<'a> {
+    pub(super) received: &'a mut VecDeque<Vec<u8>>,
+    pub(super) sink: Option<(&'a mut Core, Moment, &'a mut Output)>,
+    pub(super) mtu: usize,
+}
+
+impl Device for Wire<'_> {
+    type RxToken<'b>
+        = Received
+    where
+        Self: 'b;
+    type TxToken<'b>
+        = Sending<'b>
+    where
+        Self: 'b;
+
+    fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
+        let packet = self.received.pop_front()?;
+        Some((Received(packet), self.sending()?))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+        self.sending()
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = self.mtu;
+        // What arrives was authenticated, so it is what its sender sent.
+        let mut checksum = ChecksumCapabilities::default();
+        checksum.ipv4 = Checksum::Tx;
+        checksum.tcp = Checksum::Tx;
+        capabilities.checksum = checksum;
+        capabilities
+    }
+}
+
+impl Wire<'_> {
+    fn sending(&mut self) -> Option<Sending<'_>> {
+        let (core, now, out) = self.sink.as_mut()?;
+        Some(Sending { core, now: *now, out })
+    }
+}
+
+pub(super) struct Received(Vec<u8>);
+
+impl RxToken for Received {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(&self.0[HEADROOM..])
+    }
+}
+
+pub(super) struct Sending<'a> {
+    core: &'a mut Core,
+    now: Moment,
+    out: &'a mut Output,
+}
+
+impl TxToken for Sending<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
+        let mut buffer = self.out.take_buffer(length);
+        let result = write(&mut buffer[HEADROOM..]);
+        self.core.handle_packet_from_tunnel(&buffer[HEADROOM..], self.now, self.out);
+        self.out.give_back(buffer);
+        result
+    }
+}
