@@ -3,6 +3,9 @@
 //! [`Core`] is the protocol without IO. Around it stand a device on a TUN interface, a relay that needs no privilege, and the
 //! kernel's own WireGuard where there is one, all behind one trait.
 
+#[cfg(all(feature = "simulated-clock", not(debug_assertions)))]
+compile_error!("simulated-clock stops the clock of all sessions: it is for tests alone");
+
 mod allowed_ips;
 pub mod conf;
 mod core;

@@ -40,8 +40,18 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // The host that follows has no network to install from.
     devices::boringtun_program();
+    go_first();
     let again: Vec<&str> = arguments.iter().map(String::as_str).collect();
     support::on_own_host(&again, || measure(&plan(&arguments)));
+}
+
+/// All that is compared goes before whatever else the machine does, and inherits it from here. Where the kernel groups processes
+/// by session, the group has a priority of its own.
+fn go_first() {
+    if let Err(error) = rustix::process::nice(-19) {
+        eprintln!("what else runs here takes part: {error}");
+    }
+    let _ = std::fs::write("/proc/self/autogroup", "-19");
 }
 
 fn measure(plan: &Plan) {

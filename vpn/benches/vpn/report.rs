@@ -78,7 +78,7 @@ impl Report {
         let load = load.split_whitespace().next().unwrap_or("unknown").to_owned();
         let mut text = format!(
             "{} rounds, streams of {} s, {cores} cores for all ends together, load average at the end {load}. \
-             Figures are medians; a ratio is the median of the rounds' ratios.\n\n\
+             All that is compared runs at the highest priority (nice -19). Figures are medians; a ratio is the median of the rounds' ratios.\n\n\
              | What | Measured | To reach | |\n|---|---|---|---|\n",
             self.rounds,
             self.seconds.as_secs()

@@ -5,7 +5,6 @@ use ipnet::IpNet;
 use super::peer::Peer;
 use super::{Core, unused_index};
 use crate::key::PublicKey;
-use crate::output::Path;
 use crate::peers::{Change, PeerConfig, PeerUpdate};
 
 impl Core {
@@ -45,13 +44,13 @@ impl Core {
         if let Some(wanted) = &update.allowed_ips {
             self.set_allowed_ips(update.public_key, wanted.iter().copied().collect());
         }
+        if let Some(endpoint) = update.endpoint {
+            self.set_endpoint(&update.public_key, endpoint);
+        }
         let Some(peer) = self.peers.get_mut(&update.public_key) else {
             return;
         };
         update.apply(&mut peer.config);
-        if let Some(endpoint) = update.endpoint {
-            peer.endpoint = Some(Path::to(endpoint));
-        }
         if update.persistent_keepalive.is_some() {
             peer.hasten_keepalive();
         }

@@ -63,7 +63,7 @@ pub struct Core {
     seen: Peers,
     by_index: HashMap<Index, PublicKey>,
     allowed_ips: AllowedIps<PublicKey>,
-    /// Peers that never had a session, by their configured address: see [`Core::greet`].
+    /// Peers that never had a session, by the address that was told: see [`Core::greet`].
     unmet: BTreeMap<SocketAddr, PublicKey>,
     dropped: DropCounts,
     next_index: u32,
@@ -172,8 +172,11 @@ impl Core {
 
     /// Tells where a peer is, whatever was known.
     pub fn set_endpoint(&mut self, peer: &PublicKey, endpoint: SocketAddr) {
-        if let Some(peer) = self.peers.get_mut(peer) {
-            peer.endpoint = Some(Path::to(endpoint));
+        let Some(found) = self.peers.get_mut(peer) else { return };
+        found.endpoint = Some(Path::to(endpoint));
+        if found.last_handshake.is_none() {
+            self.unmet.retain(|_, unmet| unmet != peer);
+            self.unmet.insert(endpoint, *peer);
         }
     }
 

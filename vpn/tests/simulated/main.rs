@@ -281,6 +281,18 @@ fn a_restarted_end_is_back_one_round_trip_after_the_others_next_packet() {
 }
 
 #[test]
+fn a_restarted_end_that_hears_later_where_its_peer_is_comes_back_as_fast() {
+    let mut world = World::pair(&Limits::default());
+    world.send(0, &packet(0, 1, 0));
+    world.run(SECOND);
+    world.restart(1, &Limits::default(), vec![peer(0, false)]);
+    world.set_peers(1, vec![peer(0, true)]);
+    world.send(0, &packet(0, 1, 1));
+    world.run(DELAY + ROUND_TRIP);
+    assert_eq!(world.handshakes(1), 2);
+}
+
+#[test]
 fn packets_out_of_order_arrive_and_replayed_or_late_ones_do_not() {
     let mut world = World::pair(&Limits::default());
     world.send(0, &packet(0, 1, 0));
