@@ -57,10 +57,47 @@ pub struct ComponentStatus {
     /// Why it is on that machine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
+    /// Where it is in its life.
+    #[serde(default, skip_serializing_if = "Stage::is_joining")]
+    pub stage: Stage,
     /// `Ready`: it runs and answers its health check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
+}
+
+/// Where a component is in its life. Others rely on it while it serves: what is added is ready first, and what is taken away
+/// is relied on by nobody any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Stage {
+    /// It was never ready yet.
+    #[default]
+    Joining,
+    /// It was ready once.
+    Serving,
+    /// It is no longer wanted, and runs until nobody relies on it.
+    Leaving,
+}
+
+impl Stage {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+    fn is_joining(&self) -> bool {
+        *self == Self::Joining
+    }
+}
+
+impl Component {
+    /// Where it is in its life.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        self.status.as_ref().map(|status| status.stage).unwrap_or_default()
+    }
+
+    /// Whether it is no longer wanted, and runs until nobody relies on it.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.stage() == Stage::Leaving
+    }
 }
 
 impl ComponentSpec {

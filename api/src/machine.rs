@@ -21,6 +21,10 @@ pub const COMPONENT_LABEL: &str = "keelway.dev/component";
 /// The annotation of our sandboxes that holds [`Pod::digest`]: a pod is replaced when it differs.
 pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
 
+/// Where a haproxy is asked and told about its servers while it runs: its stats socket, relative to
+/// `STATE_DIRECTORY/CLUSTER/COMPONENT`.
+pub const STATS_SOCKET: &str = "run/admin.sock";
+
 /// The label of our containers that holds [`Container::stop_seconds`]: one that is no longer wanted gets its own time to drain.
 pub const STOP_LABEL: &str = "keelway.dev/stop-seconds";
 
@@ -50,6 +54,18 @@ pub struct Pod {
     pub containers: Vec<Container>,
     /// The image of the sandbox itself, by its full name.
     pub pause_image: String,
+    /// What its haproxy passes connections on to, beside what its files say for its next start. `None`: it runs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<Servers>,
+}
+
+/// The servers behind a haproxy. They change while it runs, and no connection but those to the server in question notices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Servers {
+    /// How each of them is checked, in haproxy's words. What they name was loaded when haproxy started.
+    pub options: String,
+    /// Where they are, by haproxy's name of a server: `BACKEND/SERVER`.
+    pub addresses: BTreeMap<String, SocketAddr>,
 }
 
 /// A file that a component reads. Owned by the pod's user and group, mode 0600.
@@ -198,7 +214,7 @@ impl MachineConfig {
 
 impl Pod {
     /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start. How
-    /// containers are checked is no part of them.
+    /// containers are checked is no part of them, and servers are changed while their haproxy runs.
     #[must_use]
     pub fn digest(&self) -> String {
         let unchecked = |container: &Container| Container { liveness: None, ..container.clone() };
@@ -232,6 +248,30 @@ pub struct MachineState {
     pub images: BTreeSet<String>,
     /// TCP and UDP ports.
     pub ports: PortFacts,
+    /// The servers of each haproxy that answers, by `BACKEND/SERVER`.
+    pub servers: BTreeMap<PodName, BTreeMap<String, ServerState>>,
+}
+
+/// A server behind a haproxy, as that haproxy tells of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerState {
+    /// Where connections are passed on to.
+    pub address: SocketAddr,
+    /// What haproxy was told to do with it.
+    pub admin: ServerAdmin,
+    /// Connections that are passed on to it right now.
+    pub sessions: u64,
+}
+
+/// What a haproxy was told to do with one of its servers. Whether the server's checks succeed is another matter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerAdmin {
+    /// It gets connections while its checks succeed.
+    Serves,
+    /// It keeps those that it has, and gets no more.
+    Drains,
+    /// It has none.
+    Maintenance,
 }
 
 /// The runtime of a machine.

@@ -86,7 +86,7 @@ fn component(of: &str, id: &ClusterId, placement: String) -> Component {
     let mut component = Component::new("etcd-0", spec);
     component.metadata.namespace = Some(id.namespace());
     component.status =
-        Some(ComponentStatus { placement, conditions: Vec::new() }).filter(|status| !status.placement.is_empty());
+        Some(ComponentStatus { placement, ..ComponentStatus::default() }).filter(|status| !status.placement.is_empty());
     component
 }
 

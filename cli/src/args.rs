@@ -123,7 +123,9 @@ pub(crate) struct LocalDestroyArguments {
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Add a Cluster to the documents
-    #[command(after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml")]
+    #[command(
+        after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster inject --name c1 --etcd-replicas 3 --control-plane-replicas 3 --ingress-replicas 2 < world.yaml"
+    )]
     Inject(Box<InjectArguments>),
     /// Mark a Cluster for deletion: the next reconcile takes it off its machines
     #[command(after_help = "Example:\n  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml")]

@@ -1,6 +1,6 @@
 //! One step towards what a machine should hold.
 
-use std::fmt;
+use std::{fmt, net::SocketAddr};
 
 use keelway_api::{
     hypervisor::Applied,
@@ -81,8 +81,33 @@ pub enum PodAction {
         /// Its name in the pod.
         name: String,
     },
+    /// Tell the pod's haproxy, which goes on running, about one of its servers.
+    ChangeServer {
+        /// `BACKEND/SERVER`.
+        server: String,
+        /// What to tell.
+        change: ServerChange,
+    },
     /// Remove the pod's logs, files and data.
     RemoveTree,
+}
+
+/// What a haproxy is told about a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerChange {
+    /// Pass connections on to this one, too, while its checks succeed.
+    Add {
+        /// Where it is.
+        address: SocketAddr,
+        /// [`keelway_api::machine::Servers::options`].
+        options: String,
+    },
+    /// Pass connections on to it again.
+    Enable,
+    /// Pass no more on to it; those that are there stay.
+    Drain,
+    /// Forget it. It has no connections.
+    Remove,
 }
 
 /// A sandbox to be made.
@@ -157,6 +182,12 @@ impl fmt::Display for PodAction {
             Self::CreateSandbox(sandbox) => write!(f, "create sandbox {}", sandbox.attempt),
             Self::CreateContainer(new) => write!(f, "create container {}", new.container.name),
             Self::StartContainer { name, .. } => write!(f, "start container {name}"),
+            Self::ChangeServer { server, change } => match change {
+                ServerChange::Add { address, .. } => write!(f, "add server {server} at {address}"),
+                ServerChange::Enable => write!(f, "enable server {server}"),
+                ServerChange::Drain => write!(f, "drain server {server}"),
+                ServerChange::Remove => write!(f, "remove server {server}"),
+            },
             Self::RemoveTree => f.write_str("remove files, data and logs"),
         }
     }

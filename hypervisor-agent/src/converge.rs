@@ -1,6 +1,7 @@
 //! The second level of planning: what a machine should hold and what it holds, to what is to be done. Pure.
 
 mod pod;
+mod servers;
 mod tree;
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     action::{Action, PodAction},
+    haproxy::HaproxyError,
     image::Images,
     local::{FilesError, LocalMachine},
     report::{ApplyReport, Effect, Failure, chain_text},
@@ -26,6 +27,9 @@ pub enum EffectError {
     /// It was not done on the file system.
     #[error(transparent)]
     Files(#[from] FilesError),
+    /// A haproxy did not do it.
+    #[error(transparent)]
+    Haproxy(#[from] HaproxyError),
     /// An image archive cannot be opened.
     #[error("cannot open the image archive {}", path.display())]
     OpenArchive {

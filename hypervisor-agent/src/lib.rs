@@ -11,6 +11,7 @@ pub mod client;
 pub mod converge;
 pub mod execute;
 pub mod files;
+mod haproxy;
 pub mod image;
 pub mod layout;
 mod local;
@@ -22,4 +23,5 @@ pub mod supervise;
 pub mod tls;
 pub mod wire;
 
+pub use haproxy::HaproxyError;
 pub use local::{ApplyError, ConnectError, FilesError, LocalMachine};

@@ -14,6 +14,7 @@ use keelway_cri::{self as cri, Runtime};
 
 use crate::{
     access::AccessError,
+    haproxy,
     local::{FilesError, LocalMachine},
 };
 
@@ -53,6 +54,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         async { Ok(machine.with_files(|files| files.observe()).await?) },
         async { Ok(machine.access.ports().await?) },
     )?;
+    let servers = haproxy::observe(machine, &sandboxes, &found.files).await;
     Ok(MachineState {
         runtime: facts,
         owner: found.owner,
@@ -62,6 +64,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         files: found.files,
         images,
         ports,
+        servers,
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Check, Container, MachineConfig, MachineState, Pod},
+    machine::{Check, Container, MachineConfig, MachineState, Pod, STATS_SOCKET},
     name::{InstallationId, PodName},
 };
 
@@ -101,6 +101,7 @@ fn check_pod(pod: &Pod) -> Result<(), String> {
             return Err(format!("{name:?} cannot be a data directory"));
         }
     }
+    check_servers(pod)?;
     let mut names = BTreeSet::new();
     for container in &pod.containers {
         if !is_plain_name(&container.name) || !names.insert(&container.name) {
@@ -124,6 +125,26 @@ fn check_files(pod: &Pod) -> Result<(), String> {
         Some(path) => Err(format!("{path:?} lies below a file")),
         None => Ok(()),
     }
+}
+
+/// A haproxy takes several commands on one line.
+fn check_servers(pod: &Pod) -> Result<(), String> {
+    let Some(servers) = &pod.servers else { return Ok(()) };
+    let is_word = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    let is_name =
+        |name: &str| name.split_once('/').is_some_and(|(backend, server)| is_word(backend) && is_word(server));
+    if let Some(name) = servers.addresses.keys().find(|name| !is_name(name)) {
+        return Err(format!("{name:?} is no BACKEND/SERVER"));
+    }
+    if servers.options.contains([';', '\\', '<']) || servers.options.contains(char::is_control) {
+        return Err("the options of its servers are more than options".to_owned());
+    }
+    if !pod.data.iter().any(|name| STATS_SOCKET.starts_with(&format!("{name}/"))) {
+        return Err(format!("it has servers, and no directory for {STATS_SOCKET}"));
+    }
+    Ok(())
 }
 
 fn check_mounts(pod: &Pod, container: &Container) -> Result<(), String> {

@@ -238,6 +238,7 @@ fn belongs_to(what: &What, step: &PodAction) -> bool {
         | PodAction::WriteFile { .. }
         | PodAction::RemovePath { .. }
         | PodAction::RemoveTree
+        | PodAction::ChangeServer { .. }
         | PodAction::EnsureImage(_) => *what == What::Action,
         PodAction::StopSandbox { .. } | PodAction::RemoveSandbox { .. } | PodAction::CreateSandbox(_) => {
             matches!(what, What::Action | What::Sandbox)

@@ -162,6 +162,7 @@ fn pod(content: &str) -> Pod {
             liveness: None,
         }],
         pause_image: "example.test/pause:1".to_owned(),
+        servers: None,
     }
 }
 

@@ -115,6 +115,7 @@ fn pod() -> Pod {
         data: vec!["data".to_owned()],
         containers: vec![container("first"), container("second")],
         pause_image: PAUSE.to_owned(),
+        servers: None,
     }
 }
 

@@ -147,6 +147,7 @@ fn pod(user: u32, image: &str, content: &str) -> Pod {
         data: vec!["data".to_owned()],
         containers: vec![container("main"), container("side")],
         pause_image: IMAGES[2].to_owned(),
+        servers: None,
     }
 }
 

@@ -14,7 +14,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     Cluster, Component, Documents, Hypervisor,
     hypervisor::HypervisorRole,
-    machine::PortFacts,
+    machine::{PortFacts, ServerAdmin},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::{API, Role},
 };
@@ -45,7 +45,7 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 14] = [
+const INVARIANTS: [(&str, Invariant); 15] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -57,6 +57,7 @@ const INVARIANTS: [(&str, Invariant); 14] = [
     ("nothing is placed on a machine that does not answer", placements_answer),
     ("a deleted cluster is in no machine config but for a store that is still asked", deleted_clusters_leave),
     ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
+    ("an API server goes only once no ingress sends it connections", servers_are_drained),
     ("the documents of a deleted cluster go last", documents_go_last),
     ("Secrets go only with their cluster or component", secrets_stay),
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
@@ -81,14 +82,15 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
     for (name, cluster) in plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
         let Some(id) = cluster.id() else { continue };
-        let wanted: BTreeSet<String> = Role::ALL
-            .into_iter()
-            .flat_map(|role| (0..cluster.spec.replicas(role)).map(move |index| format!("{role}-{index}")))
-            .collect();
-        let there: BTreeSet<String> =
-            plan.documents.components_of(id).map(|(pod, _)| pod.component.to_string()).collect();
-        let unexplained = wanted.symmetric_difference(&there).map(|component| format!("{name}/{component}"));
-        found.extend(unexplained.filter(|what| !explained.contains(what.as_str())));
+        for role in Role::ALL {
+            let of_role = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == role);
+            let there = of_role.filter(|(_, component)| !component.is_leaving()).count();
+            let prefix = format!("{name}/{role}-");
+            let wanted = cluster.spec.replicas(role) as usize;
+            if there != wanted && !explained.iter().any(|what| what.starts_with(&prefix)) {
+                found.push(format!("{name} has {there} of {wanted} {role}"));
+            }
+        }
     }
     found.into_iter().map(|what| Violation { invariant, what }).collect()
 }
@@ -294,9 +296,29 @@ fn components_stay(step: &Step) -> Vec<String> {
     gone.filter(|(_, component)| {
         let Some(cluster) = step.before.clusters.get(&component.spec.cluster) else { return true };
         let born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
-        let surplus = component.spec.index >= cluster.spec.replicas(component.spec.role);
+        let of_role = step.after.components_of(cluster.id().unwrap_or(&component.spec.cluster_id));
+        let stay = of_role.filter(|(_, other)| other.spec.role == component.spec.role && !other.is_leaving()).count();
+        let surplus = stay >= cluster.spec.replicas(component.spec.role) as usize;
         let may_go = surplus && !(component.spec.role == Role::Etcd && born);
         !cluster.deleted() && !may_go
+    })
+    .map(|(pod, _)| pod.to_string())
+    .collect()
+}
+
+fn servers_are_drained(step: &Step) -> Vec<String> {
+    let of_role = |role: Role| step.before.components.iter().filter(move |(_, component)| component.spec.role == role);
+    let gone = of_role(Role::KubeApiserver).filter(|(pod, _)| !step.after.components.contains_key(pod));
+    gone.filter(|(pod, component)| {
+        let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
+        let mut ingresses = of_role(Role::Ingress).filter(|(ingress, _)| ingress.cluster == pod.cluster);
+        stays
+            && ingresses.any(|(ingress, at)| {
+                let Some(state) = step.seen.machine(&at.spec.hypervisor) else { return true };
+                let name = format!("kube-apiserver/{}", pod.component);
+                let server = state.servers.get(ingress).and_then(|servers| servers.get(&name));
+                server.is_some_and(|server| server.admin == ServerAdmin::Serves)
+            })
     })
     .map(|(pod, _)| pod.to_string())
     .collect()

@@ -9,7 +9,6 @@ use alloc::{
 use keelway_api::{
     Component, Documents, ObjectMeta,
     component::ComponentSpec,
-    documents::SecretName,
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::{ClusterId, ClusterRef, PodName},
     role::Role,
@@ -21,9 +20,13 @@ use crate::{
     choice::{Choice, Wanted},
     fleet::Fleet,
     plan::Plan,
-    words::count,
+    retirement,
     world::World,
 };
+
+/// What a missing or surplus member of a store that was born waits for.
+pub(crate) const MEMBERS_STAY: &str =
+    "spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
 
 /// Brings the Components of each cluster to the numbers that its document asks for.
 pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation) {
@@ -34,12 +37,14 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
             continue;
         }
         let spec = document.spec.clone();
+        retirement::note_ready(plan, seen, id);
         if spec.replicas(Role::Ingress) > 0 {
             plan_ingress_port(plan, &mut fleet, name);
         }
         for role in Role::ALL {
             let wanted = spec.replicas(role);
-            retire_surplus(plan, &mut fleet, (id, cluster), role, wanted);
+            retirement::call_back(plan, (id, cluster), role, wanted);
+            retirement::retire_surplus(plan, seen, &mut fleet, (id, cluster), role, wanted);
             place_missing(plan, world, &mut fleet, (id, cluster), role, wanted);
         }
     }
@@ -62,39 +67,7 @@ fn plan_ingress_port(plan: &mut Plan, fleet: &mut Fleet, name: &ClusterRef) {
     }
 }
 
-/// Takes away replicas above the wanted number. Members of a store that was born are kept: its membership is not changed here.
-fn retire_surplus(
-    plan: &mut Plan,
-    fleet: &mut Fleet,
-    (id, cluster): (&ClusterId, &ValidatedCluster),
-    role: Role,
-    wanted: u32,
-) {
-    let surplus: Vec<PodName> = plan
-        .documents
-        .components_of(id)
-        .filter(|(_, component)| component.spec.role == role && component.spec.index >= wanted)
-        .map(|(pod, _)| pod.clone())
-        .collect();
-    for pod in surplus {
-        let component = format!("{}/{}", cluster.reference, pod.component);
-        if role == Role::Etcd && born(&plan.documents, &cluster.reference) {
-            plan.wait(
-                &component,
-                "spec.etcd.replicas to be set back: the members of a store that was born are not changed yet",
-            );
-            continue;
-        }
-        if let Some(document) = plan.documents.components.remove(&pod) {
-            fleet.leave(&document.spec);
-        }
-        plan.documents.secrets.remove(&SecretName::of(id, pod.component.as_str()));
-        let reason = format!("the cluster asks for {} of {role}", count(wanted as usize, "replica"));
-        plan.decisions.push(Decision::Retire { component, reason });
-    }
-}
-
-/// Gives a machine to each replica that has none.
+/// Gives a machine to each replica that is missing, under the lowest number that is free.
 fn place_missing(
     plan: &mut Plan,
     world: &World,
@@ -103,18 +76,22 @@ fn place_missing(
     role: Role,
     wanted: u32,
 ) {
-    for index in 0..wanted {
-        let Ok(name) = role.component(index) else { continue };
+    let stay = count_staying(&plan.documents, id, role);
+    let mut missing = (wanted as usize).saturating_sub(stay);
+    // Names that are taken are passed by: there are at most as many of them as components of the cluster.
+    for index in 0..=u32::MAX {
+        if missing == 0 {
+            return;
+        }
+        let Ok(name) = role.component(index) else { return };
         let pod = PodName { cluster: id.clone(), component: name };
         if plan.documents.components.contains_key(&pod) {
             continue;
         }
+        missing -= 1;
         let component = format!("{}/{}", cluster.reference, pod.component);
         if role == Role::Etcd && born(&plan.documents, &cluster.reference) {
-            plan.wait(
-                &component,
-                "spec.etcd.replicas to be set back: the members of a store that was born are not changed yet",
-            );
+            plan.wait(&component, MEMBERS_STAY);
             continue;
         }
         match place(&plan.documents, world, fleet, cluster, (&pod, role, index)) {
@@ -127,6 +104,11 @@ fn place_missing(
             Err(why) => plan.wait(&component, why),
         }
     }
+}
+
+pub(crate) fn count_staying(documents: &Documents, id: &ClusterId, role: Role) -> usize {
+    let of_role = documents.components_of(id).filter(|(_, component)| component.spec.role == role);
+    of_role.filter(|(_, component)| !component.is_leaving()).count()
 }
 
 /// The document of a new component with the reason for its machine, or what it waits for.
@@ -164,7 +146,7 @@ fn place(
     Ok((component, reason))
 }
 
-fn born(documents: &Documents, cluster: &ClusterRef) -> bool {
+pub(crate) fn born(documents: &Documents, cluster: &ClusterRef) -> bool {
     let status = documents.clusters.get(cluster).and_then(|document| document.status.as_ref());
     status.is_some_and(|status| status.etcd.is_some())
 }

@@ -15,7 +15,9 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 
-use crate::{MintRequest, Observation, access, birth, certificates, deletion, placement, status, world::World};
+use crate::{
+    MintRequest, Observation, access, birth, certificates, deletion, draining, placement, status, world::World,
+};
 
 /// What one pass decided.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +53,11 @@ pub enum Decision {
         component: String,
         /// Why.
         reason: String,
+    },
+    /// A component that was about to leave is wanted again.
+    Keep {
+        /// As people see it.
+        component: String,
     },
     /// The first members of a store were written down, once in a cluster's life.
     Bear {
@@ -97,6 +104,7 @@ pub fn plan(documents: &Documents, seen: &Observation, now: Timestamp) -> Result
     certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, seen, &Time(now));
+    draining::wait_for_connections(&mut plan, &world, seen);
     Ok(plan)
 }
 
@@ -120,6 +128,7 @@ impl fmt::Display for Decision {
         match self {
             Self::Place { component, hypervisor, reason } => write!(f, "place {component} on {hypervisor}: {reason}"),
             Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
+            Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
             Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
             Self::Forget { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
         }

@@ -58,9 +58,10 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
         let shown = format!("{}/{}", document.spec.cluster, pod.component);
         let message = says.message.clone();
         let deleted = plan.documents.clusters.get(&document.spec.cluster).is_some_and(keelway_api::Cluster::deleted);
+        let goes = deleted || document.is_leaving();
         let status = document.status.get_or_insert_default();
         condition::set(&mut status.conditions, "Ready", says, document.metadata.generation, now);
-        if !ready && !deleted {
+        if !ready && !goes {
             plan.wait(&shown, message);
         }
     }
@@ -100,7 +101,7 @@ fn clusters(
     let not_ready = |role: Option<Role>| -> Vec<String> {
         plan.documents
             .components_of(id)
-            .filter(|(_, component)| role.is_none_or(|role| component.spec.role == role))
+            .filter(|(_, component)| role.is_none_or(|role| component.spec.role == role) && !component.is_leaving())
             .filter(|(_, component)| {
                 let status = component.status.as_ref();
                 !status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
@@ -136,7 +137,8 @@ fn clusters(
 }
 
 fn endpoints(plan: &Plan, world: &World, id: &ClusterId, cluster: &ValidatedCluster) -> Vec<String> {
-    let ingresses = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == Role::Ingress);
+    let ingresses = plan.documents.components_of(id);
+    let ingresses = ingresses.filter(|(_, component)| component.spec.role == Role::Ingress && !component.is_leaving());
     let mut urls = Vec::new();
     for (_, ingress) in ingresses {
         let port = ingress.spec.port(keelway_api::role::API);

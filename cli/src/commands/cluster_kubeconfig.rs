@@ -66,7 +66,7 @@ fn kubeconfig(
     }
     let name = cluster.reference().name;
     let user = format!("{name}-{}", arguments.user);
-    let context = |index: usize| if endpoints.len() == 1 { name.clone() } else { format!("{name}-{index}") };
+    let context = |index: usize| if index == 0 { name.clone() } else { format!("{name}-ingress-{index}") };
     let identity = ClientIdentity::Embedded(credentials.certificate);
     let mut builder = Kubeconfig::builder().user(&user, identity);
     for (index, server) in endpoints.iter().enumerate() {

@@ -1,9 +1,15 @@
 //! One program: its flags, and its files as its container has them.
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::PathBuf,
+};
 
 use anyhow::{Context, bail};
 use keelway_cri::fake::Program;
+use tokio::net::UnixListener;
 
 /// What a program was started with.
 #[derive(Debug)]
@@ -19,10 +25,10 @@ impl Started {
         self.0.command.first().map(String::as_str).unwrap_or_default()
     }
 
-    /// The word after this one.
-    pub(super) fn after(&self, word: &str) -> anyhow::Result<&str> {
-        let mut words = self.0.command.iter().skip_while(|found| *found != word);
-        words.nth(1).map(String::as_str).with_context(|| format!("nothing follows {word}"))
+    /// Each word after this one.
+    pub(super) fn all_after(&self, word: &str) -> impl Iterator<Item = &str> {
+        let pairs = self.0.command.windows(2).filter(move |pair| pair[0] == word);
+        pairs.map(|pair| pair[1].as_str())
     }
 
     /// The value of `--NAME=VALUE`.
@@ -51,6 +57,24 @@ impl Started {
     /// The content of the file that a flag names.
     pub(super) fn read_flag(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         self.read(self.flag(name)?)
+    }
+
+    /// Listens on a Unix socket of the container's, as its user would: it belongs to whom its directory does.
+    pub(super) fn listen(&self, path: &str) -> anyhow::Result<UnixListener> {
+        let on_machine = self.on_machine(path)?;
+        let listen = || {
+            // One that an earlier program of this container left behind.
+            match fs::remove_file(&on_machine) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = UnixListener::bind(&on_machine)?;
+            let owner = fs::metadata(on_machine.parent().unwrap_or(&on_machine))?;
+            chown(&on_machine, Some(owner.uid()), Some(owner.gid()))?;
+            fs::set_permissions(&on_machine, fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        };
+        listen().with_context(|| format!("could not listen on {}", on_machine.display()))
     }
 
     fn on_machine(&self, path: &str) -> anyhow::Result<PathBuf> {

@@ -1,39 +1,60 @@
-//! In haproxy's place: passes connections on to the first server of its configuration.
+//! In haproxy's place: passes connections on to a server of its files, or of those that it was told about meanwhile.
 
-use std::net::SocketAddr;
+mod servers;
+
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::Context;
 use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional},
+    net::{TcpListener, TcpStream, UnixStream},
     task::JoinSet,
 };
 
 use super::program::Started;
+use servers::Servers;
 
 pub(super) async fn serve(program: &Started) -> anyhow::Result<()> {
-    let configuration = String::from_utf8(program.read(program.after("-f")?)?)?;
-    let bind: SocketAddr = address(&configuration, "bind", 1)?;
-    let server: SocketAddr = address(&configuration, "server", 2)?;
+    let mut configuration = String::new();
+    for file in program.all_after("-f") {
+        configuration += &String::from_utf8(program.read(file)?)?;
+    }
+    let bind = lines(&configuration, "bind").next().context("there is no bind")?;
+    let bind: SocketAddr = bind.first().and_then(|word| word.parse().ok()).context("bind names no address")?;
+    let servers = Arc::new(Servers::of(&configuration)?);
+    let socket = lines(&configuration, "stats").next().context("there is no stats socket")?;
+    let socket = socket.get(1).context("the stats socket has no path")?;
     let listener = TcpListener::bind(bind).await.with_context(|| format!("could not listen on {bind}"))?;
-    let mut connections = JoinSet::new();
+    let socket = program.listen(socket)?;
+    let mut tasks = JoinSet::new();
     loop {
-        let (client, _) = listener.accept().await?;
-        connections.spawn(pass_on(client, server));
-        while connections.try_join_next().is_some() {}
+        tokio::select! {
+            client = listener.accept() => { tasks.spawn(pass_on(client?.0, servers.clone())); }
+            asked = socket.accept() => { tasks.spawn(answer(asked?.0, servers.clone())); }
+        }
+        while tasks.try_join_next().is_some() {}
     }
 }
 
 /// Either end may break off.
-async fn pass_on(mut client: TcpStream, server: SocketAddr) {
+async fn pass_on(mut client: TcpStream, servers: Arc<Servers>) {
+    let Some((server, _session)) = servers.enter() else { return };
     if let Ok(mut server) = TcpStream::connect(server).await {
         let _ = copy_bidirectional(&mut client, &mut server).await;
     }
 }
 
-/// The address at the given word of the first line that begins with this keyword.
-fn address(configuration: &str, keyword: &str, at: usize) -> anyhow::Result<SocketAddr> {
-    let mut lines = configuration.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let line = lines.find(|words| words.first() == Some(&keyword)).with_context(|| format!("there is no {keyword}"))?;
-    line.get(at).and_then(|word| word.parse().ok()).with_context(|| format!("{keyword} names no address"))
+/// One command on a connection, as haproxy takes them. Who asked may be gone.
+async fn answer(stream: UnixStream, servers: Arc<Servers>) {
+    let mut stream = BufReader::new(stream);
+    let mut command = String::new();
+    if stream.read_line(&mut command).await.is_ok() {
+        let _ = stream.write_all(servers.command(command.trim_end()).as_bytes()).await;
+    }
+}
+
+/// What follows a keyword, on each line that begins with it.
+fn lines<'a>(configuration: &'a str, keyword: &'a str) -> impl Iterator<Item = Vec<&'a str>> {
+    let lines = configuration.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.filter(move |words| words.first() == Some(&keyword)).map(|words| words[1..].to_vec())
 }

@@ -10,6 +10,7 @@ use keelway_api::{
     name::PodName,
 };
 
+use super::servers;
 use crate::{
     action::{Action, NewContainer, NewSandbox, PodAction},
     files::is_ours,
@@ -41,6 +42,7 @@ impl Model {
             files: BTreeMap::new(),
             images: BTreeSet::new(),
             ports: PortFacts::default(),
+            servers: BTreeMap::new(),
         };
         Self { state, ids: 0, made: BTreeMap::new() }
     }
@@ -118,6 +120,9 @@ impl Model {
                 let container = self.container(&id);
                 assert_eq!(container.phase, ContainerPhase::Created);
                 container.phase = ContainerPhase::Running;
+            }
+            PodAction::ChangeServer { server, change } => {
+                servers::apply(self.state.servers.get_mut(pod).unwrap(), server, change);
             }
             PodAction::RemoveTree => {
                 assert!(self.state.sandboxes.iter().all(|sandbox| sandbox.pod != *pod));

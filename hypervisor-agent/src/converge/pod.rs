@@ -7,7 +7,7 @@ use keelway_api::{
     name::PodName,
 };
 
-use super::tree;
+use super::{servers, tree};
 use crate::{
     action::{NewContainer, NewSandbox, PodAction},
     layout::{cgroup_parent, pod_directory},
@@ -30,10 +30,15 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
         None => seen.plan_new(pod, digest),
     };
 
+    // A haproxy that starts reads of its servers in its files.
+    let goes_on = replacing.is_empty() && running.is_empty();
+    let servers = pod.servers.iter().filter(|_| goes_on).flat_map(|wanted| servers::plan_servers(name, wanted, state));
+
     let mut steps = plan_images(pod, &running, state);
     steps.extend(tree::plan_present(name, pod, state));
     steps.extend(replacing);
     steps.extend(running);
+    steps.extend(servers);
     steps.extend(tree::plan_absent(name, pod, state));
     steps
 }

@@ -84,6 +84,7 @@ prop_compose! {
             containers: names.iter().map(|name| container(name, image, &data)).collect(),
             data,
             pause_image: "pause:1".to_owned(),
+            servers: None,
         }
     }
 }

@@ -1,13 +1,22 @@
 //! Single cases that people should be able to read.
 
+use std::{collections::BTreeMap, net::SocketAddr};
+
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Check, Container, ContainerPhase, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources},
+    machine::{
+        Check, Container, ContainerPhase, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, ServerAdmin,
+        ServerState, Servers,
+    },
     name::PodName,
 };
+use proptest::{collection::btree_map, prelude::*};
 
 use super::{applied_by, converge, model::Model};
-use crate::refusal::Refusal;
+use crate::{
+    action::{Action, PodAction, ServerChange},
+    refusal::Refusal,
+};
 
 fn etcd() -> PodName {
     PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() }
@@ -33,6 +42,7 @@ fn config() -> MachineConfig {
         data: vec!["data".to_owned()],
         containers: vec![container],
         pause_image: "registry.k8s.io/pause:3.10.2".to_owned(),
+        servers: None,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
@@ -259,4 +269,106 @@ fn another_check_restarts_nothing() {
     let mut checked = MachineConfig { generation: 8, ..config() };
     checked.pods.get_mut(&etcd()).unwrap().containers[0].liveness = Some(asking(socket("data/admin.sock")));
     assert_eq!(plan(&checked, &machine), ["record config 3.8 as applied"]);
+}
+
+fn balanced(servers: &[(&str, &str)]) -> MachineConfig {
+    let mut config = config();
+    let pod = config.pods.get_mut(&etcd()).unwrap();
+    let addresses = servers.iter().map(|(name, address)| ((*name).to_owned(), address.parse().unwrap())).collect();
+    pod.data.push("run".to_owned());
+    pod.servers = Some(Servers { options: "check".to_owned(), addresses });
+    config
+}
+
+/// Servers as a haproxy tells of them: address, what it was told, connections.
+fn told(servers: &[(&str, &str, ServerAdmin, u64)]) -> BTreeMap<String, ServerState> {
+    let server = |(name, address, admin, sessions): &(&str, &str, ServerAdmin, u64)| {
+        let state = ServerState { address: address.parse().unwrap(), admin: *admin, sessions: *sessions };
+        ((*name).to_owned(), state)
+    };
+    servers.iter().map(server).collect()
+}
+
+#[test]
+fn servers_change_while_their_haproxy_runs() {
+    let one = balanced(&[("b/a", "10.0.0.1:1")]);
+    let mut two = balanced(&[("b/a", "10.0.0.1:1"), ("b/b", "10.0.0.2:1")]);
+    two.generation += 1;
+    let mut machine = settled(&one);
+    assert_eq!(plan(&two, &machine), ["record config 3.8 as applied"], "it does not answer, and reads its files");
+    machine.state.servers.insert(etcd(), told(&[("b/a", "10.0.0.1:1", ServerAdmin::Serves, 5)]));
+    assert_eq!(plan(&two, &machine), ["add server b/b at 10.0.0.2:1", "record config 3.8 as applied"]);
+    machine.execute(&converge(&two, &machine.state).unwrap());
+    assert_eq!(plan(&two, &machine), [""; 0]);
+
+    machine.state.containers[0].phase = ContainerPhase::Exited { code: 1 };
+    machine.state.servers.get_mut(&etcd()).unwrap().clear();
+    assert_eq!(
+        plan(&two, &machine),
+        ["remove container etcd", "create container etcd", "start container etcd"],
+        "one that starts reads its files"
+    );
+}
+
+#[test]
+fn a_server_goes_when_its_connections_are_gone() {
+    let wanted = balanced(&[]);
+    let mut machine = settled(&wanted);
+    for (admin, sessions, steps) in [
+        (ServerAdmin::Serves, 3, vec!["drain server b/a"]),
+        (ServerAdmin::Drains, 3, vec![]),
+        (ServerAdmin::Drains, 0, vec!["remove server b/a"]),
+        (ServerAdmin::Maintenance, 0, vec!["remove server b/a"]),
+    ] {
+        machine.state.servers.insert(etcd(), told(&[("b/a", "10.0.0.1:1", admin, sessions)]));
+        assert_eq!(plan(&wanted, &machine), steps, "{admin:?} {sessions}");
+    }
+}
+
+#[test]
+fn names_of_servers_hold_no_commands() {
+    for (name, options) in [("b/a;shutdown", "check"), ("a", "check"), ("b/a b/c", "check"), ("b/a", "check\ndel")] {
+        let mut config = balanced(&[(name, "10.0.0.1:1")]);
+        config.pods.get_mut(&etcd()).unwrap().servers.as_mut().unwrap().options = options.to_owned();
+        let refused = converge(&config, &Model::empty().state);
+        assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{name} {options:?}: {refused:?}");
+    }
+}
+
+proptest! {
+    /// Whatever a haproxy has, and whenever connections end: what is wanted is never drained, nothing is cut (the model
+    /// refuses), and in the end it has what is wanted.
+    #[test]
+    fn a_haproxy_comes_to_have_what_is_wanted(
+        wanted in btree_map("b/[a-d]", 1..4u8, 0..4),
+        found in btree_map("b/[a-d]", (1..4u8, admin(), 0..3u64), 0..4),
+    ) {
+        let address = |last: u8| SocketAddr::from(([10, 0, 0, last], 1));
+        let mut config = balanced(&[]);
+        let addresses: BTreeMap<_, _> = wanted.into_iter().map(|(name, last)| (name, address(last))).collect();
+        config.pods.get_mut(&etcd()).unwrap().servers.as_mut().unwrap().addresses = addresses.clone();
+        let mut machine = settled(&config);
+        let state = |(last, admin, sessions)| ServerState { address: address(last), admin, sessions };
+        machine.state.servers.insert(etcd(), found.into_iter().map(|(name, found)| (name, state(found))).collect());
+        for _ in 0..8 {
+            let actions = converge(&config, &machine.state).unwrap();
+            for action in &actions {
+                if let Action::Pod(_, PodAction::ChangeServer { server, change: ServerChange::Drain }) = action {
+                    prop_assert_ne!(Some(&machine.state.servers[&etcd()][server].address), addresses.get(server));
+                }
+            }
+            machine.execute(&actions);
+            for server in machine.state.servers.get_mut(&etcd()).unwrap().values_mut() {
+                server.sessions = server.sessions.saturating_sub(1);
+            }
+        }
+        prop_assert_eq!(converge(&config, &machine.state).unwrap(), []);
+        let left = &machine.state.servers[&etcd()];
+        prop_assert!(left.values().all(|server| server.admin == ServerAdmin::Serves));
+        prop_assert_eq!(left.iter().map(|(name, server)| (name.clone(), server.address)).collect::<BTreeMap<_, _>>(), addresses);
+    }
+}
+
+fn admin() -> impl Strategy<Value = ServerAdmin> {
+    prop_oneof![Just(ServerAdmin::Serves), Just(ServerAdmin::Drains), Just(ServerAdmin::Maintenance)]
 }

@@ -7,6 +7,7 @@ use keelway_api::name::PodName;
 use super::{EffectError, spec};
 use crate::{
     action::{NewContainer, NewSandbox, PodAction},
+    haproxy,
     image::Images,
     layout::log_name,
     local::LocalMachine,
@@ -33,6 +34,9 @@ impl<'a> Chain<'a> {
             | PodAction::WriteFile { .. }
             | PodAction::RemovePath { .. }
             | PodAction::RemoveTree => self.apply_to_files(action).await?,
+            PodAction::ChangeServer { server, change } => {
+                haproxy::change(self.machine, self.pod, server, change).await?;
+            }
             PodAction::StopContainer { id, grace_seconds, .. } => {
                 let grace = Duration::from_secs((*grace_seconds).into());
                 runtime.stop_container(id, grace).await?;
@@ -66,7 +70,8 @@ impl<'a> Chain<'a> {
             | PodAction::RemoveSandbox { .. }
             | PodAction::CreateSandbox(_)
             | PodAction::CreateContainer(_)
-            | PodAction::StartContainer { .. } => Ok(()),
+            | PodAction::StartContainer { .. }
+            | PodAction::ChangeServer { .. } => Ok(()),
         };
         Ok(self.machine.with_files(work).await?)
     }

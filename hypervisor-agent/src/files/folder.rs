@@ -157,12 +157,17 @@ impl Folder {
         Ok(Some(content))
     }
 
-    /// A descriptor that stands for a socket.
+    /// A descriptor that stands for a socket. It belongs to the directory's owner: what is told there is told to nobody else.
     pub(super) fn open_socket(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(&self.0, name, flags, Mode::empty())?;
-        let kind = FileType::from_raw_mode(fstat(&socket)?.st_mode);
-        if kind == FileType::Socket { Ok(socket) } else { Err(io::Error::other("not a socket")) }
+        let (found, own) = (fstat(&socket)?, self.own_stat()?);
+        let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+        if is_socket && found.st_uid == own.st_uid {
+            Ok(socket)
+        } else {
+            Err(io::Error::other("not a socket of its directory's owner"))
+        }
     }
 
     /// The names in this directory, as they are right now.

@@ -45,6 +45,7 @@ fn config() -> MachineConfig {
         data: vec!["data".to_owned()],
         containers: vec![container],
         pause_image: "pause".to_owned(),
+        servers: None,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
@@ -90,6 +91,7 @@ impl World {
             .into(),
             images: ["image".to_owned(), "pause".to_owned()].into(),
             ports: PortFacts::default(),
+            servers: BTreeMap::new(),
         };
         let mut world = Self { now, config, state, supervisor: Supervisor::default(), made: 0 };
         world.is(ContainerPhase::Running);

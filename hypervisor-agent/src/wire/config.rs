@@ -1,7 +1,7 @@
 //! [`MachineConfig`] and what it consists of.
 
 use keelway_api::machine::{
-    CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources,
+    CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, Servers,
 };
 
 use super::{WireError, all, pod_name};
@@ -16,6 +16,7 @@ impl From<&MachineConfig> for proto::MachineConfig {
             data: pod.data.clone(),
             containers: pod.containers.iter().map(Into::into).collect(),
             pause_image: pod.pause_image.clone(),
+            servers: pod.servers.as_ref().map(Into::into),
         });
         Self {
             installation: config.installation.to_string(),
@@ -34,7 +35,8 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             let name = pod_name(pod.name)?;
             let files = all(pod.files)?;
             let containers = all(pod.containers)?;
-            Ok((name, Pod { user: pod.user, files, data: pod.data, containers, pause_image: pod.pause_image }))
+            let servers = pod.servers.map(TryInto::try_into).transpose()?;
+            Ok((name, Pod { user: pod.user, files, data: pod.data, containers, pause_image: pod.pause_image, servers }))
         });
         Ok(Self {
             installation: config.installation.parse()?,
@@ -42,6 +44,22 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             generation: config.generation,
             pods: pods.collect::<Result<_, WireError>>()?,
         })
+    }
+}
+
+impl From<&Servers> for proto::Servers {
+    fn from(servers: &Servers) -> Self {
+        let addresses = servers.addresses.iter().map(|(name, address)| (name.clone(), address.to_string()));
+        Self { options: servers.options.clone(), addresses: addresses.collect() }
+    }
+}
+
+impl TryFrom<proto::Servers> for Servers {
+    type Error = WireError;
+
+    fn try_from(servers: proto::Servers) -> Result<Self, WireError> {
+        let addresses = servers.addresses.into_iter().map(|(name, address)| Ok((name, address.parse()?)));
+        Ok(Self { options: servers.options, addresses: addresses.collect::<Result<_, WireError>>()? })
     }
 }
 

@@ -1,10 +1,14 @@
 //! [`MachineState`] and what it consists of.
 
+use std::collections::BTreeMap;
+
 use keelway_api::{
     hypervisor::Applied,
     machine::{
         CgroupDriver, ContainerPhase, ContainerState, FileState, MachineState, PortFacts, RuntimeFacts, SandboxState,
+        ServerAdmin, ServerState,
     },
+    name::PodName,
 };
 
 use super::{WireError, all, pod_name};
@@ -21,6 +25,14 @@ impl From<&MachineState> for proto::MachineState {
             files: state.files.iter().map(|(path, file)| (path.clone(), file.into())).collect(),
             images: state.images.iter().cloned().collect(),
             ports: Some((&state.ports).into()),
+            haproxies: state
+                .servers
+                .iter()
+                .map(|(pod, servers)| proto::HaproxyState {
+                    pod: Some(pod.into()),
+                    servers: servers.iter().map(|(name, server)| (name.clone(), server.into())).collect(),
+                })
+                .collect(),
         }
     }
 }
@@ -38,7 +50,38 @@ impl TryFrom<proto::MachineState> for MachineState {
             files: state.files.into_iter().map(|(path, file)| (path, file.into())).collect(),
             images: state.images.into_iter().collect(),
             ports: state.ports.unwrap_or_default().try_into()?,
+            servers: state.haproxies.into_iter().map(servers).collect::<Result<_, _>>()?,
         })
+    }
+}
+
+fn servers(haproxy: proto::HaproxyState) -> Result<(PodName, BTreeMap<String, ServerState>), WireError> {
+    let servers = haproxy.servers.into_iter().map(|(name, server)| Ok((name, server.try_into()?)));
+    Ok((pod_name(haproxy.pod)?, servers.collect::<Result<_, WireError>>()?))
+}
+
+impl From<&ServerState> for proto::ServerState {
+    fn from(server: &ServerState) -> Self {
+        let admin = match server.admin {
+            ServerAdmin::Serves => proto::ServerAdmin::Serves,
+            ServerAdmin::Drains => proto::ServerAdmin::Drains,
+            ServerAdmin::Maintenance => proto::ServerAdmin::Maintenance,
+        };
+        Self { address: server.address.to_string(), admin: admin.into(), sessions: server.sessions }
+    }
+}
+
+impl TryFrom<proto::ServerState> for ServerState {
+    type Error = WireError;
+
+    fn try_from(server: proto::ServerState) -> Result<Self, WireError> {
+        let admin = match server.admin() {
+            proto::ServerAdmin::Serves => ServerAdmin::Serves,
+            proto::ServerAdmin::Drains => ServerAdmin::Drains,
+            proto::ServerAdmin::Maintenance => ServerAdmin::Maintenance,
+            proto::ServerAdmin::Unspecified => return Err(WireError::Missing("what a haproxy was told")),
+        };
+        Ok(Self { address: server.address.parse()?, admin, sessions: server.sessions })
     }
 }
 

@@ -1,13 +1,20 @@
 //! What goes over the wire comes back the same.
 
+use std::net::SocketAddr;
+
 use keelway_api::{
     hypervisor::Applied,
     machine::{
         CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState, File, FileState, Liveness,
-        MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState,
+        MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState, ServerAdmin, ServerState,
+        Servers,
     },
 };
-use proptest::{collection::vec, option, prelude::*};
+use proptest::{
+    collection::{btree_map, vec},
+    option,
+    prelude::*,
+};
 
 use super::*;
 
@@ -18,12 +25,21 @@ fn name() -> impl Strategy<Value = PodName> {
     })
 }
 
+/// Flow and scope have no place in documents.
+fn address() -> impl Strategy<Value = SocketAddr> {
+    any::<SocketAddr>().prop_map(|address| SocketAddr::new(address.ip(), address.port()))
+}
+
+fn server() -> impl Strategy<Value = ServerState> {
+    let admin = prop_oneof![Just(ServerAdmin::Serves), Just(ServerAdmin::Drains), Just(ServerAdmin::Maintenance)];
+    (address(), admin, any::<u64>()).prop_map(|(address, admin, sessions)| ServerState { address, admin, sessions })
+}
+
 fn check() -> impl Strategy<Value = Check> {
     let identity = ("[a-z]{1,9}", "[a-z]{1,9}").prop_map(|(certificate, key)| CertificateFiles { certificate, key });
     prop_oneof![
-        (any::<std::net::SocketAddr>(), option::of(identity)).prop_map(|(address, identity)| Check::Https {
-            // Flow and scope have no place in documents.
-            address: std::net::SocketAddr::new(address.ip(), address.port()),
+        (address(), option::of(identity)).prop_map(|(address, identity)| Check::Https {
+            address,
             path: "/livez?exclude=etcd".to_owned(),
             server_name: "kubernetes".to_owned(),
             authority: "ca.crt".to_owned(),
@@ -70,21 +86,24 @@ fn config() -> impl Strategy<Value = MachineConfig> {
         content,
         on_change: if restart { OnChange::Restart } else { OnChange::PickedUp },
     });
-    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3)).prop_map(|(user, files, containers)| Pod {
-        user,
-        files,
-        data: vec!["data".to_owned()],
-        containers,
-        pause_image: "pause".to_owned(),
-    });
-    (proptest::collection::btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>()).prop_map(
-        |(pods, term, generation)| MachineConfig {
-            installation: "00000000000000ff".parse().unwrap(),
-            term,
-            generation,
-            pods,
+    let servers = btree_map("[a-z]{1,9}/[a-z]{1,9}", address(), 0..3)
+        .prop_map(|addresses| Servers { options: "check".to_owned(), addresses });
+    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers)).prop_map(
+        |(user, files, containers, servers)| Pod {
+            user,
+            files,
+            data: vec!["data".to_owned()],
+            containers,
+            pause_image: "pause".to_owned(),
+            servers,
         },
-    )
+    );
+    (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>()).prop_map(|(pods, term, generation)| MachineConfig {
+        installation: "00000000000000ff".parse().unwrap(),
+        term,
+        generation,
+        pods,
+    })
 }
 
 fn phase() -> impl Strategy<Value = ContainerPhase> {
@@ -103,10 +122,11 @@ prop_compose! {
         applied in option::of((any::<u64>(), any::<u64>())),
         sandboxes in vec((name(), any::<u32>(), any::<bool>()), 0..3),
         containers in vec((any::<u32>(), phase(), any::<Option<u32>>()), 0..3),
-        files in proptest::collection::btree_map("[a-z/]{0,9}", (any::<[u32; 3]>(), option::of("[0-9a-f]{0,64}")), 0..3),
+        files in btree_map("[a-z/]{0,9}", (any::<[u32; 3]>(), option::of("[0-9a-f]{0,64}")), 0..3),
         images in proptest::collection::btree_set("[a-z]{1,9}", 0..3),
         ephemeral in any::<Option<(u16, u16)>>(),
         listening in proptest::collection::btree_set(any::<u16>(), 0..3),
+        servers in btree_map(name(), btree_map("[a-z/]{1,9}", server(), 0..3), 0..3),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -140,6 +160,7 @@ prop_compose! {
                 .collect(),
             images,
             ports: PortFacts { ephemeral, listening },
+            servers,
         }
     }
 }

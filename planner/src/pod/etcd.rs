@@ -42,6 +42,7 @@ impl Site<'_> {
             // A member serves nobody until it finds a quorum, for as long as that takes.
             startup_seconds: None,
             data: vec![("data", "/var/lib/etcd")],
+            servers: None,
             image: self.cluster.release.etcd_image(self.cluster.registry.as_deref()),
             command: vec![
                 "etcd".to_string(),

@@ -1,6 +1,7 @@
 //! haproxy in front of the API servers.
 
 use alloc::{
+    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec,
@@ -9,7 +10,9 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    machine::{Check, OnChange},
+    component::Stage,
+    machine::{Check, OnChange, STATS_SOCKET, Servers},
+    name::PodName,
     release,
     role::{API, Role, SECURE},
 };
@@ -17,17 +20,31 @@ use keelway_api::{
 use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, text};
 use crate::certificates::{self, API_SERVER_NAME};
 
+/// The name of haproxy's backend.
+const BACKEND: &str = "kube-apiserver";
+
+/// haproxy's name of an API server.
+pub(crate) fn server_name(server: &PodName) -> String {
+    format!("{BACKEND}/{}", server.component)
+}
+
 impl Site<'_> {
     pub(super) fn ingress(&self) -> Result<Parts, MissingKey> {
         let authority = self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?;
+        let servers = self.servers();
+        // haproxy has the servers already that this file is about, and reads it when it starts.
+        let list = text("servers.cfg", list(&servers), OnChange::PickedUp);
         Ok(Parts {
-            files: vec![authority, text("haproxy.cfg", self.haproxy(), OnChange::Restart)],
+            files: vec![authority, text("haproxy.cfg", self.haproxy(), OnChange::Restart), list],
             data: vec![("run", "/run/haproxy")],
             image: release::haproxy_image(self.cluster.registry.as_deref()),
             // A master process that hears signals also as the first one of its container.
-            command: ["haproxy", "-W", "-db", "-f", &at("haproxy.cfg")].map(ToString::to_string).to_vec(),
+            command: ["haproxy", "-W", "-db", "-f", &at("haproxy.cfg"), "-f", &at("servers.cfg")]
+                .map(ToString::to_string)
+                .to_vec(),
+            servers: Some(servers),
             check: Check::Socket {
-                path: "run/admin.sock".to_string(),
+                path: STATS_SOCKET.to_string(),
                 request: "show info".to_string(),
                 answer: "Name: HAProxy".to_string(),
             },
@@ -35,9 +52,21 @@ impl Site<'_> {
         })
     }
 
+    /// The API servers that were ready once and stay. Whether one is ready right now is asked by haproxy itself.
+    fn servers(&self) -> Servers {
+        let addresses = self
+            .siblings_that(Role::KubeApiserver, |component| component.stage() == Stage::Serving)
+            .filter_map(|(pod, spec, machine)| {
+                Some((server_name(pod), SocketAddr::new(*machine.private.first()?, spec.port(SECURE))))
+            });
+        Servers { options: options(), addresses: addresses.collect::<BTreeMap<_, _>>() }
+    }
+
     /// TCP all the way: clients and API servers verify each other, haproxy sees neither keys nor requests.
     ///
     /// A watch may be silent for hours, so a connection lives as long as both ends do: keepalive finds those that do not.
+    /// An API server that says that it is not ready keeps its connections and gets no more, so it can drain; one that does not
+    /// answer at all loses them, so that clients go elsewhere at once.
     fn haproxy(&self) -> String {
         let port = self.spec.port(API);
         let binds: Vec<String> = self
@@ -45,13 +74,6 @@ impl Site<'_> {
             .public
             .iter()
             .map(|address| format!("    bind {}\n", SocketAddr::new(*address, port)))
-            .collect();
-        let servers: Vec<String> = self
-            .siblings(Role::KubeApiserver)
-            .filter_map(|(pod, spec, machine)| {
-                let address = SocketAddr::new(*machine.private.first()?, spec.port(SECURE));
-                Some(format!("    server {} {address}\n", pod.component))
-            })
             .collect();
         format!(
             "\
@@ -66,36 +88,64 @@ defaults
     mode tcp
     log global
     option dontlognull
-    option redispatch 1
     option clitcpka
-    option srvtcpka
     clitcpka-idle 30s
     clitcpka-intvl 10s
     clitcpka-cnt 3
+    timeout client 1h
+    timeout tunnel 24h
+
+frontend api
+{binds}    default_backend {BACKEND}
+
+frontend metrics
+    mode http
+    bind unix@/run/haproxy/metrics.sock mode 600
+    timeout client 10s
+    option dontlog-normal
+    http-request use-service prometheus-exporter if {{ path /metrics }}
+    http-request return status 404
+
+defaults {BACKEND}
+    mode tcp
+    log global
+    balance leastconn
+    option redispatch 1
+    option srvtcpka
     srvtcpka-idle 30s
     srvtcpka-intvl 10s
     srvtcpka-cnt 3
     retries 3
     timeout connect 2s
-    timeout client 1h
     timeout server 1h
     timeout tunnel 24h
     timeout check 2s
-
-frontend api
-{binds}    default_backend kube-apiserver
-
-backend kube-apiserver
-    balance leastconn
     option httpchk
     http-check send meth GET uri /readyz ver HTTP/1.1 hdr Host {API_SERVER_NAME}
-    http-check expect status 200
-    default-server inter 1s fastinter 500ms downinter 500ms rise 1 fall 2 on-marked-down shutdown-sessions \
-check check-ssl verify required ca-file {ca} verifyhost {API_SERVER_NAME} check-sni {API_SERVER_NAME}
-{servers}",
+    http-check expect error-status L7OKC status 200
+    default-server {options}
+",
             binds = binds.concat(),
-            servers = servers.concat(),
-            ca = at("ca.crt"),
+            options = options(),
         )
     }
+}
+
+/// How each server is checked: those that haproxy starts with and those that it is told about later.
+fn options() -> String {
+    format!(
+        "inter 1s fastinter 500ms downinter 500ms rise 1 fall 2 on-marked-down shutdown-sessions check check-ssl \
+verify required ca-file {ca} verifyhost {API_SERVER_NAME} check-sni {API_SERVER_NAME}",
+        ca = at("ca.crt"),
+    )
+}
+
+/// The backend, as a file of its own: its servers change, and nothing else does.
+fn list(servers: &Servers) -> String {
+    let line = |(name, address): (&String, &SocketAddr)| {
+        let server = name.split_once('/').map_or(name.as_str(), |(_, server)| server);
+        format!("    server {server} {address}\n")
+    };
+    let lines: Vec<String> = servers.addresses.iter().map(line).collect();
+    format!("backend {BACKEND} from {BACKEND}\n{}", lines.concat())
 }

@@ -17,12 +17,16 @@ use serde_json::json;
 use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, url};
 use crate::certificates::{self, API_SERVER_NAME};
 
-/// How long an API server that was told to stop goes on serving while its `/readyz` already fails: twice the two missed
-/// checks, a second apart, after which an ingress sends it nothing more.
+/// How long an API server that was told to stop goes on serving while its `/readyz` already fails. An ingress asks each
+/// second, and sends nothing more after the first such answer, which takes a moment: this is more than twice as long.
 const DRAIN: &str = "4s";
 
 /// A store that is away comes back no sooner where API servers are restarted.
 const LIVENESS: &str = "/livez?exclude=etcd";
+/// The share of requests over HTTP/2 after which a client is asked to connect anew, so that connections spread over API servers
+/// that were added, and leave an ingress that stops. The same with one API server as with many: a change of number
+/// restarts none.
+const GOAWAY_CHANCE: &str = "0.001";
 
 impl Site<'_> {
     pub(super) fn kube_apiserver(&self) -> Result<Parts, MissingKey> {
@@ -43,6 +47,7 @@ impl Site<'_> {
         Ok(Parts {
             files,
             data: vec![],
+            servers: None,
             image: self.kubernetes_image(),
             command: self.command(),
             check: self.https(self.machine.private.first(), SECURE, LIVENESS, (API_SERVER_NAME, "ca.crt"), None),
@@ -136,6 +141,7 @@ fn serving_flags() -> Vec<String> {
         flag("profiling", false),
         flag("shutdown-delay-duration", DRAIN),
         flag("shutdown-send-retry-after", true),
+        flag("goaway-chance", GOAWAY_CHANCE),
     ]
 }
 

@@ -44,6 +44,7 @@ impl Site<'_> {
         Ok(Parts {
             files,
             data: vec![],
+            servers: None,
             image: self.kubernetes_image(),
             command,
             check: self.controller_check("/healthz"),

@@ -11,6 +11,7 @@ impl Site<'_> {
         Ok(Parts {
             files: self.controller_files()?,
             data: vec![],
+            servers: None,
             image: self.kubernetes_image(),
             command,
             check: self.controller_check("/livez"),

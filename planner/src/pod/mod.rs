@@ -19,14 +19,16 @@ use core::{
 };
 
 use keelway_api::{
-    Documents,
+    Component, Documents,
     component::ComponentSpec,
     documents::SecretName,
-    machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod},
+    machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod, Servers},
     name::{ClusterId, PodName},
     role::Role,
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
+
+pub(crate) use ingress::server_name;
 
 use crate::{certificates, world::World};
 
@@ -53,6 +55,7 @@ struct Parts {
     data: Vec<(&'static str, &'static str)>,
     image: String,
     command: Vec<String>,
+    servers: Option<Servers>,
     check: Check,
     startup_seconds: Option<u32>,
 }
@@ -115,6 +118,7 @@ impl<'a> Site<'a> {
             data: parts.data.iter().map(|(source, _)| (*source).to_string()).collect(),
             containers: vec![container],
             pause_image: self.cluster.release.pause_image(self.cluster.registry.as_deref()),
+            servers: parts.servers,
         })
     }
 
@@ -151,12 +155,21 @@ impl<'a> Site<'a> {
         self.cluster.release.kubernetes_image(self.spec.role.row().name, self.cluster.registry.as_deref())
     }
 
-    /// Components of one role of this cluster, each with its machine.
+    /// Components of one role of this cluster that stay, each with its machine.
     fn siblings(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a ComponentSpec, &'a ValidatedHypervisor)> {
+        self.siblings_that(role, |component| !component.is_leaving())
+    }
+
+    fn siblings_that(
+        &self,
+        role: Role,
+        count: fn(&Component) -> bool,
+    ) -> impl Iterator<Item = (&'a PodName, &'a ComponentSpec, &'a ValidatedHypervisor)> {
         let world = self.world;
-        self.documents.components_of(self.id).filter(move |(_, component)| component.spec.role == role).filter_map(
-            move |(pod, component)| Some((pod, &component.spec, world.machines.get(&component.spec.hypervisor)?)),
-        )
+        let of_role = self.documents.components_of(self.id).filter(move |(_, component)| component.spec.role == role);
+        of_role.filter(move |(_, component)| count(component)).filter_map(move |(pod, component)| {
+            Some((pod, &component.spec, world.machines.get(&component.spec.hypervisor)?))
+        })
     }
 
     fn value(&self, secret: &str, key: &str) -> Result<Vec<u8>, MissingKey> {

@@ -1,0 +1,139 @@
+//! The servers of one backend, and what may be asked and told about them.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::Context;
+
+use super::lines;
+
+/// Flags of `show servers state`: forced maintenance, forced drain.
+const MAINTENANCE: u8 = 0x01;
+const DRAINS: u8 = 0x08;
+
+pub(super) struct Servers {
+    backend: String,
+    servers: Mutex<BTreeMap<String, Server>>,
+}
+
+struct Server {
+    address: SocketAddr,
+    admin: u8,
+    /// Held once by each of its connections.
+    sessions: Arc<()>,
+}
+
+/// Counts for as long as it is there.
+pub(super) struct Session {
+    _counted: Arc<()>,
+}
+
+impl Servers {
+    pub(super) fn of(configuration: &str) -> anyhow::Result<Self> {
+        let backend = lines(configuration, "backend").next().context("there is no backend")?;
+        let backend = (*backend.first().context("the backend has no name")?).to_owned();
+        let server = |words: Vec<&str>| {
+            let [name, address] = words[..] else { return None };
+            Some((name.to_owned(), Server::new(address.parse().ok()?, 0)))
+        };
+        let servers = lines(configuration, "server").map(|words| server(words).context("a server has no address"));
+        Ok(Self { backend, servers: Mutex::new(servers.collect::<anyhow::Result<_>>()?) })
+    }
+
+    /// The first server that takes connections, with one more.
+    pub(super) fn enter(&self) -> Option<(SocketAddr, Session)> {
+        let servers = self.held();
+        let server = servers.values().find(|server| server.admin == 0)?;
+        Some((server.address, Session { _counted: server.sessions.clone() }))
+    }
+
+    pub(super) fn command(&self, command: &str) -> String {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let name = words.get(2).and_then(|word| word.strip_prefix(&format!("{}/", self.backend))).unwrap_or_default();
+        match words[..] {
+            ["show", "servers", "state"] => self.states(),
+            ["show", "stat", ..] => self.stat(),
+            ["add", "server", _, address, ..] => self.add(name, address),
+            ["enable", "health", _] => self.change(name, |_| {}),
+            ["set", "server", _, "state", state] => {
+                let admin = match state {
+                    "maint" => MAINTENANCE,
+                    "drain" => DRAINS,
+                    _ => 0,
+                };
+                self.change(name, |server| server.admin = admin)
+            }
+            ["del", "server", _] => self.delete(name),
+            _ => "Unknown command.\n".to_owned(),
+        }
+    }
+
+    fn states(&self) -> String {
+        let mut text = "1\n# be_name srv_name srv_addr srv_admin_state srv_port\n".to_owned();
+        for (name, server) in &*self.held() {
+            let (address, admin) = (server.address, server.admin);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{} {name} {} {admin} {}", self.backend, address.ip(), address.port());
+        }
+        text + "\n"
+    }
+
+    fn stat(&self) -> String {
+        let mut text = "# pxname,svname,qcur,scur\n".to_owned();
+        for (name, server) in &*self.held() {
+            let _ = writeln!(text, "{},{name},0,{}", self.backend, Arc::strong_count(&server.sessions) - 1);
+        }
+        text + "\n"
+    }
+
+    fn add(&self, name: &str, address: &str) -> String {
+        let Ok(address) = address.parse() else { return "Invalid address.\n".to_owned() };
+        let mut servers = self.held();
+        if servers.contains_key(name) {
+            return "Already exists a server with the same name in backend.\n".to_owned();
+        }
+        servers.insert(name.to_owned(), Server::new(address, MAINTENANCE));
+        "New server registered.\n".to_owned()
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut Server)) -> String {
+        match self.held().get_mut(name) {
+            Some(server) => {
+                change(server);
+                "\n".to_owned()
+            }
+            None => "No such server.\n".to_owned(),
+        }
+    }
+
+    fn delete(&self, name: &str) -> String {
+        let mut servers = self.held();
+        match servers.get(name) {
+            None => "No such server.\n".to_owned(),
+            Some(server) if server.admin & MAINTENANCE == 0 => {
+                "Only servers in maintenance mode can be deleted.\n".to_owned()
+            }
+            Some(server) if Arc::strong_count(&server.sessions) > 1 => {
+                "Server still has connections attached to it, cannot remove it.\n".to_owned()
+            }
+            Some(_) => {
+                servers.remove(name);
+                "Server deleted.\n".to_owned()
+            }
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Server>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Server {
+    fn new(address: SocketAddr, admin: u8) -> Self {
+        Self { address, admin, sessions: Arc::new(()) }
+    }
+}

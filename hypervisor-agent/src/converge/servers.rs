@@ -1,0 +1,60 @@
+//! The servers of a haproxy that runs: towards what is wanted, and no connection is cut.
+
+use keelway_api::{
+    machine::{MachineState, ServerAdmin, ServerState, Servers},
+    name::PodName,
+};
+
+use crate::action::{PodAction, ServerChange};
+
+/// A haproxy that does not answer is left alone: it reads its files when it starts, and is looked at again.
+pub(super) fn plan_servers(name: &PodName, wanted: &Servers, state: &MachineState) -> Vec<PodAction> {
+    let Some(found) = state.servers.get(name) else { return Vec::new() };
+    let missing =
+        wanted.addresses.iter().filter(|(server, _)| !found.contains_key(*server)).map(|(server, address)| {
+            let options = wanted.options.clone();
+            change(server, ServerChange::Add { address: *address, options })
+        });
+    let others = found.iter().filter_map(|(server, found)| Some(change(server, step(server, found, wanted)?)));
+    missing.chain(others).collect()
+}
+
+/// One that stands elsewhere now goes first, and is added once it is gone.
+fn step(server: &str, found: &ServerState, wanted: &Servers) -> Option<ServerChange> {
+    let is_wanted = wanted.addresses.get(server) == Some(&found.address);
+    match (is_wanted, found.admin) {
+        (true, ServerAdmin::Serves) => None,
+        (true, ServerAdmin::Drains | ServerAdmin::Maintenance) => Some(ServerChange::Enable),
+        (false, ServerAdmin::Serves) => Some(ServerChange::Drain),
+        (false, ServerAdmin::Drains | ServerAdmin::Maintenance) => {
+            (found.sessions == 0).then_some(ServerChange::Remove)
+        }
+    }
+}
+
+fn change(server: &str, change: ServerChange) -> PodAction {
+    PodAction::ChangeServer { server: server.to_owned(), change }
+}
+
+/// What a haproxy has once a change is done.
+#[cfg(test)]
+pub(super) fn apply(
+    servers: &mut std::collections::BTreeMap<String, ServerState>,
+    server: &str,
+    change: &ServerChange,
+) {
+    let found = servers.get_mut(server);
+    match (change, found) {
+        (ServerChange::Add { address, .. }, None) => {
+            let state = ServerState { address: *address, admin: ServerAdmin::Serves, sessions: 0 };
+            servers.insert(server.to_owned(), state);
+        }
+        (ServerChange::Enable, Some(found)) => found.admin = ServerAdmin::Serves,
+        (ServerChange::Drain, Some(found)) => found.admin = ServerAdmin::Drains,
+        (ServerChange::Remove, Some(found)) => {
+            assert_eq!(found.sessions, 0, "{server} has connections");
+            servers.remove(server);
+        }
+        (change, found) => panic!("{change:?} of {found:?}"),
+    }
+}

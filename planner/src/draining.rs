@@ -1,0 +1,52 @@
+//! What ingresses still have to do with API servers that they should forget.
+
+use alloc::format;
+
+use keelway_api::{
+    Documents,
+    machine::ServerAdmin,
+    name::{ClusterId, PodName},
+    role::Role,
+};
+
+use crate::{Observation, plan::Plan, pod::server_name, retirement::runs, words::count, world::World};
+
+/// Waits for the ends of connections to API servers that are no longer wanted, and for each haproxy that runs and does not
+/// tell.
+pub(crate) fn wait_for_connections(plan: &mut Plan, world: &World, seen: &Observation) {
+    for (name, (id, _)) in &world.clusters {
+        if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
+            continue;
+        }
+        for (ingress, what) in waits(&plan.documents, seen, id) {
+            plan.wait(&format!("{name}/{}", ingress.component), what);
+        }
+    }
+}
+
+fn waits(
+    documents: &Documents,
+    seen: &Observation,
+    id: &ClusterId,
+) -> alloc::vec::Vec<(PodName, alloc::string::String)> {
+    let of_role = |role: Role| documents.components_of(id).filter(move |(_, component)| component.spec.role == role);
+    let stays = |server: &str| {
+        of_role(Role::KubeApiserver).any(|(pod, component)| !component.is_leaving() && server_name(pod) == server)
+    };
+    let mut found = alloc::vec::Vec::new();
+    for (ingress, component) in of_role(Role::Ingress) {
+        let Some(state) = seen.machine(&component.spec.hypervisor) else { continue };
+        let Some(servers) = state.servers.get(ingress) else {
+            if runs(state, ingress) {
+                found.push((ingress.clone(), "its haproxy to tell of its servers".into()));
+            }
+            continue;
+        };
+        let drained = servers.iter().filter(|(server, found)| found.admin == ServerAdmin::Drains && !stays(server));
+        for (server, state) in drained.filter(|(_, state)| state.sessions > 0) {
+            let sessions = usize::try_from(state.sessions).unwrap_or(usize::MAX);
+            found.push((ingress.clone(), format!("{} to {server} to end", count(sessions, "connection"))));
+        }
+    }
+    found
+}

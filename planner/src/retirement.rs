@@ -1,0 +1,152 @@
+//! Taking replicas away: what stays serves first, then nobody relies on what leaves, then it goes.
+
+use alloc::{format, string::String, vec::Vec};
+
+use keelway_api::{
+    Component, Documents,
+    component::Stage,
+    documents::SecretName,
+    machine::{ContainerPhase, MachineState, ServerAdmin},
+    name::{ClusterId, PodName},
+    role::Role,
+    validated::ValidatedCluster,
+};
+
+use crate::{
+    Decision, Observation,
+    fleet::Fleet,
+    placement::{MEMBERS_STAY, born, count_staying},
+    plan::Plan,
+    pod::server_name,
+    words::count,
+};
+
+/// Notes each component that is ready for the first time: from now on others may rely on it.
+pub(crate) fn note_ready(plan: &mut Plan, seen: &Observation, id: &ClusterId) {
+    for (pod, component) in &mut plan.documents.components {
+        if pod.cluster == *id && component.stage() == Stage::Joining && seen.healthy(pod) {
+            component.status.get_or_insert_default().stage = Stage::Serving;
+        }
+    }
+}
+
+/// Takes away replicas above the wanted number, the highest first. Members of a store that was born are kept: its membership
+/// is not changed here.
+pub(crate) fn retire_surplus(
+    plan: &mut Plan,
+    seen: &Observation,
+    fleet: &mut Fleet,
+    (id, cluster): (&ClusterId, &ValidatedCluster),
+    role: Role,
+    wanted: u32,
+) {
+    let mut stay: Vec<(u32, PodName)> = of_role(&plan.documents, id, role)
+        .filter(|(_, component)| !component.is_leaving())
+        .map(|(pod, component)| (component.spec.index, pod.clone()))
+        .collect();
+    stay.sort();
+    let surplus = stay.split_off(stay.len().min(wanted as usize));
+    let kept = role == Role::Etcd && born(&plan.documents, &cluster.reference);
+    for (_, pod) in surplus {
+        let component = format!("{}/{}", cluster.reference, pod.component);
+        if kept {
+            plan.wait(&component, MEMBERS_STAY);
+        } else if let Some(others) = unready(seen, role, &stay) {
+            plan.wait(&component, format!("{others} to be ready before it leaves"));
+        } else {
+            let reason = format!("the cluster asks for {} of {role}", count(wanted as usize, "replica"));
+            leave(plan, &pod);
+            plan.decisions.push(Decision::Retire { component, reason });
+        }
+    }
+    let leaving: Vec<PodName> = of_role(&plan.documents, id, role)
+        .filter(|(_, component)| component.is_leaving())
+        .map(|(pod, _)| pod.clone())
+        .collect();
+    for pod in leaving {
+        match relied_on_by(&plan.documents, seen, &pod) {
+            Some(others) => plan.wait(&format!("{}/{}", cluster.reference, pod.component), others),
+            None => remove(plan, fleet, &pod),
+        }
+    }
+}
+
+/// Marks a component as no longer wanted.
+fn leave(plan: &mut Plan, pod: &PodName) {
+    if let Some(document) = plan.documents.components.get_mut(pod) {
+        document.status.get_or_insert_default().stage = Stage::Leaving;
+    }
+}
+
+/// Lets components that are about to leave stay after all where they are wanted again, the lowest first.
+pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedCluster), role: Role, wanted: u32) {
+    let missing = (wanted as usize).saturating_sub(count_staying(&plan.documents, id, role));
+    let mut leaving: Vec<(u32, PodName)> = of_role(&plan.documents, id, role)
+        .filter(|(_, component)| component.is_leaving())
+        .map(|(pod, component)| (component.spec.index, pod.clone()))
+        .collect();
+    leaving.sort();
+    for (_, pod) in leaving.into_iter().take(missing) {
+        if let Some(document) = plan.documents.components.get_mut(&pod) {
+            // It is relied on again once it is seen to be ready.
+            document.status.get_or_insert_default().stage = Stage::Joining;
+            let component = format!("{}/{}", cluster.reference, pod.component);
+            plan.decisions.push(Decision::Keep { component });
+        }
+    }
+}
+
+/// The replicas of a role that carries requests, where none of those that stay is ready.
+fn unready(seen: &Observation, role: Role, stay: &[(u32, PodName)]) -> Option<String> {
+    let carries = match role {
+        Role::KubeApiserver | Role::Ingress => true,
+        Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler => false,
+    };
+    let ready = stay.is_empty() || stay.iter().any(|(_, pod)| seen.healthy(pod));
+    let names: Vec<&str> = stay.iter().map(|(_, pod)| pod.component.as_str()).collect();
+    (carries && !ready).then(|| names.join(" or "))
+}
+
+/// What a component that leaves has to wait for: an ingress that still sends it connections, or might.
+fn relied_on_by(documents: &Documents, seen: &Observation, pod: &PodName) -> Option<String> {
+    if documents.components.get(pod)?.spec.role != Role::KubeApiserver {
+        return None;
+    }
+    of_role(documents, &pod.cluster, Role::Ingress).find_map(|(ingress, component)| {
+        let Some(state) = seen.machine(&component.spec.hypervisor) else {
+            return Some(format!("{} to be seen: it may still send it connections", ingress.component));
+        };
+        sends(state, ingress, pod).then(|| format!("{} to send it no more connections", ingress.component))
+    })
+}
+
+/// Whether a haproxy sends connections to a server, or runs and does not tell.
+fn sends(state: &MachineState, ingress: &PodName, server: &PodName) -> bool {
+    match state.servers.get(ingress) {
+        Some(servers) => servers.get(&server_name(server)).is_some_and(|found| found.admin == ServerAdmin::Serves),
+        None => runs(state, ingress),
+    }
+}
+
+/// Whether a container of a pod runs.
+pub(crate) fn runs(state: &MachineState, pod: &PodName) -> bool {
+    let of_pod = |id: &str| state.sandboxes.iter().any(|sandbox| sandbox.id == id && sandbox.pod == *pod);
+    let mut running = state.containers.iter().filter(|container| container.phase == ContainerPhase::Running);
+    running.any(|container| of_pod(&container.sandbox))
+}
+
+/// Its machine ends it, with its own time to drain, because it is in no config any more.
+fn remove(plan: &mut Plan, fleet: &mut Fleet, pod: &PodName) {
+    if let Some(document) = plan.documents.components.remove(pod) {
+        fleet.leave(&document.spec);
+    }
+    plan.documents.secrets.remove(&SecretName::of(&pod.cluster, pod.component.as_str()));
+}
+
+fn of_role<'a>(
+    documents: &'a Documents,
+    id: &'a ClusterId,
+    role: Role,
+) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
+    documents.components_of(id).filter(move |(_, component)| component.spec.role == role)
+}

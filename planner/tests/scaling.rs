@@ -1,0 +1,342 @@
+//! Numbers of API servers and ingresses that change again and again, on machines that come and go: no ingress ever sends
+//! connections to an API server that is taken away, and in the end all is as asked for.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    ByteString, Documents, Secret,
+    documents::SecretName,
+    jiff::Timestamp,
+    machine::{
+        CLUSTER_LABEL, CgroupDriver, ContainerPhase, ContainerState, MachineConfig, MachineState, Pod, PortFacts,
+        RuntimeFacts, SandboxState, Seen, ServerAdmin, ServerState,
+    },
+    name::{ClusterRef, HypervisorName, PodName},
+    role::Role,
+};
+use keelway_planner::{
+    CertificateSeen, Health, MintRequest, Observation, Plan, first_bindings, identify, invariants, machine_configs,
+    plan,
+};
+use proptest::{collection::vec, prelude::*};
+
+const CLUSTER: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1, namespace: default}
+spec: {version: 1.37.0, etcd: {replicas: 3}}
+";
+
+/// What happens in one round.
+#[derive(Debug, Clone)]
+struct Round {
+    servers: u32,
+    ingresses: u32,
+    /// Machines that do not answer, as bits.
+    silent: u8,
+    /// Components that are not well, as bits.
+    ill: u8,
+    /// Connections that each server has.
+    sessions: u64,
+    /// Whether machines do what they are told.
+    obey: bool,
+}
+
+fn round() -> impl Strategy<Value = Round> {
+    let bits = || prop_oneof![3 => Just(0), 1 => any::<u8>()];
+    (1..4u32, 1..3u32, bits(), bits(), 0..2u64, any::<bool>()).prop_map(
+        |(servers, ingresses, silent, ill, sessions, obey)| Round { servers, ingresses, silent, ill, sessions, obey },
+    )
+}
+
+/// All is well.
+fn calm(servers: u32, ingresses: u32) -> Round {
+    Round { servers, ingresses, silent: 0, ill: 0, sessions: 0, obey: true }
+}
+
+struct World {
+    documents: Documents,
+    machines: BTreeMap<HypervisorName, MachineState>,
+    certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+}
+
+impl World {
+    fn new() -> Self {
+        let machine = |(number, role): (usize, &str)| {
+            let public = if role == "Public" { format!("198.18.0.{number}") } else { String::new() };
+            format!(
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  \
+                 role: {role}\n  endpoint: {{unix: {{path: /run/{number}.sock}}}}\n  \
+                 addresses: {{private: [10.0.0.{number}], public: [{public}]}}\n  portRange: {{from: 20000, to: 22767}}\n"
+            )
+        };
+        let machines = ["Private", "Private", "Private", "Public", "Public"].into_iter().enumerate().map(machine);
+        let text: String = std::iter::once(CLUSTER.to_owned()).chain(machines).collect();
+        let mut documents = Documents::read(text.as_bytes()).unwrap();
+        let mut number = 0;
+        let random = || {
+            number += 1;
+            format!("a{number:015x}")
+        };
+        identify(&mut documents, random).unwrap();
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), empty())).collect();
+        Self { documents, machines, certificates: BTreeMap::new() }
+    }
+
+    fn ask(&mut self, round: &Round) {
+        let cluster = ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() };
+        let spec = &mut self.documents.clusters.get_mut(&cluster).unwrap().spec;
+        spec.control_plane.replicas = round.servers;
+        spec.ingress.replicas = round.ingresses;
+    }
+
+    fn runs(&self, pod: &PodName) -> bool {
+        self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod))
+    }
+
+    fn observe(&self, round: &Round) -> Observation {
+        let bit = |bits: u8, number: usize| (bits >> (number % 8)) & 1 == 1;
+        let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
+            let unreachable = || Seen::Unreachable { why: "it is silent".to_owned() };
+            let seen = if bit(round.silent, number) { unreachable() } else { Seen::Known(state.clone()) };
+            (name.clone(), seen)
+        };
+        let health = |(number, pod): (usize, &PodName)| {
+            let well = self.runs(pod) && !bit(round.ill, number);
+            (pod.clone(), if well { Health::Healthy } else { Health::Unhealthy("it is ill".to_owned()) })
+        };
+        let id = self.documents.clusters.values().next().unwrap().id().unwrap();
+        Observation {
+            machines: self.machines.iter().enumerate().map(machine).collect(),
+            health: self.documents.components.keys().enumerate().map(health).collect(),
+            bindings: [(id.clone(), Seen::Known(first_bindings().1))].into(),
+            certificates: self.certificates.clone(),
+        }
+    }
+
+    /// One pass, and what the machines make of it.
+    fn pass(&mut self, round: &Round) -> Plan {
+        self.ask(round);
+        let servers = self.machines.values_mut().flat_map(|state| state.servers.values_mut());
+        servers.flat_map(BTreeMap::values_mut).for_each(|server| server.sessions = round.sessions);
+        let seen = self.observe(round);
+        let mut plan = plan(&self.documents, &seen, Timestamp::UNIX_EPOCH).unwrap();
+        self.mint(&mut plan);
+        assert_eq!(invariants::check(&self.documents, &plan.documents, &seen), []);
+        assert_eq!(invariants::check_replicas(&plan), []);
+        self.documents = plan.documents.clone();
+        if round.obey {
+            for (name, config) in machine_configs(&self.documents, &seen).unwrap() {
+                apply(self.machines.get_mut(&name).unwrap(), &config);
+            }
+        }
+        self.assert_served();
+        plan
+    }
+
+    fn mint(&mut self, plan: &mut Plan) {
+        for wanted in &plan.mint {
+            let (secret, keys) = match wanted {
+                MintRequest::Authority { secret, .. } => {
+                    (secret, ["active.crt", "active.key", "bundle.crt"].map(str::to_owned).to_vec())
+                }
+                MintRequest::ServiceAccountKey { secret } => {
+                    (secret, ["active.key", "bundle.pub"].map(str::to_owned).to_vec())
+                }
+                MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
+                MintRequest::Certificate { secret, name, subject, .. } => {
+                    let seen = CertificateSeen {
+                        common_name: subject.common_name.clone(),
+                        organizations: subject.organizations.clone(),
+                        dns_names: subject.dns_names.clone(),
+                        addresses: subject.addresses.clone(),
+                        renew_at: Timestamp::MAX,
+                    };
+                    self.certificates.insert((secret.clone(), name.clone()), seen);
+                    (secret, vec![format!("{name}.crt"), format!("{name}.key")])
+                }
+            };
+            for key in keys {
+                keep(&mut plan.documents, secret, &key);
+            }
+        }
+    }
+
+    /// Every API server that an ingress sends connections to runs.
+    fn assert_served(&self) {
+        for (ingress, servers) in self.machines.values().flat_map(|state| &state.servers) {
+            for (name, _) in servers.iter().filter(|(_, server)| server.admin == ServerAdmin::Serves) {
+                let component = name.split_once('/').unwrap().1.parse().unwrap();
+                let pod = PodName { cluster: ingress.cluster.clone(), component };
+                assert!(self.runs(&pod), "{ingress} sends connections to {name}");
+            }
+        }
+    }
+
+    /// The API servers that each ingress knows.
+    fn known(&self) -> Vec<Vec<&str>> {
+        let servers = self.machines.values().flat_map(|state| state.servers.values());
+        servers.map(|servers| servers.keys().map(String::as_str).collect()).collect()
+    }
+
+    fn of_role(&self, role: Role) -> BTreeSet<String> {
+        let components = self.documents.components.iter().filter(|(_, component)| component.spec.role == role);
+        components.map(|(pod, _)| format!("{role}/{}", pod.component)).collect()
+    }
+}
+
+fn keep(documents: &mut Documents, name: &SecretName, key: &str) {
+    let secret = documents.secrets.entry(name.clone()).or_insert_with(|| {
+        let mut secret = Secret::default();
+        secret.metadata.name = Some(name.name.clone());
+        secret.metadata.namespace = Some(name.namespace.clone());
+        let id = name.namespace.trim_start_matches("keelway-").to_owned();
+        secret.metadata.labels = Some([(CLUSTER_LABEL.to_owned(), id)].into());
+        secret
+    });
+    let value = ByteString(format!("{}/{key}, never shown to anybody", name.name).into_bytes());
+    secret.data.get_or_insert_default().insert(key.to_owned(), value);
+}
+
+fn empty() -> MachineState {
+    let runtime =
+        RuntimeFacts { name: "model".to_owned(), version: "1".to_owned(), cgroup_driver: CgroupDriver::Cgroupfs };
+    MachineState {
+        runtime,
+        owner: None,
+        applied: None,
+        sandboxes: Vec::new(),
+        containers: Vec::new(),
+        files: BTreeMap::new(),
+        images: BTreeSet::new(),
+        ports: PortFacts::default(),
+        servers: BTreeMap::new(),
+    }
+}
+
+/// Pods come and go at once; a haproxy is told what its machine would tell it.
+fn apply(state: &mut MachineState, config: &MachineConfig) {
+    state.sandboxes.retain(|sandbox| config.pods.get(&sandbox.pod).is_some_and(|pod| pod.digest() == sandbox.digest));
+    let kept: BTreeSet<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
+    state.containers.retain(|container| kept.iter().any(|pod| pod.to_string() == container.sandbox));
+    state.servers.retain(|pod, _| kept.contains(pod));
+    for (name, pod) in &config.pods {
+        if kept.contains(name) {
+            change(state, name, pod);
+        } else {
+            start(state, name, pod);
+        }
+    }
+}
+
+fn serves(address: std::net::SocketAddr) -> ServerState {
+    ServerState { address, admin: ServerAdmin::Serves, sessions: 0 }
+}
+
+fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {
+    let id = name.to_string();
+    let sandbox = SandboxState { id: id.clone(), pod: name.clone(), attempt: 0, digest: pod.digest(), ready: true };
+    state.sandboxes.push(sandbox);
+    state.containers.push(ContainerState {
+        id: format!("{id}-container"),
+        sandbox: id,
+        name: pod.containers[0].name.clone(),
+        attempt: 0,
+        phase: ContainerPhase::Running,
+        stop_seconds: None,
+    });
+    if let Some(servers) = &pod.servers {
+        let started = servers.addresses.iter().map(|(server, address)| (server.clone(), serves(*address)));
+        state.servers.insert(name.clone(), started.collect());
+    }
+}
+
+fn change(state: &mut MachineState, name: &PodName, pod: &Pod) {
+    let Some(wanted) = &pod.servers else { return };
+    let found = state.servers.get_mut(name).unwrap();
+    let is_wanted = |server: &str, found: &ServerState| wanted.addresses.get(server) == Some(&found.address);
+    found.retain(|server, found| is_wanted(server, found) || found.admin == ServerAdmin::Serves || found.sessions > 0);
+    for (server, found) in found.iter_mut() {
+        found.admin = if is_wanted(server, found) { ServerAdmin::Serves } else { ServerAdmin::Drains };
+    }
+    for (server, address) in &wanted.addresses {
+        found.entry(server.clone()).or_insert_with(|| serves(*address));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_taken_away_is_relied_on_by_nobody(rounds in vec(round(), 0..24)) {
+        let mut world = World::new();
+        for round in &rounds {
+            let _ = world.pass(round);
+        }
+        let last = rounds.last().cloned().unwrap_or_else(|| calm(3, 2));
+        let calm = calm(last.servers, last.ingresses);
+        for _ in 0..12 {
+            let _ = world.pass(&calm);
+        }
+        let plan = world.pass(&calm);
+        prop_assert_eq!((&plan.decisions, &plan.waiting, &plan.mint), (&vec![], &vec![], &vec![]));
+        prop_assert!(world.documents.components.values().all(|component| !component.is_leaving()));
+        let servers = world.of_role(Role::KubeApiserver);
+        prop_assert_eq!(servers.len(), calm.servers as usize);
+        let all: Vec<&str> = servers.iter().map(String::as_str).collect();
+        prop_assert_eq!(world.known(), vec![all; calm.ingresses as usize]);
+    }
+}
+
+/// Pass by pass.
+#[test]
+fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
+    let mut world = World::new();
+    for _ in 0..5 {
+        let _ = world.pass(&calm(1, 2));
+    }
+    assert_eq!(world.known(), [["kube-apiserver/kube-apiserver-0"]; 2]);
+
+    let _ = world.pass(&calm(2, 2));
+    assert!(world.known().iter().all(|servers| servers.len() == 1), "the new one was not ready yet");
+    let _ = world.pass(&calm(2, 2));
+    assert!(world.known().iter().all(|servers| servers.len() == 2));
+
+    let id = world.documents.clusters.values().next().unwrap().id().unwrap().clone();
+    let second = PodName { cluster: id, component: "kube-apiserver-1".parse().unwrap() };
+    let leaving = Round { sessions: 1, ..calm(1, 2) };
+    let plan = world.pass(&leaving);
+    assert!(plan.waiting.iter().any(|waiting| waiting.what == "c1/kube-apiserver-1"), "{:?}", plan.waiting);
+    assert!(world.runs(&second), "its ingresses are told first");
+    let plan = world.pass(&leaving);
+    assert!(!world.runs(&second), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("1 connection ")), "{:?}", plan.waiting);
+    let _ = world.pass(&calm(1, 2));
+    let plan = world.pass(&calm(1, 2));
+    assert_eq!((plan.waiting, plan.decisions), (vec![], vec![]));
+    assert_eq!(world.known(), [["kube-apiserver/kube-apiserver-0"]; 2]);
+}
+
+/// Nothing is taken away from what could not be seen.
+#[test]
+fn an_ingress_that_cannot_be_seen_is_waited_for() {
+    let mut world = World::new();
+    for _ in 0..6 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    let ingress = world.documents.components.values().find(|component| component.spec.role == Role::Ingress).unwrap();
+    let name = ingress.spec.hypervisor.clone();
+    let number = world.machines.keys().position(|machine| *machine == name).unwrap();
+    let silent = Round { silent: 1 << number, ..calm(1, 2) };
+    for _ in 0..5 {
+        let plan = world.pass(&silent);
+        let waits = plan.waiting.iter().find(|waiting| waiting.what == "c1/kube-apiserver-1").unwrap();
+        assert!(waits.on.contains("to be seen") || waits.on.contains("no more connections"), "{waits}");
+    }
+    assert_eq!(world.of_role(Role::KubeApiserver).len(), 2);
+    for _ in 0..4 {
+        let _ = world.pass(&calm(1, 2));
+    }
+    assert_eq!(world.of_role(Role::KubeApiserver).len(), 1);
+}
