@@ -23,7 +23,7 @@ test: setup ## Every check and every test
 	@hack/test.sh
 
 .PHONY: demo
-demo: build ## One cluster on two local hypervisors, left running
+demo: build ## A highly available cluster on five local hypervisors, left running
 	@hack/demo.sh
 
 .PHONY: demo-clean

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One cluster on two local hypervisors, left running. Run again, it goes on from where it was.
+# One highly available cluster on five local hypervisors, left running. Run again, it goes on from where it was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/environment.sh
@@ -11,8 +11,8 @@ mkdir -p "$demo"
 cd "$demo"
 
 if [[ ! -s world.yaml ]]; then
-  step '$ keelway hypervisor local create --fleet demo --public 1 --private 1 > world.yaml'
-  keelway hypervisor local create --fleet demo --public 1 --private 1 > world.yaml.new
+  step '$ keelway hypervisor local create --fleet demo --public 2 --private 3 > world.yaml'
+  keelway hypervisor local create --fleet demo --public 2 --private 3 > world.yaml.new
   mv world.yaml.new world.yaml
 fi
 
@@ -28,8 +28,10 @@ if [[ -s c1.yaml ]]; then
   step '$ keelway reconcile < c1.yaml > c1.yaml.new && mv c1.yaml.new c1.yaml'
   reconcile < c1.yaml
 else
-  step '$ keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml'
-  keelway cluster inject --name c1 < world.yaml | reconcile
+  size='--etcd-replicas 3 --control-plane-replicas 3 --ingress-replicas 2'
+  step "\$ keelway cluster inject --name c1 $size < world.yaml | keelway reconcile > c1.yaml"
+  # shellcheck disable=SC2086  # a list of words
+  keelway cluster inject --name c1 $size < world.yaml | reconcile
 fi
 
 step '$ keelway cluster kubeconfig --name c1 < c1.yaml > c1.kubeconfig'
@@ -49,6 +51,7 @@ The cluster is running. To go on playing:
   export PATH=$target/debug:$cache/bin:\$PATH
   export KUBECONFIG=$demo/c1.kubeconfig
   kubectl get namespaces
+  kubectl --context c1-ingress-1 get namespaces       # the other way in
   kubectl create configmap hello --from-literal=from=keelway
   keelway status -o wide < $demo/c1.yaml
   keelway plan < $demo/c1.yaml

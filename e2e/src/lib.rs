@@ -20,6 +20,7 @@ pub mod keelway;
 pub mod keys;
 pub mod kubectl;
 pub mod listening;
+pub mod load;
 pub mod machine;
 pub mod process;
 pub mod ran;

@@ -1,0 +1,288 @@
+//! Requests all the time, as a client makes them that knows all ingresses: reads, writes and a watch, on kept and on new
+//! connections. Tells how many there were, which failed, and how long the longest took.
+
+mod client;
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use futures::future::join_all;
+use http::Method;
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::Kubectl;
+use client::{Client, Credentials, Kept};
+
+/// How long a client goes on trying, which the documentation of ingresses states.
+pub const WINDOW: Duration = Duration::from_secs(15);
+
+/// What is written, read and watched.
+const OBJECT: &str = "/api/v1/namespaces/default/configmaps/load";
+const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name%3Dload";
+/// Between two requests of one worker. All together make 145 requests in a second where the machine has time for them, and
+/// still 50 where each takes a fifth of a second.
+const PAUSE: Duration = Duration::from_millis(40);
+const NEW_CONNECTIONS: Duration = Duration::from_millis(100);
+/// Workers that read, beside the one that writes and the one that watches.
+const READERS: usize = 4;
+const NEWCOMERS: usize = 2;
+/// A watch that sees nothing for so long, while there are writes, is begun anew.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// A load that runs until it is ended.
+pub struct Load {
+    stop: CancellationToken,
+    worker: Option<thread::JoinHandle<Report>>,
+}
+
+/// What came of a load.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Requests that were answered.
+    pub requests: usize,
+    /// Requests that had no good answer within the [`WINDOW`], and answers that are wrong: what was told to be written, and
+    /// is not there.
+    pub failures: Vec<String>,
+    /// Tries beyond the first.
+    pub retries: usize,
+    /// The longest time from a request's first try to its answer.
+    pub longest: Duration,
+    /// The longest time without an event of the watch.
+    pub longest_silence: Duration,
+    /// From its start to its end.
+    pub took: Duration,
+}
+
+/// What all workers share.
+struct Shared {
+    client: Client,
+    stop: CancellationToken,
+    /// The newest number that was told to be written.
+    written: AtomicU64,
+    report: Mutex<Report>,
+}
+
+impl Load {
+    /// Starts a load as the user of a kubeconfig, on all servers that it names.
+    pub fn start(kubectl: &Kubectl) -> Self {
+        let config = kubectl.kubeconfig();
+        let value =
+            |list: &str, kind: &str, key: &str| STANDARD.decode(config[list][0][kind][key].as_str().unwrap()).unwrap();
+        let credentials = Credentials {
+            authority: value("clusters", "cluster", "certificate-authority-data"),
+            certificate: value("users", "user", "client-certificate-data"),
+            key: value("users", "user", "client-key-data"),
+        };
+        let servers: Vec<SocketAddr> = config["clusters"].as_array().unwrap().iter().map(address).collect();
+        Self::on(&servers, &credentials)
+    }
+
+    fn on(servers: &[SocketAddr], credentials: &Credentials) -> Self {
+        let stop = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            client: Client::new(servers, credentials),
+            stop: stop.clone(),
+            written: AtomicU64::new(0),
+            report: Mutex::default(),
+        });
+        let worker = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(run(shared))
+        });
+        Self { stop, worker: Some(worker) }
+    }
+
+    /// Ends it, and tells what came of it.
+    pub fn end(mut self) -> Report {
+        self.stop.cancel();
+        let report = self.worker.take().unwrap().join().unwrap();
+        println!("{report}");
+        report
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Report {
+    /// Fails the test unless there were requests all the time, and none of them failed.
+    pub fn assert_good(&self) {
+        assert!(self.failures.is_empty(), "{self}\n{}", self.failures.join("\n"));
+        assert!(self.requests > 0, "{self}");
+    }
+
+    /// How many requests were answered in a second.
+    pub fn rate(&self) -> f64 {
+        f64::from(u32::try_from(self.requests).unwrap()) / self.took.as_secs_f64()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:>7} ms  load: {} requests ({:.0}/s), {} failed, {} retries; longest request {} ms, longest silence of the \
+             watch {} ms",
+            self.took.as_millis(),
+            self.requests,
+            self.rate(),
+            self.failures.len(),
+            self.retries,
+            self.longest.as_millis(),
+            self.longest_silence.as_millis(),
+        )
+    }
+}
+
+fn address(cluster: &Value) -> SocketAddr {
+    let server = cluster["cluster"]["server"].as_str().unwrap();
+    server.strip_prefix("https://").unwrap().parse().unwrap()
+}
+
+async fn run(shared: Arc<Shared>) -> Report {
+    let started = Instant::now();
+    // The object is there before it is read.
+    shared.write(&mut Kept::new(0), 1).await;
+    let writer = async {
+        shared.writes().await;
+        started.elapsed()
+    };
+    let readers = join_all((0..READERS).map(|turn| shared.reads_on_a_kept_connection(turn)));
+    let newcomers = join_all((0..NEWCOMERS).map(|turn| shared.reads_on_new_connections(turn)));
+    let (took, _, _, ()) = tokio::join!(writer, readers, newcomers, shared.watch());
+    let report = shared.report.lock().unwrap().clone();
+    Report { took, ..report }
+}
+
+impl Shared {
+    fn note(&self, note: impl FnOnce(&mut Report)) {
+        note(&mut self.report.lock().unwrap());
+    }
+
+    /// Every so often, until the end.
+    async fn each(&self, pause: Duration, mut request: impl AsyncFnMut()) {
+        let mut ticks = interval(pause);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !self.stop.is_cancelled() {
+            ticks.tick().await;
+            request().await;
+        }
+    }
+
+    /// One request that is tried until the window is over.
+    async fn request(&self, kept: &mut Kept, method: Method, path: &str, body: &str) -> Option<Value> {
+        let started = Instant::now();
+        let asked = self.client.request(kept, method.clone(), path, body, WINDOW).await;
+        self.note(|report| {
+            report.retries += asked.retries;
+            report.longest = report.longest.max(started.elapsed());
+            match &asked.answer {
+                Ok(_) => report.requests += 1,
+                Err(why) => report.failures.push(format!("{method} {path}: {why}")),
+            }
+        });
+        asked.answer.ok()
+    }
+
+    /// Applied, so that it may be done twice.
+    async fn write(&self, kept: &mut Kept, number: u64) {
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": "load" },
+            "data": { "number": number.to_string() },
+        });
+        let path = format!("{OBJECT}?fieldManager=load&force=true");
+        if self.request(kept, Method::PATCH, &path, &body.to_string()).await.is_some() {
+            self.written.store(number, Ordering::SeqCst);
+        }
+    }
+
+    async fn writes(&self) {
+        let (mut kept, mut number) = (Kept::new(0), 1);
+        self.each(PAUSE, async || {
+            number += 1;
+            self.write(&mut kept, number).await;
+        })
+        .await;
+    }
+
+    /// What was told to be written before a read is in it.
+    async fn read(&self, kept: &mut Kept) {
+        let before = self.written.load(Ordering::SeqCst);
+        let Some(object) = self.request(kept, Method::GET, OBJECT, "").await else { return };
+        let found = number(&object);
+        if found.is_none_or(|found| found < before) {
+            self.note(|report| report.failures.push(format!("{before} was written, and {found:?} is read")));
+        }
+    }
+
+    async fn reads_on_a_kept_connection(&self, turn: usize) {
+        let mut kept = Kept::new(turn);
+        self.each(PAUSE, async || self.read(&mut kept).await).await;
+    }
+
+    async fn reads_on_new_connections(&self, mut turn: usize) {
+        self.each(NEW_CONNECTIONS, async || {
+            turn += 1;
+            self.read(&mut Kept::new(turn)).await;
+        })
+        .await;
+    }
+
+    /// Goes on from where it was wherever it breaks off, until it has seen the last write.
+    async fn watch(&self) {
+        let (mut seen, mut version, mut turn) = (0, String::new(), 0);
+        let mut last = Instant::now();
+        loop {
+            turn += 1;
+            let path = format!("{WATCH}&resourceVersion={version}");
+            if let Ok(mut events) = self.client.watch(turn, &path).await {
+                while let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await {
+                    if event["type"] == "ERROR" {
+                        // The version is too old, or the server knows it not yet.
+                        version.clear();
+                        break;
+                    }
+                    let of = event["object"]["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+                    of.clone_into(&mut version);
+                    seen = seen.max(number(&event["object"]).unwrap_or_default());
+                    let silent = last.elapsed();
+                    last = Instant::now();
+                    self.note(|report| report.longest_silence = report.longest_silence.max(silent));
+                    if self.stop.is_cancelled() && seen >= self.written.load(Ordering::SeqCst) {
+                        return;
+                    }
+                }
+            } else {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let written = self.written.load(Ordering::SeqCst);
+            if self.stop.is_cancelled() && seen >= written {
+                return;
+            }
+            if last.elapsed() > WINDOW + SILENCE {
+                self.note(|report| report.failures.push(format!("{written} was written, the watch saw {seen}")));
+                return;
+            }
+        }
+    }
+}
+
+fn number(object: &Value) -> Option<u64> {
+    object["data"]["number"].as_str()?.parse().ok()
+}

@@ -1,0 +1,174 @@
+//! A client that knows several addresses of one API: where one fails it tries the next, with back-off.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    body::{Bytes, Incoming},
+    client::conn::http2::{self, SendRequest},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use serde_json::Value;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::TlsConnector;
+
+/// How long one try may take until it is given up.
+const TRY: Duration = Duration::from_secs(5);
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(3);
+/// The first pause between two tries. Each further one is twice as long, up to the longest.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Whom to trust, and whom to be; all in PEM.
+pub(super) struct Credentials {
+    pub(super) authority: Vec<u8>,
+    pub(super) certificate: Vec<u8>,
+    pub(super) key: Vec<u8>,
+}
+
+pub(super) struct Client {
+    servers: Vec<SocketAddr>,
+    tls: TlsConnector,
+}
+
+/// A connection that is kept from one request to the next, and the server whose turn it is.
+pub(super) struct Kept {
+    turn: usize,
+    sender: Option<SendRequest<Full<Bytes>>>,
+}
+
+/// What came of a request.
+pub(super) struct Asked {
+    pub(super) answer: Result<Value, String>,
+    pub(super) retries: usize,
+}
+
+/// The lines of a watch.
+pub(super) struct Events {
+    body: Incoming,
+    read: Vec<u8>,
+    _sender: SendRequest<Full<Bytes>>,
+}
+
+impl Kept {
+    /// No connection yet.
+    pub(super) fn new(turn: usize) -> Self {
+        Self { turn, sender: None }
+    }
+}
+
+impl Client {
+    pub(super) fn new(servers: &[SocketAddr], credentials: &Credentials) -> Self {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&credentials.authority) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let certificates = CertificateDer::pem_slice_iter(&credentials.certificate).map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_slice(&credentials.key).unwrap();
+        let mut config = builder.with_root_certificates(roots).with_client_auth_cert(certificates, key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Self { servers: servers.to_vec(), tls: Arc::new(config).into() }
+    }
+
+    /// Tries until there is a good answer or the window is over.
+    pub(super) async fn request(
+        &self,
+        kept: &mut Kept,
+        method: Method,
+        path: &str,
+        body: &str,
+        window: Duration,
+    ) -> Asked {
+        let started = Instant::now();
+        let mut retries = 0;
+        let mut pause = PAUSE;
+        loop {
+            let tried = timeout(TRY, self.once(kept, method.clone(), path, body)).await;
+            let why = match tried {
+                Ok(Ok(value)) => return Asked { answer: Ok(value), retries },
+                Ok(Err(error)) => format!("{error:#}"),
+                Err(_) => format!("no answer within {TRY:?}"),
+            };
+            kept.sender = None;
+            kept.turn += 1;
+            if started.elapsed() + pause > window {
+                return Asked { answer: Err(why), retries };
+            }
+            retries += 1;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn once(&self, kept: &mut Kept, method: Method, path: &str, body: &str) -> anyhow::Result<Value> {
+        if kept.sender.as_ref().is_none_or(SendRequest::is_closed) {
+            kept.sender = Some(self.connect(kept.turn).await?);
+        }
+        let sender = kept.sender.as_mut().context("there is no connection")?;
+        let answer = sender.send_request(request(method, path, body)?).await?;
+        let status = answer.status();
+        let text = answer.into_body().collect().await?.to_bytes();
+        ensure!(matches!(status, StatusCode::OK | StatusCode::CREATED), "{status}: {}", String::from_utf8_lossy(&text));
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    pub(super) async fn watch(&self, turn: usize, path: &str) -> anyhow::Result<Events> {
+        let open = async {
+            let mut sender = self.connect(turn).await?;
+            let answer = sender.send_request(request(Method::GET, path, "")?).await?;
+            ensure!(answer.status() == StatusCode::OK, "{}", answer.status());
+            Ok(Events { body: answer.into_body(), read: Vec::new(), _sender: sender })
+        };
+        timeout(TRY, open).await?
+    }
+
+    async fn connect(&self, turn: usize) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+        let server = self.servers[turn % self.servers.len()];
+        let connect = async {
+            let stream = TcpStream::connect(server).await?;
+            stream.set_nodelay(true)?;
+            let stream = self.tls.connect(ServerName::try_from("kubernetes")?, stream).await?;
+            anyhow::Ok(http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?)
+        };
+        let (sender, connection) = timeout(CONNECT, connect)
+            .await
+            .with_context(|| format!("{server}: not within {CONNECT:?}"))?
+            .with_context(|| server.to_string())?;
+        // Its end is told to whoever sends on it.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(sender)
+    }
+}
+
+impl Events {
+    /// The next object; none where the watch broke off.
+    pub(super) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                return serde_json::from_slice(&line).ok();
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.read.extend_from_slice(&frame.into_data().ok()?);
+        }
+    }
+}
+
+fn request(method: Method, path: &str, body: &str) -> anyhow::Result<Request<Full<Bytes>>> {
+    let builder = Request::builder().method(method).uri(format!("https://kubernetes{path}"));
+    let builder = builder.header(header::CONTENT_TYPE, "application/apply-patch+yaml");
+    Ok(builder.body(Full::new(Bytes::from(body.to_owned())))?)
+}

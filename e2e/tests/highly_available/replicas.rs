@@ -1,0 +1,30 @@
+//! Replicas: each on a machine of its own, one of them at work where only one may be.
+
+use std::collections::BTreeSet;
+
+use keelway_api::role::Role;
+use keelway_e2e::deadline;
+
+use crate::plane::Plane;
+
+pub(crate) fn are_spread(plane: &Plane<'_>) {
+    for role in Role::ALL {
+        let components = plane.of_role(role);
+        let machines: BTreeSet<_> = components.iter().map(|component| &component.spec.hypervisor).collect();
+        let wanted = if role == Role::Ingress { 2 } else { 3 };
+        assert_eq!((components.len(), machines.len()), (wanted, wanted), "{role}");
+        assert!(components.iter().all(|component| !plane.container(component).is_empty()));
+    }
+}
+
+/// The lease has one holder, which is one of the replicas: its name begins with the machine's.
+pub(crate) fn elect_leaders(plane: &Plane<'_>) {
+    for role in [Role::KubeControllerManager, Role::KubeScheduler] {
+        let name = role.to_string();
+        let lease = || plane.kubectl.run(&["get", "lease", "-n", "kube-system", &name, "-o", "json"]);
+        deadline::until(&format!("a leader of {name}"), deadline::KUBERNETES, || lease().code() == 0);
+        let spec = lease().json()["spec"].clone();
+        assert!(!spec["holderIdentity"].as_str().unwrap().is_empty(), "{spec}");
+        assert_eq!(spec["leaseDurationSeconds"], 15, "{spec}");
+    }
+}
