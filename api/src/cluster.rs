@@ -260,6 +260,33 @@ pub struct EtcdStatus {
     pub born_at: Time,
     /// The members of the static initial cluster, by name, with the URLs that their peers reach them at.
     pub initial_cluster: BTreeMap<ComponentName, Vec<String>>,
+    /// etcd's own id of the cluster that these members make up, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    /// The members as they are now, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub members: BTreeMap<ComponentName, EtcdMember>,
+}
+
+/// A member of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EtcdMember {
+    /// etcd's own id of it, in hexadecimal digits.
+    pub id: String,
+    /// How far it came. It never goes back.
+    pub phase: MemberPhase,
+}
+
+/// How far a member of a store came: tells one that lost its data from one that never started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum MemberPhase {
+    /// It was never allowed to start: its machine makes its data directory.
+    Pending,
+    /// Its data directory was seen with its mark. It may start, on that directory alone.
+    Marked,
+    /// It was seen at work. It starts on its data only.
+    Started,
 }
 
 impl Cluster {

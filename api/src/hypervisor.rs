@@ -5,7 +5,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{condition, name::InstallationId};
+use crate::{condition, machine::Amount, name::InstallationId};
 
 /// A physical or virtual machine where Keelway runs control plane components, reached through its CRI endpoint.
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +33,18 @@ pub struct HypervisorSpec {
     /// TCP and UDP ports that Keelway may use on it, both ends included. Must stay clear of the machine's `ip_local_port_range`.
     #[serde(default)]
     pub port_range: PortRange,
+    /// No component is placed on it any more; those that are there stay. As with a Node: `keelway hypervisor cordon`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unschedulable: bool,
+    /// Its components move to other machines, each once its replacement is ready; members of stores stay. Nothing is placed
+    /// on it. `keelway hypervisor drain`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub drain: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// What a machine is for.
@@ -129,6 +141,16 @@ pub struct HypervisorStatus {
     /// The owner of this set of machines; minted with the first Hypervisor, the same in all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installation: Option<InstallationId>,
+    /// The last config that was written down for the machine, before the machine took it. A machine that holds a later one
+    /// tells that these documents are stale.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issued: Option<Applied>,
+    /// What the machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Quantities>,
+    /// What of it may be given to components.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocatable: Option<Quantities>,
     /// The last config that the machine took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
@@ -136,6 +158,26 @@ pub struct HypervisorStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
+}
+
+/// Amounts as Kubernetes writes them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Quantities {
+    /// Cores: `2`, or thousandths of one: `1900m`.
+    pub cpu: String,
+    /// `24065664Ki`.
+    pub memory: String,
+}
+
+impl From<Amount> for Quantities {
+    fn from(amount: Amount) -> Self {
+        let cpu = match amount.cpu_millis {
+            whole if whole % 1000 == 0 => (whole / 1000).to_string(),
+            millis => format!("{millis}m"),
+        };
+        Self { cpu, memory: format!("{}Ki", amount.memory_bytes >> 10) }
+    }
 }
 
 /// Which config a machine holds. Ordered by term, then generation.

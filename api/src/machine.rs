@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     hypervisor::Applied,
-    name::{InstallationId, PodName},
+    name::{ClusterId, InstallationId, PodName},
 };
 
 /// Where a machine keeps everything of Keelway's, as an absolute path on the machine.
@@ -24,6 +24,8 @@ pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
 /// Where a haproxy is asked and told about its servers while it runs: its stats socket, relative to
 /// `STATE_DIRECTORY/CLUSTER/COMPONENT`.
 pub const STATS_SOCKET: &str = "run/admin.sock";
+/// The file that says of a data directory that it was made for this pod and not lost since: see [`Start`] and [`data_mark`].
+pub const DATA_MARK: &str = "keelway-mark";
 
 /// The label of our containers that holds [`Container::stop_seconds`]: one that is no longer wanted gets its own time to drain.
 pub const STOP_LABEL: &str = "keelway.dev/stop-seconds";
@@ -39,6 +41,9 @@ pub struct MachineConfig {
     pub generation: u64,
     /// The pods by name.
     pub pods: BTreeMap<PodName, Pod>,
+    /// Clusters on the machine that the documents do not tell of: nothing of them is touched.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub others: BTreeSet<ClusterId>,
 }
 
 /// One component on a machine: a sandbox on the host's network, its files, its containers.
@@ -57,6 +62,9 @@ pub struct Pod {
     /// What its haproxy passes connections on to, beside what its files say for its next start. `None`: it runs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub servers: Option<Servers>,
+    /// What its data directories must hold before anything of it is started.
+    #[serde(default)]
+    pub start: Start,
 }
 
 /// The servers behind a haproxy. They change while it runs, and no connection but those to the server in question notices.
@@ -66,6 +74,24 @@ pub struct Servers {
     pub options: String,
     /// Where they are, by haproxy's name of a server: `BACKEND/SERVER`.
     pub addresses: BTreeMap<String, SocketAddr>,
+}
+
+/// What the data directories of a pod must hold before anything of it is started. Whatever runs goes on in any case.
+///
+/// A member of a store that comes back empty has forgotten what it promised to the others, and could undo what they agreed
+/// on. So the machine marks the directories first, the documents write down that the mark was seen, and only then is there
+/// a first start: at any later moment a directory without its mark is known to have lost its data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Start {
+    /// Nothing: what it writes can be made anew.
+    #[default]
+    Always,
+    /// Not yet: all is made ready, the marks included.
+    Never,
+    /// The mark.
+    OnMarkedData,
+    /// The mark and something beside it: the pod was seen at work.
+    OnUsedData,
 }
 
 /// A file that a component reads. Owned by the pod's user and group, mode 0600.
@@ -192,6 +218,12 @@ pub struct Resources {
     pub memory_limit_bytes: u64,
 }
 
+/// The content of a data directory's [`DATA_MARK`]. It names the pod, so that data of another one does not count.
+#[must_use]
+pub fn data_mark(pod: &PodName) -> String {
+    format!("{pod}\n")
+}
+
 /// A SHA-256 in lowercase hexadecimal digits.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
@@ -208,7 +240,7 @@ impl MachineConfig {
     #[must_use]
     pub fn digest(&self) -> String {
         let pods: Vec<_> = self.pods.iter().collect();
-        digest_of(&(&self.installation, pods))
+        digest_of(&(&self.installation, pods, &self.others))
     }
 }
 
@@ -244,12 +276,21 @@ pub struct MachineState {
     pub containers: Vec<ContainerState>,
     /// Our files and directories, by path relative to [`STATE_DIRECTORY`], which is itself the empty path. Of data directories only themselves.
     pub files: BTreeMap<String, FileState>,
+    /// The data directories of our pods, by path relative to [`STATE_DIRECTORY`].
+    #[serde(default)]
+    pub data: BTreeMap<String, DataState>,
     /// References of the images that are there.
     pub images: BTreeSet<String>,
     /// TCP and UDP ports.
     pub ports: PortFacts,
     /// The servers of each haproxy that answers, by `BACKEND/SERVER`.
     pub servers: BTreeMap<PodName, BTreeMap<String, ServerState>>,
+    /// How much it has. `None`: it does not tell, and is taken to have enough.
+    #[serde(default)]
+    pub capacity: Option<Amount>,
+    /// How many pods of a kubelet its runtime has.
+    #[serde(default)]
+    pub kubelet_pods: usize,
 }
 
 /// A server behind a haproxy, as that haproxy tells of it.
@@ -272,6 +313,53 @@ pub enum ServerAdmin {
     Drains,
     /// It has none.
     Maintenance,
+}
+
+/// An amount of what components use up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// In thousandths of a core.
+    pub cpu_millis: u64,
+    /// In bytes.
+    pub memory_bytes: u64,
+}
+
+impl Amount {
+    /// What of a machine may be given to components: all but a tenth of a core and 256 MiB, for its system and its runtime.
+    #[must_use]
+    pub fn allocatable(self) -> Self {
+        self.less(Self { cpu_millis: 100, memory_bytes: 256 << 20 })
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.saturating_add(other.cpu_millis),
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+        }
+    }
+
+    /// What is left of this without the other; never below nothing.
+    #[must_use]
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.saturating_sub(other.cpu_millis),
+            memory_bytes: self.memory_bytes.saturating_sub(other.memory_bytes),
+        }
+    }
+
+    /// Whether the other fits into this.
+    #[must_use]
+    pub fn holds(self, other: Self) -> bool {
+        self.cpu_millis >= other.cpu_millis && self.memory_bytes >= other.memory_bytes
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}m CPU and {} MiB", self.cpu_millis, self.memory_bytes >> 20)
+    }
 }
 
 /// The runtime of a machine.
@@ -354,6 +442,42 @@ pub struct FileState {
     pub mode: u32,
     /// SHA-256 of a file's content; `None` for a directory; empty for what is neither (a link, a socket, ..).
     pub sha256: Option<String>,
+}
+
+/// A data directory as it stands on the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataState {
+    /// Whether it carries the mark of its pod.
+    pub marked: bool,
+    /// Whether anything beside the mark is in it.
+    pub used: bool,
+}
+
+impl DataState {
+    /// Whether a pod of this rule may be started on it.
+    #[must_use]
+    pub fn allows(self, start: Start) -> bool {
+        match start {
+            Start::Always => true,
+            Start::Never => false,
+            Start::OnMarkedData => self.marked,
+            Start::OnUsedData => self.marked && self.used,
+        }
+    }
+}
+
+impl MachineState {
+    /// Clusters of which there are sandboxes or files, some of them maybe twice.
+    pub fn clusters(&self) -> impl Iterator<Item = ClusterId> {
+        let of_files = self.files.keys().filter_map(|path| path.split('/').next()?.parse().ok());
+        self.sandboxes.iter().map(|sandbox| sandbox.pod.cluster.clone()).chain(of_files)
+    }
+
+    /// The data directory of this name of a pod; one that is not there is neither marked nor used.
+    #[must_use]
+    pub fn data_of(&self, pod: &PodName, name: &str) -> DataState {
+        self.data.get(&format!("{}/{}/{name}", pod.cluster, pod.component)).copied().unwrap_or_default()
+    }
 }
 
 /// What is known of a machine's ports.

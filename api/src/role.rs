@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     hypervisor::HypervisorRole,
-    machine::Resources,
+    machine::{Amount, Resources},
     name::{ComponentName, NameError},
 };
 
@@ -38,10 +38,16 @@ pub struct RoleRow {
     pub fewest: u32,
     /// The names of its ports, on the machine's private address or loopback.
     pub ports: &'static [&'static str],
+    /// What a machine must have left for it. A machine is never filled beyond that.
+    pub requests: Amount,
     /// Bounds of its container.
     pub resources: Resources,
     /// Seconds from SIGTERM to SIGKILL.
     pub stop_seconds: u32,
+}
+
+const fn requests(cpu_millis: u64, memory_mebibytes: u64) -> Amount {
+    Amount { cpu_millis, memory_bytes: memory_mebibytes << 20 }
 }
 
 const fn bounds(cpu_request_millis: u32, memory_mebibytes: u64) -> Resources {
@@ -53,6 +59,7 @@ const ETCD: RoleRow = RoleRow {
     runs_on: HypervisorRole::Private,
     fewest: 1,
     ports: &[CLIENT, PEER],
+    requests: requests(100, 128),
     resources: bounds(100, 2048),
     stop_seconds: 30,
 };
@@ -61,7 +68,8 @@ const KUBE_APISERVER: RoleRow = RoleRow {
     runs_on: HypervisorRole::Private,
     fewest: 1,
     ports: &[SECURE],
-    resources: bounds(250, 3072),
+    requests: requests(150, 512),
+    resources: bounds(150, 3072),
     // --shutdown-delay-duration and the default request timeout of 60 s fit into it.
     stop_seconds: 90,
 };
@@ -70,7 +78,8 @@ const KUBE_CONTROLLER_MANAGER: RoleRow = RoleRow {
     runs_on: HypervisorRole::Private,
     fewest: 0,
     ports: &[SECURE],
-    resources: bounds(200, 1024),
+    requests: requests(50, 128),
+    resources: bounds(50, 1024),
     stop_seconds: 30,
 };
 const KUBE_SCHEDULER: RoleRow = RoleRow {
@@ -78,7 +87,8 @@ const KUBE_SCHEDULER: RoleRow = RoleRow {
     runs_on: HypervisorRole::Private,
     fewest: 0,
     ports: &[SECURE],
-    resources: bounds(100, 1024),
+    requests: requests(50, 96),
+    resources: bounds(50, 1024),
     stop_seconds: 30,
 };
 const INGRESS: RoleRow = RoleRow {
@@ -86,6 +96,7 @@ const INGRESS: RoleRow = RoleRow {
     runs_on: HypervisorRole::Public,
     fewest: 0,
     ports: &[API],
+    requests: requests(50, 64),
     resources: bounds(50, 256),
     stop_seconds: 30,
 };
@@ -97,7 +108,8 @@ impl Role {
 
     /// The row of this role.
     ///
-    /// CPU requests follow kubeadm's static pods (100 to 250 thousandths of a core each).
+    /// Requests are what a control plane without load was measured to use, with room for a small one's load: a machine holds
+    /// many of them, few of which are busy at once.
     /// Memory bounds hold a control plane of a few hundred nodes: several times what was measured at rest.
     #[must_use]
     pub fn row(self) -> &'static RoleRow {

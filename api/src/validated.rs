@@ -36,6 +36,10 @@ pub struct ValidatedHypervisor {
     pub public: Vec<IpAddr>,
     /// Ports that may be used.
     pub ports: PortRange,
+    /// Whether components may be placed on it.
+    pub schedulable: bool,
+    /// Whether its components are to move away.
+    pub drained: bool,
     /// `topology.kubernetes.io/zone`, or empty.
     pub zone: String,
 }

@@ -57,6 +57,8 @@ fn machine(note: String, zone: String) -> Hypervisor {
         endpoint: Endpoint::Unix { path: "/run/containerd/containerd.sock".to_owned() },
         addresses: Addresses { private: vec!["10.0.0.11".to_owned()], public: Vec::new() },
         port_range: PortRange::default(),
+        unschedulable: false,
+        drain: false,
     };
     let mut machine = Hypervisor::new("hv-1", spec);
     machine.metadata = metadata("hv-1", None, note);

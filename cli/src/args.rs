@@ -3,7 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use keelway_api::duration::Span;
+use keelway_api::{
+    duration::Span,
+    name::{HypervisorName, InstallationId},
+};
 
 /// Makes and runs Kubernetes control planes on machines you bring.
 ///
@@ -77,6 +80,46 @@ pub(crate) enum HypervisorCommand {
     /// Hypervisors on this machine, each in network and mount namespaces of its own, to try Keelway
     #[command(subcommand)]
     Local(LocalCommand),
+    /// Place no more components on a hypervisor; those that are there stay
+    #[command(after_help = "Example:\n  keelway hypervisor cordon hv-2 < world.yaml | keelway reconcile > next.yaml")]
+    Cordon(HypervisorNames),
+    /// Place components on a hypervisor again, also after a drain
+    #[command(after_help = "Example:\n  keelway hypervisor uncordon hv-2 < world.yaml | keelway reconcile > next.yaml")]
+    Uncordon(HypervisorNames),
+    /// Move the components of a hypervisor to others with the next reconcile, each once its replacement is ready
+    #[command(after_help = "Example:\n  keelway hypervisor drain hv-2 < world.yaml | keelway reconcile > next.yaml")]
+    Drain(DrainArguments),
+    /// Take hypervisors over from another installation; what runs on them goes on
+    #[command(
+        after_help = "Example:\n  keelway hypervisor adopt --from 0123456789abcdef < world.yaml > adopted.yaml\n  keelway hypervisor adopt --from 0123456789abcdef --name hv-2 < world.yaml > adopted.yaml"
+    )]
+    Adopt(AdoptArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct HypervisorNames {
+    /// Names of hypervisors
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<HypervisorName>,
+}
+
+#[derive(Args)]
+pub(crate) struct DrainArguments {
+    #[command(flatten)]
+    pub(crate) hypervisors: HypervisorNames,
+    /// Drain also where members of stores are: they stay, all else moves
+    #[arg(long)]
+    pub(crate) leave_etcd: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct AdoptArguments {
+    /// The installation that they obey now
+    #[arg(long, value_name = "ID")]
+    pub(crate) from: InstallationId,
+    /// A hypervisor to take over; may be given many times [default: all that obey that installation]
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<HypervisorName>,
 }
 
 #[derive(Subcommand)]

@@ -32,6 +32,11 @@ impl Pipe {
         self.documents.lock().map(|documents| documents.clone()).unwrap_or_default()
     }
 
+    /// Whether anything was saved.
+    pub(crate) fn saved(&self) -> bool {
+        self.file.exists()
+    }
+
     /// Removes the file: stdout has the documents.
     pub(crate) fn done(&self) {
         let _ = fs::remove_file(&self.file);

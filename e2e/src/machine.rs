@@ -13,8 +13,13 @@ use std::{
     time::Duration,
 };
 
-use keelway_api::{Documents, Hypervisor, hypervisor::HypervisorRole, machine::COMPONENT_LABEL};
-use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxState};
+use keelway_api::{
+    Documents, Hypervisor,
+    hypervisor::HypervisorRole,
+    machine::{CLUSTER_LABEL, COMPONENT_LABEL},
+    name::ClusterId,
+};
+use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxSpec, SandboxState};
 use rustix::{
     net::sockopt::socket_peercred,
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -111,7 +116,35 @@ impl Machine {
 
     /// What runs, by component. Two of one component fail the test.
     pub fn running(&self) -> BTreeMap<String, Running> {
-        let containers = self.wait(self.runtime.list_containers(&BTreeMap::new())).unwrap();
+        self.running_with(&BTreeMap::new())
+    }
+
+    /// What runs of a cluster, by component.
+    pub fn running_of(&self, cluster: &ClusterId) -> BTreeMap<String, Running> {
+        self.running_with(&BTreeMap::from([(CLUSTER_LABEL.to_owned(), cluster.to_string())]))
+    }
+
+    /// Runs a pod of somebody else, and returns its id.
+    pub fn run_sandbox(&self, name: &str, labels: &[(&str, &str)]) -> String {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let spec = SandboxSpec {
+            name: name.to_owned(),
+            namespace: "others".to_owned(),
+            uid: name.to_owned(),
+            labels: labels.collect(),
+            ..SandboxSpec::default()
+        };
+        self.wait(self.runtime.run_pod_sandbox(&spec)).unwrap()
+    }
+
+    /// Removes a pod of somebody else.
+    pub fn remove_sandbox(&self, id: &str) {
+        self.wait(self.runtime.stop_pod_sandbox(id)).unwrap();
+        self.wait(self.runtime.remove_pod_sandbox(id)).unwrap();
+    }
+
+    fn running_with(&self, labels: &BTreeMap<String, String>) -> BTreeMap<String, Running> {
+        let containers = self.wait(self.runtime.list_containers(labels)).unwrap();
         let mut running = BTreeMap::new();
         for container in containers.into_iter().filter(|container| container.state == ContainerState::Running) {
             let component = container.labels[COMPONENT_LABEL].clone();

@@ -15,9 +15,10 @@ use std::{
     time::Duration,
 };
 
-use keelway_api::machine::PortFacts;
+use keelway_api::{machine::PortFacts, name::InstallationId};
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::files::Files;
 pub(crate) use place::Place;
 
 /// Why a machine's root or network could not be used.
@@ -70,6 +71,13 @@ pub enum AccessError {
         #[source]
         source: io::Error,
     },
+    /// The machine's owner could not be recorded.
+    #[error("cannot record who the machine obeys")]
+    Owner {
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// No connection from the machine to the address.
     #[error("cannot connect to {address} from the machine")]
     Dial {
@@ -112,6 +120,14 @@ impl Access {
             Ok(connected) => connected.map_err(failed),
             Err(_) => Err(failed(io::ErrorKind::TimedOut.into())),
         }
+    }
+
+    /// Records who the machine obeys, whoever it obeyed before.
+    pub async fn write_owner(&self, installation: &InstallationId) -> Result<(), AccessError> {
+        let (place, installation) = (self.place().await?, installation.clone());
+        let writing = tokio::task::spawn_blocking(move || Files::new(place.root()).write_owner(&installation));
+        let written = writing.await.map_err(|error| AccessError::Owner { source: error.into() })?;
+        written.map_err(|error| AccessError::Owner { source: Box::new(error) })
     }
 
     /// The ports that are in use on the machine, and those that its kernel gives away.

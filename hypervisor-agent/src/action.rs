@@ -32,6 +32,11 @@ pub enum PodAction {
     EnsureImage(String),
     /// Make directories, each after the one that it is in, or give them the right owner and mode.
     MakeDirectories(Vec<Directory>),
+    /// Put the pod's mark into one of its data directories.
+    MarkData {
+        /// The directory, relative to [`keelway_api::machine::STATE_DIRECTORY`].
+        path: String,
+    },
     /// Put a file in its place in one step.
     WriteFile {
         /// The file.
@@ -171,6 +176,7 @@ impl fmt::Display for PodAction {
                 [one] => write!(f, "make directory {}", one.path),
                 many => write!(f, "make {} directories", many.len()),
             },
+            Self::MarkData { path } => write!(f, "mark {path} before the first start"),
             Self::WriteFile { file, .. } => write!(f, "write file {}", file.path),
             Self::RemovePath { path } => write!(f, "remove {path}"),
             Self::StopContainer { name, grace_seconds, .. } => {

@@ -33,7 +33,11 @@ pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Acti
     if state.owner.is_none() && !config.pods.is_empty() {
         actions.push(Action::WriteOwner(config.installation.clone()));
     }
-    for name in pods_seen(state).union(&config.pods.keys().cloned().collect()) {
+    let mut names = pods_seen(state);
+    names.extend(config.pods.keys().cloned());
+    // What nobody tells of is somebody's: only a cluster that the documents tell of loses its pods.
+    names.retain(|name| !config.others.contains(&name.cluster));
+    for name in &names {
         let steps = match config.pods.get(name) {
             Some(pod) => pod::plan_wanted(name, pod, state),
             None => pod::plan_removal(name, state),
@@ -67,13 +71,13 @@ fn plan_forgetting(config: &MachineConfig, state: &MachineState) -> Vec<Action> 
     let of_files = state.files.keys().filter_map(|path| path.parse::<ClusterId>().ok());
     let of_pods = pods_seen(state).into_iter().map(|pod| pod.cluster);
     let seen: BTreeSet<_> = of_files.chain(of_pods).collect();
-    let wanted: BTreeSet<_> = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
+    let wanted = config.pods.keys().map(|pod| pod.cluster.clone()).chain(config.others.iter().cloned()).collect();
     seen.difference(&wanted).cloned().map(Action::ForgetCluster).collect()
 }
 
 /// A machine that holds nothing has nothing to remember, and is left as it was found.
 fn plan_record(config: &MachineConfig, state: &MachineState) -> Option<Action> {
-    if config.pods.is_empty() {
+    if config.pods.is_empty() && config.others.is_empty() {
         let made_by_us = state.files.get("").is_some_and(|top| is_ours(top.mode));
         return (made_by_us || state.owner.is_some() || state.applied.is_some()).then_some(Action::Leave);
     }

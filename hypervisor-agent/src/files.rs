@@ -1,6 +1,7 @@
 //! Everything of Keelway's on a machine's file system, reached through a descriptor of its root and never through a path
 //! of this process.
 
+mod capacity;
 mod cgroup;
 mod error;
 mod folder;
@@ -17,7 +18,7 @@ use std::{
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{File, STATE_DIRECTORY},
+    machine::{DATA_MARK, File, STATE_DIRECTORY, data_mark},
     name::{ClusterId, InstallationId, PodName},
 };
 
@@ -102,6 +103,18 @@ impl<'a> Files<'a> {
         top::make(self.root, STATE_DIRECTORY)
             .and_then(|state| state.descend(parent)?.make(name, directory.into()))
             .map_err(FileError::make(&directory.path))
+    }
+
+    /// Puts a pod's mark into a data directory that exists. It is root's: the component reads past it.
+    pub fn mark_data(self, pod: &PodName, path: &str) -> Result<(), FileError> {
+        let mark = format!("{path}/{DATA_MARK}");
+        Folder::under(self.root, STATE_DIRECTORY)
+            .and_then(|state| {
+                let data = state.descend(path)?;
+                top::remove_unfinished(&data)?;
+                data.replace(DATA_MARK, data_mark(pod).as_bytes(), Attributes::of_root(FILE_MODE))
+            })
+            .map_err(FileError::write(&mark))
     }
 
     /// Writes a file of a pod in one step: a reader sees the old content or the new. Its directory exists.

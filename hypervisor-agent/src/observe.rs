@@ -18,6 +18,9 @@ use crate::{
     local::{FilesError, LocalMachine},
 };
 
+/// The label that a kubelet gives to its sandboxes (`k8s.io/kubernetes/pkg/kubelet/types.KubernetesPodUIDLabel`).
+const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
+
 /// Why a machine could not be observed. What was seen of it until then counts for nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
@@ -44,27 +47,29 @@ pub enum ObserveError {
     },
 }
 
-#[expect(clippy::redundant_closure_for_method_calls, reason = "the method is not general over its lifetime")]
 pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, ObserveError> {
     let runtime = &machine.runtime;
-    let (facts, (sandboxes, containers), images, found, ports) = try_join!(
+    let (facts, pods, images, (found, capacity), ports) = try_join!(
         async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
         async { Ok(observe_pods(runtime).await?) },
         async { Ok(observe_images(runtime).await?) },
-        async { Ok(machine.with_files(|files| files.observe()).await?) },
+        async { Ok(machine.with_files(|files| Ok((files.observe()?, files.capacity()))).await?) },
         async { Ok(machine.access.ports().await?) },
     )?;
-    let servers = haproxy::observe(machine, &sandboxes, &found.files).await;
+    let servers = haproxy::observe(machine, &pods.sandboxes, &found.files).await;
     Ok(MachineState {
         runtime: facts,
         owner: found.owner,
         applied: found.applied,
-        sandboxes,
-        containers,
+        sandboxes: pods.sandboxes,
+        containers: pods.containers,
         files: found.files,
+        data: found.data,
         images,
         ports,
         servers,
+        capacity,
+        kubelet_pods: pods.of_kubelet,
     })
 }
 
@@ -80,12 +85,21 @@ async fn observe_runtime(runtime: &Runtime) -> Result<RuntimeFacts, cri::Error> 
     })
 }
 
+/// What the runtime holds.
+struct Pods {
+    sandboxes: Vec<SandboxState>,
+    containers: Vec<ContainerState>,
+    /// Sandboxes that a kubelet made.
+    of_kubelet: usize,
+}
+
 /// Sandboxes first: a container that is listed after them belongs to one of them or to a newer one, which is left for the
 /// next look.
-async fn observe_pods(runtime: &Runtime) -> Result<(Vec<SandboxState>, Vec<ContainerState>), cri::Error> {
+async fn observe_pods(runtime: &Runtime) -> Result<Pods, cri::Error> {
     let everything = BTreeMap::new();
     let mut listed = runtime.list_pod_sandboxes(&everything).await?;
     listed.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created));
+    let of_kubelet = listed.iter().filter(|sandbox| is_of_kubelet(sandbox)).count();
     let sandboxes: Vec<SandboxState> = listed.iter().filter_map(sandbox_state).collect();
 
     let ours: BTreeSet<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
@@ -94,7 +108,12 @@ async fn observe_pods(runtime: &Runtime) -> Result<(Vec<SandboxState>, Vec<Conta
     let of_ours = listed.iter().filter(|container| ours.contains(container.sandbox_id.as_str()));
     let containers = try_join_all(of_ours.map(|container| container_state(runtime, container)));
     let containers = containers.await?.into_iter().flatten().collect();
-    Ok((sandboxes, containers))
+    Ok(Pods { sandboxes, containers, of_kubelet })
+}
+
+/// A kubelet labels each of its sandboxes with the uid of its Pod.
+fn is_of_kubelet(sandbox: &cri::Sandbox) -> bool {
+    sandbox.labels.contains_key(KUBELET_LABEL) && sandbox_state(sandbox).is_none()
 }
 
 /// `None` for a sandbox of somebody else.

@@ -46,6 +46,14 @@ pub enum Refusal {
         /// The generation of both.
         generation: u64,
     },
+    /// A kubelet runs its pods on the machine.
+    #[error(
+        "a kubelet uses the machine's container runtime ({pods} of its pods are there): use another machine, or another container runtime on it"
+    )]
+    UsedByKubelet {
+        /// How many pods it has there.
+        pods: usize,
+    },
     /// The config asks for what no machine does.
     #[error("{pod}: {what}: this is a mistake of whoever wrote the config")]
     Invalid {
@@ -58,6 +66,9 @@ pub enum Refusal {
 
 /// Checks that the machine may obey the config, and that the config is older than nothing it obeyed.
 pub(crate) fn check_fence(config: &MachineConfig, state: &MachineState) -> Result<(), Refusal> {
+    if state.kubelet_pods > 0 {
+        return Err(Refusal::UsedByKubelet { pods: state.kubelet_pods });
+    }
     check_owner(config, state.owner.as_ref())?;
     check_order(config, state.applied.as_ref())
 }

@@ -235,6 +235,7 @@ fn belongs_to(what: &What, step: &PodAction) -> bool {
     let of_name = |name: &str| matches!(what, What::Container(held) if held == name);
     match step {
         PodAction::MakeDirectories(_)
+        | PodAction::MarkData { .. }
         | PodAction::WriteFile { .. }
         | PodAction::RemovePath { .. }
         | PodAction::RemoveTree

@@ -163,12 +163,19 @@ fn pod(content: &str) -> Pod {
         }],
         pause_image: "example.test/pause:1".to_owned(),
         servers: None,
+        start: keelway_api::machine::Start::Always,
     }
 }
 
 fn config(generation: u64, content: &str, components: &[&str]) -> MachineConfig {
     let pods: BTreeMap<_, _> = components.iter().map(|component| (name(component), pod(content))).collect();
-    MachineConfig { installation: "00000000000000ff".parse().unwrap(), term: 1, generation, pods }
+    MachineConfig {
+        installation: "00000000000000ff".parse().unwrap(),
+        term: 1,
+        generation,
+        pods,
+        others: std::collections::BTreeSet::new(),
+    }
 }
 
 fn running(state: &MachineState) -> Vec<&str> {

@@ -11,7 +11,7 @@ use std::{
 
 use futures::FutureExt;
 use keelway_api::{
-    machine::{Container, ContainerPhase, File, MachineConfig, MachineState, Mount, OnChange, Pod, Resources},
+    machine::{Container, ContainerPhase, File, MachineConfig, MachineState, Mount, OnChange, Pod, Resources, Start},
     name::{ClusterId, PodName},
 };
 use keelway_cri::testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, build_program, cache};
@@ -92,7 +92,13 @@ impl Machine {
 
     fn config(&self, generation: u64, components: &[&str]) -> MachineConfig {
         let pods = components.iter().map(|component| (self.pod(component), pod()));
-        MachineConfig { installation: "00000000000000ff".parse().unwrap(), term: 1, generation, pods: pods.collect() }
+        MachineConfig {
+            installation: "00000000000000ff".parse().unwrap(),
+            term: 1,
+            generation,
+            pods: pods.collect(),
+            others: BTreeSet::new(),
+        }
     }
 }
 
@@ -116,6 +122,7 @@ fn pod() -> Pod {
         containers: vec![container("first"), container("second")],
         pause_image: PAUSE.to_owned(),
         servers: None,
+        start: Start::Always,
     }
 }
 

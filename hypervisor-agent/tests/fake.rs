@@ -12,6 +12,7 @@ use std::{
 use keelway_api::{
     machine::{
         Container, ContainerPhase, File, MachineConfig, MachineState, Mount, OnChange, Pod, Resources, STATE_DIRECTORY,
+        Start,
     },
     name::PodName,
 };
@@ -148,6 +149,7 @@ fn pod(user: u32, image: &str, content: &str) -> Pod {
         containers: vec![container("main"), container("side")],
         pause_image: IMAGES[2].to_owned(),
         servers: None,
+        start: Start::Always,
     }
 }
 
@@ -160,6 +162,7 @@ fn config(generation: u64, pods: impl IntoIterator<Item = (PodName, Pod)>) -> Ma
         term: 1,
         generation,
         pods: pods.into_iter().collect(),
+        others: BTreeSet::new(),
     }
 }
 

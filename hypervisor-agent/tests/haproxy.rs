@@ -142,12 +142,14 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         containers: vec![container],
         pause_image: IMAGE.to_owned(),
         servers: Some(Servers { options: OPTIONS.to_owned(), addresses }),
+        start: keelway_api::machine::Start::Always,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,
         pods: [(ingress(), pod)].into(),
+        others: std::collections::BTreeSet::new(),
     }
 }
 

@@ -45,6 +45,8 @@ fn document(fleet: &Fleet, record: &Record, entry: &Entry) -> Hypervisor {
             public: public.iter().map(ToString::to_string).collect(),
         },
         port_range: PortRange::default(),
+        unschedulable: false,
+        drain: false,
     };
     let mut labels = BTreeMap::from([(FLEET_LABEL.to_owned(), fleet.name().to_owned())]);
     labels.extend(entry.zone.clone().map(|zone| (ZONE_LABEL.to_owned(), zone)));

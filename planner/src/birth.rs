@@ -1,14 +1,23 @@
 //! The birth of a store: all first members at once, written down before the first start.
+//!
+//! A member starts first when its machine has marked the data directory and the documents have written down that the mark
+//! was seen. So whatever is lost between any two steps, a member that comes without its mark has lost its data.
 
 use alloc::{collections::BTreeMap, format, string::ToString, vec, vec::Vec};
 
 use keelway_api::{
-    Time,
-    cluster::EtcdStatus,
+    Documents, Time,
+    cluster::{EtcdMember, EtcdStatus, MemberPhase},
+    component::ComponentSpec,
+    machine::Start,
+    name::{ClusterId, ClusterRef, ComponentName, PodName},
     role::{PEER, Role},
 };
 
-use crate::{Decision, plan::Plan, pod::url, world::World};
+use crate::{Decision, Observation, etcd_ids, plan::Plan, pod::url, world::World};
+
+/// The directory of a member that holds its store.
+pub(crate) const DATA: &str = "data";
 
 /// Writes the static initial cluster of each store whose members all have a place, once in a cluster's life.
 pub(crate) fn plan_births(plan: &mut Plan, world: &World, now: &Time) {
@@ -38,8 +47,78 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &World, now: &Time) {
         }
         plan.decisions.push(Decision::Bear { cluster: cluster.reference.to_string(), members: members.len() });
         if let Some(document) = plan.documents.clusters.get_mut(name) {
-            document.status.get_or_insert_default().etcd =
-                Some(EtcdStatus { born_at: now.clone(), initial_cluster: members });
+            document.status.get_or_insert_default().etcd = Some(store(id, members, now));
         }
     }
+}
+
+fn store(
+    token: &ClusterId,
+    initial_cluster: BTreeMap<ComponentName, Vec<alloc::string::String>>,
+    now: &Time,
+) -> EtcdStatus {
+    let ids = initial_cluster.iter().map(|(name, urls)| (name, etcd_ids::member(urls, token.as_str())));
+    let ids: BTreeMap<_, _> = ids.collect();
+    let member = |id: u64| EtcdMember { id: format!("{id:x}"), phase: MemberPhase::Pending };
+    EtcdStatus {
+        born_at: now.clone(),
+        cluster_id: Some(format!("{:x}", etcd_ids::cluster(ids.values().copied()))),
+        members: ids.into_iter().map(|(name, id)| (name.clone(), member(id))).collect(),
+        initial_cluster,
+    }
+}
+
+/// Writes down how far each member came: that its mark was seen, then that it was seen at work.
+pub(crate) fn plan_member_phases(plan: &mut Plan, world: &World, seen: &Observation) {
+    for (name, (id, _)) in &world.clusters {
+        let components: Vec<(PodName, ComponentSpec)> = plan
+            .documents
+            .components_of(id)
+            .filter(|(_, component)| component.spec.role == Role::Etcd)
+            .map(|(pod, component)| (pod.clone(), component.spec.clone()))
+            .collect();
+        let store = plan.documents.clusters.get_mut(name).and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut());
+        let Some(store) = store else { continue };
+        for (pod, component) in components {
+            let Some(member) = store.members.get_mut(&pod.component) else { continue };
+            let Some(machine) = seen.machine(&component.hypervisor) else { continue };
+            let data = machine.data_of(&pod, DATA);
+            if member.phase == MemberPhase::Pending && data.marked {
+                member.phase = MemberPhase::Marked;
+            } else if member.phase == MemberPhase::Marked && data.marked && data.used && seen.healthy(&pod) {
+                member.phase = MemberPhase::Started;
+            }
+        }
+    }
+}
+
+/// What a member's data directory must hold before it is started.
+pub(crate) fn start_of(documents: &Documents, cluster: &ClusterRef, member: &ComponentName) -> Start {
+    match phase(documents, cluster, member) {
+        MemberPhase::Pending => Start::Never,
+        MemberPhase::Marked => Start::OnMarkedData,
+        MemberPhase::Started => Start::OnUsedData,
+    }
+}
+
+/// Whether any member of the store may start. API servers that start before one only wait.
+pub(crate) fn any_may_start(documents: &Documents, cluster: &ClusterRef) -> bool {
+    members(documents, cluster)
+        .is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
+}
+
+/// Whether a member that may have started finds its data gone on its machine, as it was seen.
+pub(crate) fn lost_its_data(documents: &Documents, seen: &Observation, pod: &PodName, spec: &ComponentSpec) -> bool {
+    let start = start_of(documents, &spec.cluster, &pod.component);
+    let machine = seen.machine(&spec.hypervisor).filter(|_| spec.role == Role::Etcd && start != Start::Never);
+    machine.is_some_and(|machine| !machine.data_of(pod, DATA).allows(start))
+}
+
+fn phase(documents: &Documents, cluster: &ClusterRef, member: &ComponentName) -> MemberPhase {
+    let known = members(documents, cluster).and_then(|members| members.get(member));
+    known.map_or(MemberPhase::Pending, |member| member.phase)
+}
+
+fn members<'a>(documents: &'a Documents, cluster: &ClusterRef) -> Option<&'a BTreeMap<ComponentName, EtcdMember>> {
+    Some(&documents.clusters.get(cluster)?.status.as_ref()?.etcd.as_ref()?.members)
 }

@@ -47,27 +47,45 @@ impl<'a> Choice<'a> {
         let role = wanted.role;
         let of_cluster: BTreeSet<&HypervisorName> = wanted.siblings.iter().map(|spec| &spec.hypervisor).collect();
         fleet
-            .candidates(role.row().runs_on, &of_cluster, |room| room.ports_for(role, wanted.ingress_port).is_some())
+            .candidates(role.row().runs_on, &of_cluster, |room| {
+                room.holds(role) && room.ports_for(role, wanted.ingress_port).is_some()
+            })
             .map(|room| (Score::of(room, world, wanted), room))
             .min_by(|(a, _), (b, _)| a.cmp(b))
             .and_then(|(score, room)| {
                 let ports = room.ports_for(role, wanted.ingress_port)?;
                 Some(Self { machine: room.machine, ports, reason: score.reason(role, room.machine) })
             })
-            .ok_or_else(|| wanted.missing())
+            .ok_or_else(|| wanted.missing(fleet))
     }
 }
 
 impl Wanted<'_> {
     /// What would have to be there, in words.
-    fn missing(&self) -> String {
+    fn missing(&self, fleet: &Fleet) -> String {
         let kind = kind_of_machine(self.role.row().runs_on);
         let ports = match (self.role, self.ingress_port) {
             (Role::Ingress, Some(port)) => format!("where port {port} is free"),
             (Role::Ingress, None) => "where the port of the cluster's ingresses is free".to_string(),
             _ => format!("with {} in spec.portRange", count(self.role.row().ports.len(), "free port")),
         };
-        format!("a {kind} hypervisor that answers, {ports}: add one, or widen the range of one")
+        let role = self.role.row();
+        let full = fleet.of_kind(role.runs_on).filter(|(room, open)| *open && !room.holds(self.role));
+        let full: Vec<String> =
+            full.filter_map(|(room, _)| Some(format!("{} has {}", room.machine.name, room.left?))).collect();
+        let closed = fleet.of_kind(role.runs_on).filter(|(room, _)| !room.machine.schedulable).count();
+        let mut text = format!("a {kind} hypervisor that answers and takes components, {ports}");
+        if !full.is_empty() {
+            text = format!("{text} and {} left ({})", role.requests, shortened(&full));
+        }
+        text += ": add one";
+        if full.is_empty() {
+            text += ", or widen the range of one";
+        }
+        if closed > 0 {
+            text = format!("{text}, or uncordon one ({} cordoned)", count(closed, "hypervisor"));
+        }
+        text
     }
 }
 
@@ -117,4 +135,12 @@ fn none_or(number: usize) -> String {
 /// Whether a role goes beside an API server of its cluster where it can.
 fn follows(role: Role) -> bool {
     matches!(role, Role::KubeControllerManager | Role::KubeScheduler)
+}
+
+/// As many as a person reads.
+fn shortened(texts: &[String]) -> String {
+    const MOST: usize = 5;
+    let more = texts.len().saturating_sub(MOST);
+    let shown = texts.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    if more == 0 { shown } else { format!("{shown}, and {more} more") }
 }

@@ -1,13 +1,16 @@
 //! What each machine should hold.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use keelway_api::{
     Documents, Hypervisor,
     fault::Faults,
     hypervisor::Applied,
-    machine::{MachineConfig, MachineState},
-    name::HypervisorName,
+    machine::MachineConfig,
+    name::{ClusterId, HypervisorName},
 };
 
 use crate::{Observation, deletion::keeps_running, pod::Site, world::World};
@@ -23,6 +26,10 @@ pub fn machine_configs(
     seen: &Observation,
 ) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
     let world = World::of(documents)?;
+    if seen.stale() {
+        return Ok(BTreeMap::new());
+    }
+    let known: BTreeSet<&ClusterId> = world.clusters.values().map(|(id, _)| id).collect();
     let mut by_machine: BTreeMap<&HypervisorName, Vec<_>> = BTreeMap::new();
     for (pod, component) in &documents.components {
         by_machine.entry(&component.spec.hypervisor).or_default().push((pod, component));
@@ -44,17 +51,26 @@ pub fn machine_configs(
                 (!goes).then(|| site.pod().ok()).flatten().map(|wanted| (pod.clone(), wanted))
             })
             .collect();
-        let config = MachineConfig { installation, term: 1, generation: 1, pods };
-        configs.insert(name.clone(), fenced(config, document, state));
+        let others = state.clusters().filter(|id| !known.contains(id)).collect();
+        let config = MachineConfig { installation, term: 1, generation: 1, pods, others };
+        configs.insert(name.clone(), fenced(config, document));
     }
     Ok(configs)
 }
 
-/// Orders the config behind the newest that documents or machine know.
-fn fenced(config: MachineConfig, document: &Hypervisor, state: &MachineState) -> MachineConfig {
-    let recorded = document.status.as_ref().and_then(|status| status.applied.as_ref());
-    let newest = recorded.into_iter().chain(&state.applied).max_by_key(|applied| (applied.term, applied.generation));
-    let Some(Applied { term, generation, digest }) = newest else { return config };
+/// Orders the config behind the last one that was written down for the machine, which holds nothing newer.
+fn fenced(config: MachineConfig, document: &Hypervisor) -> MachineConfig {
+    let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
+    let Some(Applied { term, generation, digest }) = issued else { return config };
     let changed = config.digest() != *digest;
     MachineConfig { term: *term, generation: generation + u64::from(changed), ..config }
+}
+
+/// Writes down the configs, which has to be saved before a machine takes one.
+pub fn note_issued(documents: &mut Documents, configs: &BTreeMap<HypervisorName, MachineConfig>) {
+    for (name, config) in configs {
+        let Some(document) = documents.hypervisors.get_mut(name) else { continue };
+        let issued = Applied { term: config.term, generation: config.generation, digest: config.digest() };
+        document.status.get_or_insert_default().issued = Some(issued);
+    }
 }

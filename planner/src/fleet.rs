@@ -9,7 +9,7 @@ use keelway_api::{
     Documents,
     component::ComponentSpec,
     hypervisor::HypervisorRole,
-    machine::PortFacts,
+    machine::{Amount, PortFacts, Seen},
     name::HypervisorName,
     role::{API, Role},
     validated::ValidatedHypervisor,
@@ -45,6 +45,8 @@ pub(crate) struct Room<'a> {
     pub(crate) machine: &'a ValidatedHypervisor,
     /// How many components it holds.
     pub(crate) load: usize,
+    /// What is left of it for components. `None`: it does not tell, and has enough.
+    pub(crate) left: Option<Amount>,
     pub(crate) ports: Ports,
 }
 
@@ -53,20 +55,30 @@ impl<'a> Fleet<'a> {
         let unknown = PortFacts::default();
         let mut rooms: BTreeMap<&HypervisorName, Room> = BTreeMap::new();
         for machine in world.machines.values() {
-            let facts = seen.machine(&machine.name).map_or(&unknown, |state| &state.ports);
-            rooms.insert(&machine.name, Room { machine, load: 0, ports: Ports::of(machine, facts) });
+            let state = seen.machine(&machine.name);
+            let left = state.and_then(|state| state.capacity).map(Amount::allocatable);
+            let facts = state.map_or(&unknown, |state| &state.ports);
+            rooms.insert(&machine.name, Room { machine, load: 0, left, ports: Ports::of(machine, facts) });
         }
         for component in documents.components.values() {
             let Some(room) = rooms.get_mut(&component.spec.hypervisor) else { continue };
-            room.load += 1;
-            room.ports.take(component.spec.ports.values().copied());
+            room.take(&component.spec);
         }
         let mut order: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-        for (name, room) in rooms.iter().filter(|(name, _)| seen.machine(name).is_some()) {
+        let open = |name: &HypervisorName, room: &Room| seen.machine(name).is_some() && room.machine.schedulable;
+        for (name, room) in rooms.iter().filter(|(name, room)| open(name, room)) {
             order.entry(room.place()).or_default().insert((room.load, *name));
         }
-        let users = documents.components.values().map(|component| component.spec.user).collect();
+        let of_components = documents.components.values().map(|component| component.spec.user);
+        // Files of clusters that nobody tells of are there too.
+        let of_files = seen.machines.values().filter_map(Seen::known).flat_map(|state| state.files.values());
+        let users = of_components.chain(of_files.map(|file| file.user)).collect();
         Self { rooms, order, ingress: IngressPorts::of(documents), users, next_user: FIRST_USER }
+    }
+
+    /// Whether components are to move away from a machine.
+    pub(crate) fn drains(&self, name: &HypervisorName) -> bool {
+        self.rooms.get(name).is_some_and(|room| room.machine.drained)
     }
 
     /// Reserves a port that is free on every public machine.
@@ -84,8 +96,8 @@ impl<'a> Fleet<'a> {
         Some(user)
     }
 
-    /// Machines of a kind that answer and have room: of those that hold nothing of the cluster only the least loaded one of
-    /// each zone, because it is better than the others of its zone by every rule; and all that hold something of it.
+    /// Machines of a kind that answer, take components and have room. Of those that hold nothing of the cluster only the least
+    /// loaded one of each zone, because it is better than the others of its zone by every rule; and all that hold something.
     pub(crate) fn candidates<'b>(
         &'b self,
         kind: HypervisorRole,
@@ -101,16 +113,19 @@ impl<'a> Fleet<'a> {
         own.filter(move |room| self.answers(room) && room.machine.role == kind && fits(room)).chain(others)
     }
 
+    /// Every machine of a kind, by name, with whether components may be placed on it.
+    pub(crate) fn of_kind(&self, kind: HypervisorRole) -> impl Iterator<Item = (&Room<'a>, bool)> {
+        let of_kind = self.rooms.values().filter(move |room| room.machine.role == kind);
+        of_kind.map(|room| (room, self.answers(room)))
+    }
+
     fn answers(&self, room: &Room) -> bool {
         self.order.get(&room.place()).is_some_and(|names| names.contains(&(room.load, &room.machine.name)))
     }
 
     /// Counts a component in.
     pub(crate) fn enter(&mut self, component: &ComponentSpec) {
-        self.change(&component.hypervisor, |room| {
-            room.load += 1;
-            room.ports.take(component.ports.values().copied());
-        });
+        self.change(&component.hypervisor, |room| room.take(component));
     }
 
     /// Counts a component out.
@@ -132,6 +147,17 @@ impl<'a> Fleet<'a> {
 impl<'a> Room<'a> {
     fn place(&self) -> (HypervisorRole, &'a str) {
         (self.machine.role, self.machine.zone.as_str())
+    }
+
+    fn take(&mut self, component: &ComponentSpec) {
+        self.load += 1;
+        self.left = self.left.map(|left| left.less(component.role.row().requests));
+        self.ports.take(component.ports.values().copied());
+    }
+
+    /// Whether a component of this role fits into what is left.
+    pub(crate) fn holds(&self, role: Role) -> bool {
+        self.left.is_none_or(|left| left.holds(role.row().requests))
     }
 
     /// The ports of a component of this role here, where there are any.

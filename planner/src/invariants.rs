@@ -13,9 +13,10 @@ use core::fmt;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     Cluster, Component, Documents, Hypervisor,
+    cluster::MemberPhase,
     hypervisor::HypervisorRole,
-    machine::{PortFacts, ServerAdmin},
-    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    machine::{Amount, PortFacts, ServerAdmin, Start},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
 };
 
@@ -45,7 +46,7 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 15] = [
+const INVARIANTS: [(&str, Invariant); 18] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -54,7 +55,10 @@ const INVARIANTS: [(&str, Invariant); 15] = [
     ("a role is on its kind of machine", roles_are_on_their_kind),
     ("etcd members share a machine only where no other has room", members_are_apart),
     ("the first members of a store are written once", first_members_stay),
-    ("nothing is placed on a machine that does not answer", placements_answer),
+    ("a member of a store keeps its id and never goes back", members_never_go_back),
+    ("a member starts on data that was marked for it", members_start_on_their_data),
+    ("nothing is placed on a machine that does not answer, or takes nothing", placements_answer),
+    ("nothing is placed where there is no room for it", placements_have_room),
     ("a deleted cluster is in no machine config but for a store that is still asked", deleted_clusters_leave),
     ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
     ("an API server goes only once no ingress sends it connections", servers_are_drained),
@@ -248,7 +252,8 @@ fn members_are_apart(step: &Step) -> Vec<String> {
             continue;
         }
         let free = step.after.hypervisors.iter().find(|(name, machine)| {
-            let right = machine.spec.role == HypervisorRole::Private && step.seen.machine(name).is_some();
+            let open = !machine.spec.unschedulable && !machine.spec.drain;
+            let right = machine.spec.role == HypervisorRole::Private && open && step.seen.machine(name).is_some();
             right && holds(name) == 0 && has_room(step, name, machine, Role::Etcd.row().ports.len())
         });
         found.extend(free.map(|(free, _)| format!("{pod} on {} and not on {free}", member.spec.hypervisor)));
@@ -257,6 +262,15 @@ fn members_are_apart(step: &Step) -> Vec<String> {
 }
 
 fn has_room(step: &Step, name: &HypervisorName, machine: &Hypervisor, ports: usize) -> bool {
+    // What leaves in this step still has its share in it.
+    let left = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
+    let all = step.after.components.iter().chain(left).map(|(_, component)| component);
+    let here = all.filter(|component| component.spec.hypervisor == *name);
+    let used = here.fold(Role::Etcd.row().requests, |sum, component| sum.and(component.spec.role.row().requests));
+    let capacity = step.seen.machine(name).and_then(|state| state.capacity);
+    if capacity.is_some_and(|capacity| !capacity.allocatable().holds(used)) {
+        return false;
+    }
     let held = step.held(name);
     let range = machine.spec.port_range;
     let free = |port: &u16| !held.contains(port) && step.unfit(name, machine, *port).is_none();
@@ -264,15 +278,66 @@ fn has_room(step: &Step, name: &HypervisorName, machine: &Hypervisor, ports: usi
 }
 
 fn first_members_stay(step: &Step) -> Vec<String> {
-    let store = |cluster: &Cluster| cluster.status.as_ref().and_then(|status| status.etcd.clone());
+    let store = |cluster: &Cluster| {
+        let store = cluster.status.as_ref()?.etcd.clone()?;
+        Some((store.born_at, store.initial_cluster, store.cluster_id))
+    };
     let both = step.before.clusters.iter().filter_map(|(name, old)| Some((name, old, step.after.clusters.get(name)?)));
     let changed = both.filter(|(_, old, new)| store(old).is_some_and(|store_before| store(new) != Some(store_before)));
     changed.map(|(name, ..)| name.to_string()).collect()
 }
 
+fn members_never_go_back(step: &Step) -> Vec<String> {
+    let member = |documents: &Documents, cluster: &ClusterRef, name: &ComponentName| {
+        documents.clusters.get(cluster)?.status.as_ref()?.etcd.as_ref()?.members.get(name).cloned()
+    };
+    let members = step.before.components.iter().filter(|(pod, _)| step.after.components.contains_key(pod));
+    let back = members.filter(|(pod, component)| {
+        let of = |documents| member(documents, &component.spec.cluster, &pod.component);
+        let (Some(old), new) = (of(step.before), of(step.after)) else { return false };
+        new.is_none_or(|new| new.id != old.id || new.phase < old.phase)
+    });
+    back.map(|(pod, _)| pod.to_string()).collect()
+}
+
+/// Judged by the configs that the machines would get.
+fn members_start_on_their_data(step: &Step) -> Vec<String> {
+    let configs = machine_configs(step.after, step.seen).unwrap_or_default();
+    let pods = configs.iter().flat_map(|(machine, config)| config.pods.iter().map(move |pod| (machine, pod)));
+    let members = pods.filter(|(_, (pod, _))| pod.component.as_str().starts_with("etcd-"));
+    let loose = members.filter(|(machine, (name, pod))| {
+        let marked = step.seen.machine(machine).is_some_and(|state| state.data_of(name, "data").marked);
+        let known = step.before.components.get(name).and_then(|component| {
+            let store = step.before.clusters.get(&component.spec.cluster)?.status.as_ref()?.etcd.as_ref()?;
+            Some(store.members.get(&name.component)?.phase)
+        });
+        let first = known.is_none_or(|phase| phase == MemberPhase::Pending);
+        pod.start == Start::Always || (first && !marked && pod.start != Start::Never)
+    });
+    loose.map(|(machine, (pod, _))| format!("{pod} on {machine}")).collect()
+}
+
 fn placements_answer(step: &Step) -> Vec<String> {
-    let silent = step.new_components().filter(|(_, component)| step.seen.machine(&component.spec.hypervisor).is_none());
+    let silent = step.new_components().filter(|(_, component)| {
+        let closed = step.machine(component).is_some_and(|machine| machine.spec.unschedulable || machine.spec.drain);
+        closed || step.seen.machine(&component.spec.hypervisor).is_none()
+    });
     silent.map(|(pod, component)| format!("{pod} on {}", component.spec.hypervisor)).collect()
+}
+
+fn placements_have_room(step: &Step) -> Vec<String> {
+    let machines: BTreeSet<&HypervisorName> =
+        step.new_components().map(|(_, component)| &component.spec.hypervisor).collect();
+    let mut found = Vec::new();
+    for name in machines {
+        let Some(capacity) = step.seen.machine(name).and_then(|state| state.capacity) else { continue };
+        let here = step.after.components.values().filter(|component| component.spec.hypervisor == *name);
+        let used = here.fold(Amount::default(), |sum, component| sum.and(component.spec.role.row().requests));
+        if !capacity.allocatable().holds(used) {
+            found.push(format!("{name} has {} and is given {used}", capacity.allocatable()));
+        }
+    }
+    found
 }
 
 fn deleted_clusters_leave(step: &Step) -> Vec<String> {

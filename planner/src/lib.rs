@@ -13,6 +13,7 @@ mod choice;
 mod config;
 mod deletion;
 mod draining;
+mod etcd_ids;
 mod fleet;
 mod identify;
 pub mod invariants;
@@ -23,6 +24,7 @@ mod plan;
 mod pod;
 mod ports;
 mod probe;
+mod refusal;
 mod retirement;
 mod status;
 mod words;
@@ -32,9 +34,10 @@ pub use access::{
     ADMIN_GROUP, Access, BINDINGS_DIGEST, access, administrator, driver_identity, first_administrator, first_bindings,
 };
 pub use certificates::{DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY};
-pub use config::machine_configs;
+pub use config::{machine_configs, note_issued};
 pub use identify::identify;
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Health, Observation};
 pub use plan::{Decision, Plan, Waiting, plan};
 pub use probe::{Identity, Probe, probes};
+pub use refusal::{Refused, refuse};

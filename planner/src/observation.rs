@@ -10,11 +10,15 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
 };
 
+use crate::Refused;
+
 /// Everything that the decision rests on beside the documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observation {
     /// Each machine of the documents.
     pub machines: BTreeMap<HypervisorName, Seen<MachineState>>,
+    /// Machines that take nothing from these documents: see [`crate::refuse`]. They count as unreachable.
+    pub refused: BTreeMap<HypervisorName, Refused>,
     /// The answer of each component's health check.
     pub health: BTreeMap<PodName, Health>,
     /// The digest of the bindings that stand in each managed cluster, as its API tells it; empty where there are none.
@@ -51,6 +55,11 @@ impl Observation {
     /// The state of a machine, where it could be seen.
     pub(crate) fn machine(&self, name: &HypervisorName) -> Option<&MachineState> {
         self.machines.get(name)?.known()
+    }
+
+    /// Whether a machine tells that the documents are not the newest.
+    pub(crate) fn stale(&self) -> bool {
+        self.refused.values().any(Refused::is_of_documents)
     }
 
     /// Whether a component answers its health check.

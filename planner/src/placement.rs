@@ -76,8 +76,9 @@ fn place_missing(
     role: Role,
     wanted: u32,
 ) {
-    let stay = count_staying(&plan.documents, id, role);
-    let mut missing = (wanted as usize).saturating_sub(stay);
+    let of_role = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == role);
+    let stay = of_role.filter(|(_, component)| !component.is_leaving() && !retirement::moves(fleet, &component.spec));
+    let mut missing = (wanted as usize).saturating_sub(stay.count());
     // Names that are taken are passed by: there are at most as many of them as components of the cluster.
     for index in 0..=u32::MAX {
         if missing == 0 {

@@ -98,9 +98,13 @@ pub fn plan(documents: &Documents, seen: &Observation, now: Timestamp) -> Result
         waiting: Vec::new(),
     };
     wait_for_machines(&mut plan, seen);
+    if seen.stale() {
+        return Ok(plan);
+    }
     deletion::plan_deletions(&mut plan, &world, seen);
     placement::plan_components(&mut plan, &world, seen);
     birth::plan_births(&mut plan, &world, &Time(now));
+    birth::plan_member_phases(&mut plan, &world, seen);
     certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, seen, &Time(now));
@@ -111,7 +115,9 @@ pub fn plan(documents: &Documents, seen: &Observation, now: Timestamp) -> Result
 /// Every machine that cannot be seen is waited for: nothing is planned on it.
 fn wait_for_machines(plan: &mut Plan, seen: &Observation) {
     for (name, state) in &seen.machines {
-        if let Seen::Unreachable { why } = state {
+        if let Some(refused) = seen.refused.get(name) {
+            plan.wait(name, format!("a mend: {refused}"));
+        } else if let Seen::Unreachable { why } = state {
             plan.wait(name, format!("an answer of its container runtime: {why}"));
         }
     }

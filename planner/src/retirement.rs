@@ -1,10 +1,14 @@
 //! Taking replicas away: what stays serves first, then nobody relies on what leaves, then it goes.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use keelway_api::{
     Component, Documents,
-    component::Stage,
+    component::{ComponentSpec, Stage},
     documents::SecretName,
     machine::{ContainerPhase, MachineState, ServerAdmin},
     name::{ClusterId, PodName},
@@ -40,21 +44,25 @@ pub(crate) fn retire_surplus(
     role: Role,
     wanted: u32,
 ) {
-    let mut stay: Vec<(u32, PodName)> = of_role(&plan.documents, id, role)
+    let kept = role == Role::Etcd && born(&plan.documents, &cluster.reference);
+    let rank = |spec: &ComponentSpec| (moves(fleet, spec), spec.index);
+    let mut stay: Vec<((bool, u32), PodName)> = of_role(&plan.documents, id, role)
         .filter(|(_, component)| !component.is_leaving())
-        .map(|(pod, component)| (component.spec.index, pod.clone()))
+        .map(|(pod, component)| (rank(&component.spec), pod.clone()))
         .collect();
     stay.sort();
     let surplus = stay.split_off(stay.len().min(wanted as usize));
-    let kept = role == Role::Etcd && born(&plan.documents, &cluster.reference);
-    for (_, pod) in surplus {
+    for ((drained, _), pod) in surplus {
         let component = format!("{}/{}", cluster.reference, pod.component);
         if kept {
             plan.wait(&component, MEMBERS_STAY);
-        } else if let Some(others) = unready(seen, role, &stay) {
+        } else if let Some(others) = if drained { first_unready(seen, &stay) } else { unready(seen, role, &stay) } {
             plan.wait(&component, format!("{others} to be ready before it leaves"));
         } else {
-            let reason = format!("the cluster asks for {} of {role}", count(wanted as usize, "replica"));
+            let reason = match plan.documents.components.get(&pod).filter(|_| drained) {
+                Some(document) => format!("{} is drained, and its replacement is ready", document.spec.hypervisor),
+                None => format!("the cluster asks for {} of {role}", count(wanted as usize, "replica")),
+            };
             leave(plan, &pod);
             plan.decisions.push(Decision::Retire { component, reason });
         }
@@ -96,8 +104,19 @@ pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedC
     }
 }
 
+/// Whether a component is to move to another machine. Members of stores are not: each would have to be replaced by one with
+/// other data.
+pub(crate) fn moves(fleet: &Fleet, spec: &ComponentSpec) -> bool {
+    spec.role != Role::Etcd && fleet.drains(&spec.hypervisor)
+}
+
+/// One that stays and is not ready: what leaves a machine that is drained goes after all of them are.
+fn first_unready(seen: &Observation, stay: &[((bool, u32), PodName)]) -> Option<String> {
+    stay.iter().find(|(_, pod)| !seen.healthy(pod)).map(|(_, pod)| pod.component.to_string())
+}
+
 /// The replicas of a role that carries requests, where none of those that stay is ready.
-fn unready(seen: &Observation, role: Role, stay: &[(u32, PodName)]) -> Option<String> {
+fn unready(seen: &Observation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<String> {
     let carries = match role {
         Role::KubeApiserver | Role::Ingress => true,
         Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler => false,

@@ -1,6 +1,7 @@
 //! Status of documents: conditions from what was seen.
 
 use alloc::{
+    collections::BTreeSet,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -8,15 +9,16 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    Time,
+    Documents, Time,
+    component::ComponentSpec,
     condition::{self, Status, Verdict},
-    machine::{ContainerPhase, MachineState, Seen},
-    name::{ClusterId, ClusterRef, PodName},
+    machine::{ContainerPhase, MachineState, STATE_DIRECTORY, Seen},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
     validated::ValidatedCluster,
 };
 
-use crate::{Health, Observation, plan::Plan, world::World};
+use crate::{Health, Observation, Refused, birth, plan::Plan, words::count, world::World};
 
 /// Writes what was seen into the status of every document, and waits for what is not well.
 pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
@@ -31,12 +33,35 @@ fn verdict(status: Status, reason: &str, message: impl Into<String>) -> Verdict 
     Verdict { status, reason: reason.to_string(), message: message.into() }
 }
 
+/// What runs there, and what is left alone.
+fn answers(state: &MachineState, others: usize) -> String {
+    let runtime = format!("{} {}", state.runtime.name, state.runtime.version);
+    if others == 0 {
+        return runtime;
+    }
+    format!("{runtime}; {} that no document here tells of left alone", count(others, "cluster"))
+}
+
 fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
+    let known: BTreeSet<ClusterId> = plan.documents.clusters.values().filter_map(|c| c.id().cloned()).collect();
+    let others = |state: &MachineState| {
+        let there: BTreeSet<ClusterId> = state.clusters().collect();
+        there.difference(&known).count()
+    };
+    let placed: Vec<(HypervisorName, Role)> = plan
+        .documents
+        .components
+        .values()
+        .map(|component| (component.spec.hypervisor.clone(), component.spec.role))
+        .collect();
     for (name, document) in &mut plan.documents.hypervisors {
+        let here = placed.iter().filter(|(machine, _)| machine == name).map(|(_, role)| *role);
+        let drained = document.spec.drain.then(|| drained(&here.collect::<Vec<_>>()));
         let says = match seen.machines.get(name) {
-            Some(Seen::Known(state)) => {
-                verdict(Status::True, "Answers", format!("{} {}", state.runtime.name, state.runtime.version))
+            Some(Seen::Unreachable { why }) if seen.refused.contains_key(name) => {
+                verdict(Status::False, seen.refused.get(name).map_or("Refused", Refused::reason), why.clone())
             }
+            Some(Seen::Known(state)) => verdict(Status::True, "Answers", answers(state, others(state))),
             Some(Seen::Unreachable { why }) => verdict(Status::False, "Unreachable", why.clone()),
             None => verdict(Status::Unknown, "NotObserved", "nobody looked yet"),
         };
@@ -44,16 +69,46 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
         let status = document.status.get_or_insert_default();
         if let Some(Seen::Known(state)) = seen.machines.get(name) {
             status.applied.clone_from(&state.applied);
+            status.capacity = state.capacity.map(Into::into);
+            status.allocatable = state.capacity.map(|capacity| capacity.allocatable().into());
         }
         condition::set(&mut status.conditions, "Ready", says, generation, now);
+        match drained {
+            Some(says) => condition::set(&mut status.conditions, "Drained", says, generation, now),
+            None => status.conditions.retain(|condition| condition.type_ != "Drained"),
+        }
+    }
+}
+
+/// Whether a machine that is to be emptied is.
+fn drained(here: &[Role]) -> Verdict {
+    let members = here.iter().filter(|role| **role == Role::Etcd).count();
+    let others = here.len() - members;
+    if here.is_empty() {
+        verdict(Status::True, "Empty", "no component is on it")
+    } else if others == 0 {
+        let message = format!("all but {} left: members of stores do not move yet", count(members, "etcd member"));
+        verdict(Status::False, "MembersStay", message)
+    } else {
+        verdict(
+            Status::False,
+            "Moving",
+            format!("{} to move, each once its replacement is ready", count(others, "component")),
+        )
     }
 }
 
 fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
     let names: Vec<PodName> = plan.documents.components.keys().cloned().collect();
     for pod in names {
+        let Some(document) = plan.documents.components.get(&pod) else { continue };
+        let spec = document.spec.clone();
+        let says = if birth::lost_its_data(&plan.documents, seen, &pod, &spec) {
+            data_lost(&plan.documents, &pod, &spec)
+        } else {
+            component(&pod, seen, seen.machine(&spec.hypervisor))
+        };
         let Some(document) = plan.documents.components.get_mut(&pod) else { continue };
-        let says = component(&pod, seen, seen.machine(&document.spec.hypervisor));
         let ready = says.status == Status::True;
         let shown = format!("{}/{}", document.spec.cluster, pod.component);
         let message = says.message.clone();
@@ -65,6 +120,22 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
             plan.wait(&shown, message);
         }
     }
+}
+
+/// A member that lost its data is not started empty: it would have forgotten what it promised to the others.
+fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> Verdict {
+    let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", birth::DATA, spec.hypervisor);
+    let members = documents.components_of(&pod.cluster).filter(|(_, other)| other.spec.role == Role::Etcd).count();
+    let mend = if members == 1 {
+        "it was the only one: what the cluster stored is gone unless the directory is put back; else delete the cluster"
+    } else {
+        "the others go on without it: put the directory back as it was; a later version replaces the member"
+    };
+    verdict(
+        Status::False,
+        "DataLost",
+        format!("its data: {place} is empty or gone, and no member starts empty; {mend}"),
+    )
 }
 
 fn component(pod: &PodName, seen: &Observation, machine: Option<&MachineState>) -> Verdict {

@@ -9,8 +9,8 @@ use keelway_api::{
     documents::SecretName,
     jiff::Timestamp,
     machine::{
-        CLUSTER_LABEL, CgroupDriver, ContainerPhase, ContainerState, MachineConfig, MachineState, Pod, PortFacts,
-        RuntimeFacts, SandboxState, Seen, ServerAdmin, ServerState,
+        CLUSTER_LABEL, CgroupDriver, ContainerPhase, ContainerState, DataState, MachineConfig, MachineState, Pod,
+        PortFacts, RuntimeFacts, SandboxState, Seen, ServerAdmin, ServerState, Start,
     },
     name::{ClusterRef, HypervisorName, PodName},
     role::Role,
@@ -109,6 +109,7 @@ impl World {
         let id = self.documents.clusters.values().next().unwrap().id().unwrap();
         Observation {
             machines: self.machines.iter().enumerate().map(machine).collect(),
+            refused: BTreeMap::new(),
             health: self.documents.components.keys().enumerate().map(health).collect(),
             bindings: [(id.clone(), Seen::Known(first_bindings().1))].into(),
             certificates: self.certificates.clone(),
@@ -211,6 +212,9 @@ fn empty() -> MachineState {
         files: BTreeMap::new(),
         images: BTreeSet::new(),
         ports: PortFacts::default(),
+        data: BTreeMap::new(),
+        capacity: None,
+        kubelet_pods: 0,
         servers: BTreeMap::new(),
     }
 }
@@ -224,9 +228,18 @@ fn apply(state: &mut MachineState, config: &MachineConfig) {
     for (name, pod) in &config.pods {
         if kept.contains(name) {
             change(state, name, pod);
-        } else {
+        } else if pod.start == Start::Never {
+            of_data(state, name, pod, |data| data.marked = true);
+        } else if pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start)) {
+            of_data(state, name, pod, |data| data.used = true);
             start(state, name, pod);
         }
+    }
+}
+
+fn of_data(state: &mut MachineState, name: &PodName, pod: &Pod, change: impl Fn(&mut DataState)) {
+    for data in &pod.data {
+        change(state.data.entry(format!("{name}/{data}")).or_default());
     }
 }
 
@@ -339,4 +352,35 @@ fn an_ingress_that_cannot_be_seen_is_waited_for() {
         let _ = world.pass(&calm(1, 2));
     }
     assert_eq!(world.of_role(Role::KubeApiserver).len(), 1);
+}
+
+#[test]
+fn a_drained_machine_is_left_once_replacements_are_ready() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let on = |world: &World, name: &HypervisorName| -> BTreeSet<Role> {
+        let here = world.documents.components.values().filter(|component| component.spec.hypervisor == *name);
+        here.map(|component| component.spec.role).collect()
+    };
+    let servers = |world: &World| -> Vec<HypervisorName> {
+        let all = world.documents.components.values().filter(|component| component.spec.role == Role::KubeApiserver);
+        all.map(|component| component.spec.hypervisor.clone()).collect()
+    };
+    let from = servers(&world).remove(0);
+    world.documents.hypervisors.get_mut(&from).unwrap().spec.drain = true;
+    // The replacement does not get well: what is to leave stays.
+    for _ in 0..4 {
+        let _ = world.pass(&Round { ill: 0xff, ..calm(1, 1) });
+        assert_eq!(servers(&world).len(), 2);
+        assert!(servers(&world).contains(&from));
+    }
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    assert!(on(&world, &from).is_subset(&[Role::Etcd].into()), "{:?}", on(&world, &from));
+    assert_eq!(servers(&world).len(), 1);
+    let conditions = &world.documents.hypervisors[&from].status.as_ref().unwrap().conditions;
+    assert!(conditions.iter().any(|condition| condition.type_ == "Drained"));
 }

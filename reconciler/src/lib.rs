@@ -1,5 +1,6 @@
 //! The pass: load, observe, plan, mint, save, execute. Once, or until the world is settled.
 
+mod adopt;
 mod certificates;
 mod components;
 mod dial;
@@ -13,20 +14,25 @@ mod pass;
 mod run;
 mod tls;
 
+pub use adopt::{AdoptError, adopt};
 pub use components::DialledComponents;
 pub use local::LocalMachines;
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, pass, preview};
 pub use run::{End, Limits, run};
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
     machine::{MachineConfig, MachineState, Seen},
-    name::{ClusterId, HypervisorName},
+    name::{ClusterId, HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::action::Action;
 use keelway_planner::{Health, MintRequest, Probe};
@@ -62,6 +68,17 @@ pub trait Machines: Send + Sync {
     ///
     /// `actions` is what [`converge`](keelway_hypervisor_agent::converge::converge) makes of the config and a recent look.
     async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying;
+    /// Makes a machine obey an installation, whoever it obeyed before. Nothing else of it is touched.
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
+        let nothing = MachineConfig {
+            installation: installation.clone(),
+            term: 0,
+            generation: 0,
+            pods: BTreeMap::new(),
+            others: BTreeSet::new(),
+        };
+        self.apply(machine, &nothing, vec![Action::WriteOwner(installation.clone())], run).await
+    }
     /// A connection from within the machine's network.
     async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<TcpStream>;
     /// Returns when something changed on one of these machines. May return early, never late.

@@ -18,7 +18,7 @@ use keelway_api::{
     Hypervisor,
     hypervisor::Endpoint,
     machine::{MachineConfig, MachineState, Seen},
-    name::HypervisorName,
+    name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::action::Action;
 use tokio::{net::TcpStream, sync::Notify, task::JoinHandle, time::timeout};
@@ -134,6 +134,20 @@ impl Machines for LocalMachines {
         match &connected.way {
             Way::Runtime(runtime) => runtime.execute(&name, actions, run).await,
             Way::Agent(agent) => agent.apply(&name, config, run).await,
+        }
+    }
+
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
+        let connected = match self.connect(machine).await {
+            Ok(connected) => connected,
+            Err(why) => return Applying { effects: 0, failures: vec![why] },
+        };
+        let Some(name) = machine.metadata.name.as_ref().and_then(|name| name.parse::<HypervisorName>().ok()) else {
+            return Applying::default();
+        };
+        match &connected.way {
+            Way::Runtime(runtime) => runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await,
+            Way::Agent(agent) => agent.adopt(installation).await,
         }
     }
 

@@ -1,5 +1,7 @@
 //! What is there now, asked of everybody at once.
 
+use std::collections::BTreeMap;
+
 use futures::future::{join_all, join3};
 use keelway_api::{Documents, fault::Faults};
 use keelway_planner::{Observation, probes};
@@ -30,6 +32,7 @@ pub(crate) async fn observe(
     );
     let (seen, health, bindings) = join3(seen, health, bindings).await;
     Ok(Observation {
+        refused: BTreeMap::new(),
         machines: seen.into_iter().collect(),
         health: health.into_iter().collect(),
         bindings: bindings.into_iter().collect(),

@@ -11,7 +11,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, NameError},
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
-use keelway_planner::{Observation, Plan, identify, machine_configs, plan};
+use keelway_planner::{Observation, Plan, Refused, identify, machine_configs, note_issued, plan, refuse};
 
 use crate::{Components, Machines, MintError, Minter, Run, Store, StoreError, observe::observe};
 
@@ -56,6 +56,8 @@ pub struct Preview {
     pub plan: Plan,
     /// What each machine would do; an error where it refuses.
     pub machines: BTreeMap<HypervisorName, Result<Vec<Action>, String>>,
+    /// Machines that take nothing from these documents, and why.
+    pub refused: BTreeMap<HypervisorName, Refused>,
     configs: BTreeMap<HypervisorName, MachineConfig>,
     changed: bool,
 }
@@ -69,6 +71,8 @@ pub struct Outcome {
     pub effects: usize,
     /// What failed.
     pub failures: Vec<Failure>,
+    /// Whether a machine takes nothing of it, so that no later pass from these documents does better.
+    pub refused: bool,
     /// Whether there was nothing to do and nothing to wait for.
     pub settled: bool,
 }
@@ -87,7 +91,8 @@ impl Preview {
     #[must_use]
     pub fn settled(&self) -> bool {
         let idle = self.machines.values().all(|actions| actions.as_ref().is_ok_and(Vec::is_empty));
-        idle && self.plan.mint.is_empty()
+        idle && self.refused.is_empty()
+            && self.plan.mint.is_empty()
             && self.plan.bindings.is_empty()
             && self.plan.decisions.is_empty()
             && self.plan.waiting.is_empty()
@@ -98,14 +103,16 @@ impl Preview {
 pub async fn preview(context: &Context, minter: &mut dyn Minter) -> Result<Preview, PassError> {
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
-    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
+    let mut seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
+    refuse(&documents, &mut seen);
     let now = (context.clock)();
     let mut plan = plan(&documents, &seen, now).map_err(PassError::Faults)?;
     minter.mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
     let configs = machine_configs(&plan.documents, &seen).map_err(PassError::Faults)?;
+    note_issued(&mut plan.documents, &configs);
     let machines = configs.iter().map(|(name, config)| (name.clone(), actions(config, name, &seen))).collect();
     let changed = plan.documents != loaded;
-    Ok(Preview { plan, machines, configs, changed })
+    Ok(Preview { plan, machines, refused: seen.refused, configs, changed })
 }
 
 /// One pass: what [`preview`] decided is saved, then done.
@@ -115,11 +122,13 @@ pub async fn pass(context: &Context, minter: &mut dyn Minter) -> Result<Outcome,
         context.store.save(&preview.plan.documents).await?;
     }
     let settled = preview.settled();
-    let (effects, failures) = execute(context, &preview).await;
-    Ok(Outcome { plan: preview.plan, effects, failures, settled })
+    let refused = !preview.refused.is_empty() || preview.machines.values().any(Result::is_err);
+    let (effects, mut failures) = execute(context, &preview).await;
+    failures.extend(preview.refused.iter().map(|(at, why)| Failure { at: at.to_string(), why: why.to_string() }));
+    Ok(Outcome { plan: preview.plan, effects, failures, refused, settled })
 }
 
-fn identified(loaded: &Documents, minter: &mut dyn Minter) -> Result<Documents, PassError> {
+pub(crate) fn identified(loaded: &Documents, minter: &mut dyn Minter) -> Result<Documents, PassError> {
     let mut documents = loaded.clone();
     identify(&mut documents, || minter.id()).map_err(PassError::Id)?;
     Ok(documents)

@@ -31,6 +31,8 @@ pub enum End {
     TimedOut,
     /// It was told to stop.
     Stopped,
+    /// A machine takes nothing from these documents: no later pass does better.
+    Refused,
 }
 
 /// Runs passes until the world is settled, the time is over, or it is told to stop. Returns the last pass.
@@ -44,6 +46,8 @@ pub async fn run(context: &Context, minter: &mut dyn Minter, limits: Limits) -> 
             Some(End::Settled)
         } else if context.run.stop.is_cancelled() {
             Some(End::Stopped)
+        } else if outcome.refused {
+            Some(End::Refused)
         } else if limits.once {
             Some(End::Once)
         } else if Instant::now() >= deadline {

@@ -46,6 +46,8 @@ impl ValidatedHypervisor {
             private,
             public,
             ports: spec.port_range,
+            schedulable: !spec.unschedulable && !spec.drain,
+            drained: spec.drain,
             zone: zone.cloned().unwrap_or_default(),
         }))
     }

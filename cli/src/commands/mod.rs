@@ -3,7 +3,9 @@
 mod cluster_delete;
 mod cluster_inject;
 mod cluster_kubeconfig;
+mod hypervisor_adopt;
 mod hypervisor_local;
+mod hypervisor_schedule;
 mod plan;
 mod reconcile;
 mod session;
@@ -23,6 +25,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
     let global = arguments.global;
     match arguments.command {
         Command::Hypervisor(HypervisorCommand::Local(command)) => hypervisor_local::run(&global, command),
+        Command::Hypervisor(HypervisorCommand::Cordon(names)) => hypervisor_schedule::cordon(&global, &names),
+        Command::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),
+        Command::Hypervisor(HypervisorCommand::Drain(arguments)) => hypervisor_schedule::drain(&global, &arguments),
+        Command::Hypervisor(HypervisorCommand::Adopt(arguments)) => hypervisor_adopt::run(&global, &arguments),
         Command::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),
         Command::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         Command::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),

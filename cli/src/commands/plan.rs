@@ -31,6 +31,9 @@ fn render(preview: &Preview) -> String {
     let mut text = String::new();
     section(&mut text, "Decisions", preview.plan.decisions.iter().map(ToString::to_string));
     section(&mut text, "Keys", preview.plan.mint.iter().map(ToString::to_string));
+    for (machine, refused) in &preview.refused {
+        section(&mut text, &format!("On {machine}"), std::iter::once(format!("refused: {refused}")));
+    }
     for (machine, actions) in &preview.machines {
         match actions {
             Ok(actions) => section(&mut text, &format!("On {machine}"), actions.iter().map(ToString::to_string)),

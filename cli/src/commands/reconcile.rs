@@ -42,7 +42,9 @@ fn code(ended: &Result<(End, Outcome), PassError>, received: &Received) -> Code 
         Err(PassError::Faults(_)) => Code::Usage,
         Ok((End::Settled, _)) => Code::Done,
         Ok((End::Once, outcome)) if outcome.failures.is_empty() => Code::Done,
-        Err(PassError::Store(_) | PassError::Id(_) | PassError::Mint(_)) | Ok((End::Once, _)) => Code::Failed,
+        Err(PassError::Store(_) | PassError::Id(_) | PassError::Mint(_)) | Ok((End::Once | End::Refused, _)) => {
+            Code::Failed
+        }
         Ok((End::Stopped, _)) => Code::Signal(received.number().unwrap_or_default()),
         Ok((End::TimedOut, _)) => Code::NotSettled,
     }
@@ -67,7 +69,7 @@ fn report(ended: Result<(End, Outcome), PassError>) {
             match end {
                 End::TimedOut => tell("not settled in time: run the same command on what was written".to_owned()),
                 End::Stopped => tell("stopped: run the same command on what was written to go on".to_owned()),
-                End::Once | End::Settled => {}
+                End::Once | End::Settled | End::Refused => {}
             }
         }
     }

@@ -77,6 +77,12 @@ impl Started {
         listen().with_context(|| format!("could not listen on {}", on_machine.display()))
     }
 
+    /// Makes a directory that the program writes to.
+    pub(super) fn make_directory(&self, path: &str) -> anyhow::Result<()> {
+        let on_machine = self.on_machine(path)?;
+        fs::create_dir_all(&on_machine).with_context(|| format!("could not make {}", on_machine.display()))
+    }
+
     fn on_machine(&self, path: &str) -> anyhow::Result<PathBuf> {
         for mount in &self.0.mounts {
             if let Some(below) = path.strip_prefix(&mount.container_path).and_then(|rest| rest.strip_prefix('/')) {

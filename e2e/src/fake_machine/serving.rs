@@ -36,6 +36,7 @@ pub(super) type Shown = Option<Arc<[u8]>>;
 
 pub(super) async fn etcd(program: &Started) -> anyhow::Result<()> {
     let address = address_of(program.flag("listen-client-urls")?)?;
+    program.make_directory(&format!("{}/member", program.flag("data-dir")?))?;
     let clients = Clients::OnlyKnown(program.read_flag("trusted-ca-file")?);
     let config = config(&program.read_flag("cert-file")?, &program.read_flag("key-file")?, clients)?;
     serve(address, config, |_, request| async move { health(&request, "/readyz") }).await

@@ -16,6 +16,7 @@ mod one_control_plane;
 mod reach;
 mod recovery;
 mod settled;
+mod two_clusters;
 mod versions;
 mod watch;
 mod workload;

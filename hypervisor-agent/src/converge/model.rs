@@ -40,9 +40,12 @@ impl Model {
             sandboxes: Vec::new(),
             containers: Vec::new(),
             files: BTreeMap::new(),
+            data: BTreeMap::new(),
             images: BTreeSet::new(),
             ports: PortFacts::default(),
             servers: BTreeMap::new(),
+            capacity: None,
+            kubelet_pods: 0,
         };
         Self { state, ids: 0, made: BTreeMap::new() }
     }
@@ -91,6 +94,10 @@ impl Model {
             }
             PodAction::WriteFile { file, user } => {
                 self.put(&file_path(pod, &file.path), file_state(*user, *user, 0o600, Some(sha256_hex(&file.content))));
+            }
+            PodAction::MarkData { path } => {
+                assert_eq!(self.state.files[path].sha256, None, "{path} is no directory");
+                self.state.data.entry(path.clone()).or_default().marked = true;
             }
             PodAction::RemovePath { path } => {
                 let is_directory = self.state.files[path].sha256.is_none();
@@ -203,6 +210,7 @@ impl Model {
     pub(super) fn remove_tree(&mut self, path: &str) {
         let below = format!("{path}/");
         self.state.files.retain(|name, _| name != path && !name.starts_with(&below));
+        self.state.data.retain(|name, _| name != path && !name.starts_with(&below));
     }
 
     fn container(&mut self, id: &str) -> &mut ContainerState {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{
-    machine::{Container, ContainerPhase, ContainerState, MachineState, Pod, SandboxState},
+    machine::{Container, ContainerPhase, ContainerState, MachineState, Pod, SandboxState, Start},
     name::PodName,
 };
 
@@ -21,6 +21,13 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let seen = Seen::new(name, state);
     let digest = pod.digest();
+    if pod.start == Start::Never {
+        return plan_ready(name, pod, state);
+    }
+    if !tree::allows_start(name, pod, state) {
+        // Whoever mends it finds it as it is.
+        return Vec::new();
+    }
     // A mount of a directory that was removed stays what it was, and shows nothing of a new one.
     let kept = seen.newest_ready(&digest).filter(|_| tree::has_files_directory(name, state));
     let old = seen.sandboxes.iter().filter(|sandbox| kept.is_none_or(|kept| kept.id != sandbox.id));
@@ -39,6 +46,15 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
     steps.extend(replacing);
     steps.extend(running);
     steps.extend(servers);
+    steps.extend(tree::plan_absent(name, pod, state));
+    steps
+}
+
+/// All but the start, and no end of what runs.
+fn plan_ready(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+    let mut steps = fetch(images_of(pod), state);
+    steps.extend(tree::plan_present(name, pod, state));
+    steps.extend(tree::plan_marks(name, pod, state));
     steps.extend(tree::plan_absent(name, pod, state));
     steps
 }
@@ -64,11 +80,16 @@ fn plan_images(pod: &Pod, steps: &[PodAction], state: &MachineState) -> Vec<PodA
             images.insert(&new.container.image);
         }
     }
-    images
-        .into_iter()
-        .filter(|image| !state.images.contains(*image))
-        .map(|image| PodAction::EnsureImage(image.clone()))
-        .collect()
+    fetch(images, state)
+}
+
+fn images_of(pod: &Pod) -> BTreeSet<&String> {
+    pod.containers.iter().map(|container| &container.image).chain([&pod.pause_image]).collect()
+}
+
+fn fetch(images: BTreeSet<&String>, state: &MachineState) -> Vec<PodAction> {
+    let missing = images.into_iter().filter(|image| !state.images.contains(*image));
+    missing.map(|image| PodAction::EnsureImage(image.clone())).collect()
 }
 
 /// What was seen of one pod.

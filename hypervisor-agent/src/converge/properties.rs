@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     machine::{
-        Container, ContainerPhase, ContainerState, File, MachineConfig, MachineState, Mount, OnChange, Pod, Resources,
-        SandboxState, sha256_hex,
+        Container, ContainerPhase, ContainerState, DataState, File, MachineConfig, MachineState, Mount, OnChange, Pod,
+        Resources, SandboxState, Start, sha256_hex,
     },
     name::PodName,
 };
@@ -22,7 +22,7 @@ use super::{
     model::{Model, file_state},
 };
 use crate::{
-    action::Action,
+    action::{Action, PodAction},
     layout::{FILES, file_path, pod_directory},
 };
 
@@ -85,8 +85,13 @@ prop_compose! {
             data,
             pause_image: "pause:1".to_owned(),
             servers: None,
+            start: Start::Always,
         }
     }
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    prop_oneof![Just(Start::Always), Just(Start::Never), Just(Start::OnMarkedData), Just(Start::OnUsedData)]
 }
 
 fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
@@ -95,6 +100,7 @@ fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
         term: 1,
         generation,
         pods: pod_names().into_iter().zip(pods).filter_map(|(name, pod)| Some((name, pod?))).collect(),
+        others: BTreeSet::new(),
     })
 }
 
@@ -359,7 +365,7 @@ proptest! {
         for action in converge(&config, &machine.state).unwrap() {
             let removed = |path: &String| matches!(
                 &action,
-                Action::Pod(_, crate::action::PodAction::RemovePath { path: removed }) if removed == path
+                Action::Pod(_, PodAction::RemovePath { path: removed }) if removed == path
             );
             prop_assert!(!data.iter().any(removed));
         }
@@ -389,5 +395,47 @@ proptest! {
         machine.execute(&converge(&config, &machine.state).unwrap());
         prop_assert_eq!(seen, ids(&machine));
         assert_holds(&machine.state, &config);
+    }
+
+    /// Whatever happened to a machine, and wherever its rounds were cut: nothing starts on data that does not allow it.
+    #[test]
+    fn a_pod_starts_only_on_data_that_allows_it(
+        (mut machine, config) in world(),
+        start in start(),
+        data in vec(any::<(bool, bool)>(), 8),
+        cuts in vec(any::<Index>(), 4),
+    ) {
+        let mut config = config;
+        config.pods.values_mut().for_each(|pod| pod.start = start);
+        let directories = pod_names().into_iter().flat_map(|name| {
+            ["data", "run"].map(|data| format!("{}/{data}", pod_directory(&name)))
+        });
+        for (path, (marked, used)) in directories.zip(data) {
+            if machine.state.files.get(&path).is_some_and(|found| found.sha256.is_none()) {
+                machine.state.data.insert(path, DataState { marked, used });
+            }
+        }
+        let cuts: BTreeMap<_, _> = pod_names().into_iter().zip(cuts).collect();
+        for round in 0..3 {
+            let actions = converge(&config, &machine.state).unwrap();
+            for action in &actions {
+                let Action::Pod(name, PodAction::CreateSandbox(_) | PodAction::StartContainer { .. }) = action else {
+                    continue;
+                };
+                let Some(pod) = config.pods.get(name) else { continue };
+                let allowed = start == Start::Always
+                    || start != Start::Never && pod.data.iter().all(|data| machine.state.data_of(name, data).allows(start));
+                prop_assert!(allowed, "{name} starts with {start:?}");
+            }
+            if round == 0 { machine.execute(&part(&actions, &cuts)) } else { machine.execute(&actions) }
+        }
+        prop_assert_eq!(converge(&config, &machine.state).unwrap(), []);
+        // What was made ready may start.
+        if start == Start::Never {
+            config.generation += 1;
+            config.pods.values_mut().for_each(|pod| pod.start = Start::OnMarkedData);
+            machine.execute(&converge(&config, &machine.state).unwrap());
+            assert_holds(&machine.state, &config);
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! Single cases that people should be able to read.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
 
 use keelway_api::{
     hypervisor::Applied,
     machine::{
-        Check, Container, ContainerPhase, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, ServerAdmin,
-        ServerState, Servers,
+        Check, Container, ContainerPhase, DataState, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources,
+        ServerAdmin, ServerState, Servers, Start,
     },
     name::PodName,
 };
@@ -43,12 +46,14 @@ fn config() -> MachineConfig {
         containers: vec![container],
         pause_image: "registry.k8s.io/pause:3.10.2".to_owned(),
         servers: None,
+        start: Start::Always,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
         term: 3,
         generation: 7,
         pods: [(etcd(), pod)].into(),
+        others: BTreeSet::new(),
     }
 }
 
@@ -311,6 +316,34 @@ fn servers_change_while_their_haproxy_runs() {
 }
 
 #[test]
+fn a_first_start_waits_for_the_mark_to_be_written_down() {
+    let mut config = config();
+    config.pods.get_mut(&etcd()).unwrap().start = Start::Never;
+    let mut machine = Model::empty();
+    assert_eq!(
+        plan(&config, &machine),
+        [
+            "take the machine for installation 00000000000000ff",
+            "fetch image registry.k8s.io/etcd:3.7.0-0",
+            "fetch image registry.k8s.io/pause:3.10.2",
+            "make 5 directories",
+            "write file pki/ca.crt",
+            "mark 0123456789abcdef/etcd-0/data before the first start",
+            "record config 3.7 as applied",
+        ]
+    );
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert_eq!(plan(&config, &machine), [""; 0]);
+
+    config.generation += 1;
+    config.pods.get_mut(&etcd()).unwrap().start = Start::OnMarkedData;
+    assert_eq!(
+        plan(&config, &machine),
+        ["create sandbox 0", "create container etcd", "start container etcd", "record config 3.8 as applied"]
+    );
+}
+
+#[test]
 fn a_server_goes_when_its_connections_are_gone() {
     let wanted = balanced(&[]);
     let mut machine = settled(&wanted);
@@ -371,4 +404,57 @@ proptest! {
 
 fn admin() -> impl Strategy<Value = ServerAdmin> {
     prop_oneof![Just(ServerAdmin::Serves), Just(ServerAdmin::Drains), Just(ServerAdmin::Maintenance)]
+}
+
+#[test]
+fn a_member_without_its_data_is_not_started_and_nothing_of_it_is_touched() {
+    let mut config = config();
+    config.pods.get_mut(&etcd()).unwrap().start = Start::Never;
+    let mut machine = settled(&config);
+    config.pods.get_mut(&etcd()).unwrap().start = Start::OnUsedData;
+    config.generation += 1;
+    machine.state.data.values_mut().for_each(|data| data.used = true);
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert_eq!(plan(&config, &machine), [""; 0]);
+
+    // Emptied while it runs: it goes on. Emptied and ended, or gone with everything else: it stays away.
+    machine.state.data.values_mut().for_each(|data| data.used = false);
+    assert_eq!(plan(&config, &machine), [""; 0]);
+    machine.state.containers[0].phase = ContainerPhase::Exited { code: 1 };
+    assert_eq!(plan(&config, &machine), [""; 0]);
+    machine.state.data.values_mut().for_each(|data| *data = DataState { marked: false, used: true });
+    assert_eq!(plan(&config, &machine), [""; 0]);
+    let empty = Model::empty();
+    assert_eq!(
+        plan(&config, &empty),
+        ["take the machine for installation 00000000000000ff", "record config 3.8 as applied"]
+    );
+}
+
+#[test]
+fn clusters_that_nobody_tells_of_are_left_alone() {
+    let mut machine = settled(&config());
+    let stranger = PodName { cluster: "00000000000000aa".parse().unwrap(), component: "etcd-0".parse().unwrap() };
+    let both = MachineConfig {
+        generation: 8,
+        pods: [etcd(), stranger.clone()].map(|name| (name, config().pods[&etcd()].clone())).into(),
+        ..config()
+    };
+    machine.execute(&converge(&both, &machine.state).unwrap());
+    let others: BTreeSet<_> = [stranger.cluster.clone()].into();
+    let own = MachineConfig { generation: 9, others: others.clone(), ..config() };
+    assert_eq!(plan(&own, &machine), ["record config 3.9 as applied"]);
+    let none = MachineConfig { generation: 10, pods: [].into(), others, ..config() };
+    machine.execute(&converge(&none, &machine.state).unwrap());
+    assert!(machine.state.sandboxes.iter().all(|sandbox| sandbox.pod == stranger));
+    assert_eq!(machine.state.sandboxes.len(), 1);
+    assert_eq!(machine.state.owner, Some(none.installation.clone()));
+    assert_eq!(plan(&none, &machine), [""; 0]);
+}
+
+#[test]
+fn a_machine_of_a_kubelet_is_refused() {
+    let mut machine = settled(&config());
+    machine.state.kubelet_pods = 2;
+    assert_eq!(converge(&config(), &machine.state), Err(Refusal::UsedByKubelet { pods: 2 }));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{
-    machine::{File, FileState, MachineState, Pod, sha256_hex},
+    machine::{File, FileState, MachineState, Pod, Start, sha256_hex},
     name::PodName,
 };
 
@@ -34,6 +34,17 @@ pub(super) fn plan_present(name: &PodName, pod: &Pod, state: &MachineState) -> V
         }
     }
     steps
+}
+
+/// Marks the data directories that carry no mark yet.
+pub(super) fn plan_marks(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+    let unmarked = pod.data.iter().filter(|data| !state.data_of(name, data).marked);
+    unmarked.map(|data| PodAction::MarkData { path: format!("{}/{data}", pod_directory(name)) }).collect()
+}
+
+/// Whether every data directory holds what a start of the pod asks for.
+pub(super) fn allows_start(name: &PodName, pod: &Pod, state: &MachineState) -> bool {
+    pod.start == Start::Always || pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start))
 }
 
 /// Whether the directory that all containers of the pod have mounted is there.

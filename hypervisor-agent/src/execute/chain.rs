@@ -31,6 +31,7 @@ impl<'a> Chain<'a> {
         match action {
             PodAction::EnsureImage(image) => self.images.ensure(image).await?,
             PodAction::MakeDirectories(_)
+            | PodAction::MarkData { .. }
             | PodAction::WriteFile { .. }
             | PodAction::RemovePath { .. }
             | PodAction::RemoveTree => self.apply_to_files(action).await?,
@@ -60,6 +61,7 @@ impl<'a> Chain<'a> {
             PodAction::MakeDirectories(directories) => {
                 directories.iter().try_for_each(|directory| files.make_directory(directory))
             }
+            PodAction::MarkData { path } => files.mark_data(&pod, &path),
             PodAction::WriteFile { file, user } => files.write_file(&pod, user, &file),
             PodAction::RemovePath { path } => files.remove(&path),
             PodAction::RemoveTree => files.remove_pod(&pod),

@@ -182,6 +182,19 @@ impl Folder {
         Ok(names)
     }
 
+    /// Whether there is a name that begins with none of these.
+    pub(super) fn has_other_than(&self, beginnings: &[&str]) -> io::Result<bool> {
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            let known = beginnings.iter().any(|beginning| name.starts_with(beginning.as_bytes()));
+            if !known && !matches!(name, b"." | b"..") {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// What a name stands for, a link for itself.
     pub(super) fn stat(&self, name: impl Arg) -> io::Result<Stat> {
         Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)

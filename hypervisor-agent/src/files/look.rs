@@ -9,13 +9,16 @@ use std::{
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{FileState, STATE_DIRECTORY},
-    name::{ClusterId, ComponentName, InstallationId},
+    machine::{DATA_MARK, DataState, FileState, STATE_DIRECTORY, data_mark},
+    name::{ClusterId, ComponentName, InstallationId, PodName},
 };
 use rustix::fs::{FileType, Stat};
 use sha2::{Digest, Sha256};
 
-use super::{FileError, Files, folder::Folder};
+use super::{
+    FileError, Files,
+    folder::{Folder, UNFINISHED},
+};
 use crate::layout::{APPLIED, FILES, OWNER};
 
 /// The machine's records and files.
@@ -27,6 +30,8 @@ pub struct Observed {
     pub applied: Option<Applied>,
     /// By path relative to [`STATE_DIRECTORY`], which is itself the empty path.
     pub files: BTreeMap<String, FileState>,
+    /// Data directories, by path relative to [`STATE_DIRECTORY`].
+    pub data: BTreeMap<String, DataState>,
 }
 
 impl Files<'_> {
@@ -38,9 +43,9 @@ impl Files<'_> {
             }
             found => found.map_err(FileError::read(STATE_DIRECTORY))?,
         };
-        let mut files = BTreeMap::new();
-        look_at_all(&state, &mut files).map_err(FileError::read(STATE_DIRECTORY))?;
-        Ok(Observed { files, ..records(&state)? })
+        let (mut files, mut data) = (BTreeMap::new(), BTreeMap::new());
+        look_at_all(&state, &mut files, &mut data).map_err(FileError::read(STATE_DIRECTORY))?;
+        Ok(Observed { files, data, ..records(&state)? })
     }
 }
 
@@ -58,7 +63,7 @@ fn records(state: &Folder) -> Result<Observed, FileError> {
     Ok(Observed {
         owner: record(state, OWNER, |text| text.trim_end().parse().map_err(io::Error::other))?,
         applied: record(state, APPLIED, |text| Ok(serde_json::from_str(text)?))?,
-        files: BTreeMap::new(),
+        ..Observed::default()
     })
 }
 
@@ -67,18 +72,43 @@ fn record<T>(state: &Folder, name: &str, parse: impl FnOnce(&str) -> io::Result<
     text.and_then(|text| text.as_deref().map(parse).transpose()).map_err(FileError::read(name))
 }
 
-fn look_at_all(state: &Folder, files: &mut BTreeMap<String, FileState>) -> io::Result<()> {
+fn look_at_all(
+    state: &Folder,
+    files: &mut BTreeMap<String, FileState>,
+    data: &mut BTreeMap<String, DataState>,
+) -> io::Result<()> {
     files.insert(String::new(), file_state(&state.own_stat()?, None));
-    for (cluster, name) in directories(state, "", files, is::<ClusterId>)? {
-        for (pod, name) in directories(&cluster, &name, files, is::<ComponentName>)? {
-            for (folder, name) in directories(&pod, &name, files, |_| true)? {
+    for (cluster, cluster_path) in directories(state, "", files, is::<ClusterId>)? {
+        for (pod, path) in directories(&cluster, &cluster_path, files, is::<ComponentName>)? {
+            for (folder, name) in directories(&pod, &path, files, |_| true)? {
                 if name.ends_with(&format!("/{FILES}")) {
                     look_below(folder, name, files)?;
+                } else if let Some(pod) = pod_of(&path) {
+                    data.insert(name, look_at_data(&folder, &pod)?);
                 }
             }
         }
     }
     Ok(())
+}
+
+fn pod_of(path: &str) -> Option<PodName> {
+    let (cluster, component) = path.split_once('/')?;
+    Some(PodName { cluster: cluster.parse().ok()?, component: component.parse().ok()? })
+}
+
+/// A component may put anything into its data directory, so only its mark is read, and names only up to the second one.
+fn look_at_data(folder: &Folder, pod: &PodName) -> io::Result<DataState> {
+    let mark = match folder.open_regular(DATA_MARK) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        found => found?,
+    };
+    let wanted = data_mark(pod);
+    let mut content = Vec::new();
+    if let Some(mark) = mark {
+        mark.take(wanted.len() as u64 + 1).read_to_end(&mut content)?;
+    }
+    Ok(DataState { marked: content == wanted.as_bytes(), used: folder.has_other_than(&[DATA_MARK, UNFINISHED])? })
 }
 
 fn is<T: std::str::FromStr>(name: &str) -> bool {

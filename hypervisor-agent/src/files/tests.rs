@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use keelway_api::machine::{FileState, OnChange, sha256_hex};
+use keelway_api::machine::{DataState, FileState, OnChange, sha256_hex};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
@@ -197,6 +197,30 @@ fn what_was_written_is_observed() {
     assert_eq!(seen.files[&expected[5]], FileState { user: USER, group: USER, mode: 0o600, sha256 });
     assert_eq!(seen.files[&expected[3]].sha256.as_deref(), Some(""));
     assert_eq!(seen.files[&expected[2]].sha256, None);
+}
+
+#[test]
+fn data_is_known_by_its_mark_and_by_what_is_beside_it() {
+    let machine = Machine::with_pod();
+    let path = format!("{}/data", layout::pod_directory(&pod()));
+    let seen = || machine.files().observe().unwrap().data[&path];
+    let is = |marked, used| DataState { marked, used };
+    assert_eq!(seen(), is(false, false));
+    fs::create_dir(machine.in_pod("data/member")).unwrap();
+    assert_eq!(seen(), is(false, true));
+    machine.files().mark_data(&pod(), &path).unwrap();
+    machine.files().mark_data(&pod(), &path).unwrap();
+    assert_eq!(seen(), is(true, true));
+    fs::remove_dir(machine.in_pod("data/member")).unwrap();
+    assert_eq!(seen(), is(true, false));
+
+    // Data of another pod was put here; then something that is no file.
+    let mark = machine.in_pod(&format!("data/{DATA_MARK}"));
+    fs::write(&mark, fs::read_to_string(&mark).unwrap().replace("etcd-0", "etcd-1")).unwrap();
+    assert_eq!(seen(), is(false, false));
+    fs::remove_file(&mark).unwrap();
+    symlink("/etc/passwd", &mark).unwrap();
+    assert_eq!(seen(), is(false, false));
 }
 
 #[test]

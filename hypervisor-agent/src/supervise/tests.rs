@@ -6,7 +6,7 @@ use std::time::Duration;
 use keelway_api::{
     machine::{
         CgroupDriver, Check, Container, ContainerPhase, ContainerState, File, Liveness, MachineConfig, MachineState,
-        OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState,
+        OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState, Start,
     },
     name::PodName,
 };
@@ -46,12 +46,14 @@ fn config() -> MachineConfig {
         containers: vec![container],
         pause_image: "pause".to_owned(),
         servers: None,
+        start: Start::Always,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation: 1,
         pods: [(self::pod(), pod)].into(),
+        others: std::collections::BTreeSet::new(),
     }
 }
 
@@ -92,6 +94,9 @@ impl World {
             images: ["image".to_owned(), "pause".to_owned()].into(),
             ports: PortFacts::default(),
             servers: BTreeMap::new(),
+            data: std::collections::BTreeMap::new(),
+            capacity: None,
+            kubelet_pods: 0,
         };
         let mut world = Self { now, config, state, supervisor: Supervisor::default(), made: 0 };
         world.is(ContainerPhase::Running);

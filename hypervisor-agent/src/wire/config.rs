@@ -1,7 +1,7 @@
 //! [`MachineConfig`] and what it consists of.
 
 use keelway_api::machine::{
-    CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, Servers,
+    CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, Servers, Start,
 };
 
 use super::{WireError, all, pod_name};
@@ -17,12 +17,14 @@ impl From<&MachineConfig> for proto::MachineConfig {
             containers: pod.containers.iter().map(Into::into).collect(),
             pause_image: pod.pause_image.clone(),
             servers: pod.servers.as_ref().map(Into::into),
+            start: wire_start(pod.start).into(),
         });
         Self {
             installation: config.installation.to_string(),
             term: config.term,
             generation: config.generation,
             pods: pods.collect(),
+            others: config.others.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -32,17 +34,20 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
 
     fn try_from(config: proto::MachineConfig) -> Result<Self, WireError> {
         let pods = config.pods.into_iter().map(|pod| {
+            let start = start(pod.start())?;
             let name = pod_name(pod.name)?;
             let files = all(pod.files)?;
             let containers = all(pod.containers)?;
             let servers = pod.servers.map(TryInto::try_into).transpose()?;
-            Ok((name, Pod { user: pod.user, files, data: pod.data, containers, pause_image: pod.pause_image, servers }))
+            let (user, data, pause_image) = (pod.user, pod.data, pod.pause_image);
+            Ok((name, Pod { user, files, data, containers, pause_image, servers, start }))
         });
         Ok(Self {
             installation: config.installation.parse()?,
             term: config.term,
             generation: config.generation,
             pods: pods.collect::<Result<_, WireError>>()?,
+            others: config.others.iter().map(|id| id.parse()).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -60,6 +65,25 @@ impl TryFrom<proto::Servers> for Servers {
     fn try_from(servers: proto::Servers) -> Result<Self, WireError> {
         let addresses = servers.addresses.into_iter().map(|(name, address)| Ok((name, address.parse()?)));
         Ok(Self { options: servers.options, addresses: addresses.collect::<Result<_, WireError>>()? })
+    }
+}
+
+fn wire_start(start: Start) -> proto::Start {
+    match start {
+        Start::Always => proto::Start::Always,
+        Start::Never => proto::Start::Never,
+        Start::OnMarkedData => proto::Start::OnMarkedData,
+        Start::OnUsedData => proto::Start::OnUsedData,
+    }
+}
+
+fn start(start: proto::Start) -> Result<Start, WireError> {
+    match start {
+        proto::Start::Always => Ok(Start::Always),
+        proto::Start::Never => Ok(Start::Never),
+        proto::Start::OnMarkedData => Ok(Start::OnMarkedData),
+        proto::Start::OnUsedData => Ok(Start::OnUsedData),
+        proto::Start::Unspecified => Err(WireError::Missing("what a pod's start asks for")),
     }
 }
 

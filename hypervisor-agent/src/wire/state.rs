@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use keelway_api::{
     hypervisor::Applied,
     machine::{
-        CgroupDriver, ContainerPhase, ContainerState, FileState, MachineState, PortFacts, RuntimeFacts, SandboxState,
-        ServerAdmin, ServerState,
+        Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineState, PortFacts,
+        RuntimeFacts, SandboxState, ServerAdmin, ServerState,
     },
     name::PodName,
 };
@@ -33,6 +33,9 @@ impl From<&MachineState> for proto::MachineState {
                     servers: servers.iter().map(|(name, server)| (name.clone(), server.into())).collect(),
                 })
                 .collect(),
+            data: state.data.iter().map(|(path, data)| (path.clone(), (*data).into())).collect(),
+            capacity: state.capacity.map(Into::into),
+            kubelet_pods: state.kubelet_pods as u64,
         }
     }
 }
@@ -51,6 +54,9 @@ impl TryFrom<proto::MachineState> for MachineState {
             images: state.images.into_iter().collect(),
             ports: state.ports.unwrap_or_default().try_into()?,
             servers: state.haproxies.into_iter().map(servers).collect::<Result<_, _>>()?,
+            data: state.data.into_iter().map(|(path, data)| (path, data.into())).collect(),
+            capacity: state.capacity.map(Into::into),
+            kubelet_pods: usize::try_from(state.kubelet_pods).map_err(|_| WireError::Range("the pods of a kubelet"))?,
         })
     }
 }
@@ -197,6 +203,30 @@ impl From<&FileState> for proto::FileState {
 impl From<proto::FileState> for FileState {
     fn from(file: proto::FileState) -> Self {
         Self { user: file.user, group: file.group, mode: file.mode, sha256: file.sha256 }
+    }
+}
+
+impl From<DataState> for proto::DataState {
+    fn from(data: DataState) -> Self {
+        Self { marked: data.marked, used: data.used }
+    }
+}
+
+impl From<proto::DataState> for DataState {
+    fn from(data: proto::DataState) -> Self {
+        Self { marked: data.marked, used: data.used }
+    }
+}
+
+impl From<Amount> for proto::Amount {
+    fn from(amount: Amount) -> Self {
+        Self { cpu_millis: amount.cpu_millis, memory_bytes: amount.memory_bytes }
+    }
+}
+
+impl From<proto::Amount> for Amount {
+    fn from(amount: proto::Amount) -> Self {
+        Self { cpu_millis: amount.cpu_millis, memory_bytes: amount.memory_bytes }
     }
 }
 

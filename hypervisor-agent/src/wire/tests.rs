@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use keelway_api::{
     hypervisor::Applied,
     machine::{
-        CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState, File, FileState, Liveness,
-        MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState, ServerAdmin, ServerState,
-        Servers,
+        Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState, DataState, File,
+        FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState,
+        ServerAdmin, ServerState, Servers, Start,
     },
 };
 use proptest::{
@@ -88,21 +88,27 @@ fn config() -> impl Strategy<Value = MachineConfig> {
     });
     let servers = btree_map("[a-z]{1,9}/[a-z]{1,9}", address(), 0..3)
         .prop_map(|addresses| Servers { options: "check".to_owned(), addresses });
-    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers)).prop_map(
-        |(user, files, containers, servers)| Pod {
+    let starts = [Start::Always, Start::Never, Start::OnMarkedData, Start::OnUsedData];
+    let start = proptest::sample::select(starts.to_vec());
+    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers), start).prop_map(
+        |(user, files, containers, servers, start)| Pod {
             user,
             files,
             data: vec!["data".to_owned()],
             containers,
             pause_image: "pause".to_owned(),
             servers,
+            start,
         },
     );
-    (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>()).prop_map(|(pods, term, generation)| MachineConfig {
+    let others = proptest::collection::btree_set(name().prop_map(|name| name.cluster), 0..3);
+    let parts = (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>(), others);
+    parts.prop_map(|(pods, term, generation, others)| MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
         term,
         generation,
         pods,
+        others,
     })
 }
 
@@ -127,6 +133,9 @@ prop_compose! {
         ephemeral in any::<Option<(u16, u16)>>(),
         listening in proptest::collection::btree_set(any::<u16>(), 0..3),
         servers in btree_map(name(), btree_map("[a-z/]{1,9}", server(), 0..3), 0..3),
+        data in proptest::collection::btree_map("[a-z/]{0,9}", any::<(bool, bool)>(), 0..3),
+        capacity in any::<Option<(u64, u64)>>(),
+        kubelet_pods in any::<u32>(),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -161,6 +170,9 @@ prop_compose! {
             images,
             ports: PortFacts { ephemeral, listening },
             servers,
+            data: data.into_iter().map(|(path, (marked, used))| (path, DataState { marked, used })).collect(),
+            capacity: capacity.map(|(cpu_millis, memory_bytes)| Amount { cpu_millis, memory_bytes }),
+            kubelet_pods: kubelet_pods as usize,
         }
     }
 }

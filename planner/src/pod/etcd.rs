@@ -15,7 +15,7 @@ use keelway_api::{
 };
 
 use super::{MissingKey, Parts, Site, at, flag};
-use crate::certificates;
+use crate::{birth, certificates};
 
 /// How large the store may grow, in bytes: four times etcd's default, half of what its documentation calls the most.
 const QUOTA_BYTES: u64 = 4 << 30;
@@ -41,7 +41,7 @@ impl Site<'_> {
             check: self.liveness(),
             // A member serves nobody until it finds a quorum, for as long as that takes.
             startup_seconds: None,
-            data: vec![("data", "/var/lib/etcd")],
+            data: vec![(birth::DATA, "/var/lib/etcd")],
             servers: None,
             image: self.cluster.release.etcd_image(self.cluster.registry.as_deref()),
             command: vec![

@@ -22,7 +22,7 @@ use keelway_api::{
     Component, Documents,
     component::ComponentSpec,
     documents::SecretName,
-    machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod, Servers},
+    machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod, Servers, Start},
     name::{ClusterId, PodName},
     role::Role,
     validated::{ValidatedCluster, ValidatedHypervisor},
@@ -30,7 +30,7 @@ use keelway_api::{
 
 pub(crate) use ingress::server_name;
 
-use crate::{certificates, world::World};
+use crate::{birth, certificates, world::World};
 
 /// Where a container finds its pod's files.
 const FILES: &str = "/etc/keelway";
@@ -119,7 +119,18 @@ impl<'a> Site<'a> {
             containers: vec![container],
             pause_image: self.cluster.release.pause_image(self.cluster.registry.as_deref()),
             servers: parts.servers,
+            start: self.start(),
         })
+    }
+
+    /// What must be there before the first start, and before each later one.
+    fn start(&self) -> Start {
+        let cluster = &self.cluster.reference;
+        match self.spec.role {
+            Role::Etcd => birth::start_of(self.documents, cluster, &self.pod.component),
+            Role::KubeApiserver if !birth::any_may_start(self.documents, cluster) => Start::Never,
+            Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler | Role::Ingress => Start::Always,
+        }
     }
 
     /// The address that other machines reach this one at.

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use futures::StreamExt;
 use keelway_api::{
     machine::{MachineConfig, MachineState},
-    name::HypervisorName,
+    name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{access::Access, client::Client, report::chain_text};
 use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
@@ -61,6 +61,14 @@ impl Agent {
                 let effects = usize::try_from(finished.effects).unwrap_or(usize::MAX);
                 Applying { effects, failures: finished.failures }
             }
+            Err(error) => Applying { effects: 0, failures: vec![chain_text(&error)] },
+        }
+    }
+
+    /// The agent reads its owner's record with each config that it takes.
+    pub(super) async fn adopt(&self, installation: &InstallationId) -> Applying {
+        match self.access.write_owner(installation).await {
+            Ok(()) => Applying { effects: 1, failures: Vec::new() },
             Err(error) => Applying { effects: 0, failures: vec![chain_text(&error)] },
         }
     }

@@ -1,0 +1,45 @@
+//! `keelway hypervisor adopt`.
+
+use std::io::Write;
+
+use keelway_api::name::HypervisorName;
+
+use super::{
+    print,
+    session::{Session, runtime},
+};
+use crate::{
+    args::{AdoptArguments, Global},
+    exit::{Code, Failure},
+    input::Input,
+};
+
+pub(super) fn run(global: &Global, arguments: &AdoptArguments) -> Result<Code, Failure> {
+    let input = Input::read(&global.files)?;
+    let documents = input.documents().map_err(|failure| failure.echoing(&input))?;
+    let mut session = Session::new(global, documents);
+    let adopting = keelway_reconciler::adopt(&session.context, &mut session.minter, &arguments.from, &arguments.names);
+    let adopted = runtime()?.block_on(adopting);
+    drop(session.context);
+    match adopted {
+        Err(error) if session.pipe.saved() => {
+            // A record may have been written: what was saved counts.
+            print(&session.pipe.documents().write())?;
+            Err(Failure::other(error))
+        }
+        Err(error) => Err(Failure::other(error).echoing(&input)),
+        Ok((documents, names)) => {
+            print(&documents.write())?;
+            session.pipe.done();
+            tell(global, &names);
+            Ok(Code::Done)
+        }
+    }
+}
+
+fn tell(global: &Global, names: &[HypervisorName]) {
+    if !global.quiet {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let _ = writeln!(std::io::stderr(), "taken over: {}", names.join(", "));
+    }
+}

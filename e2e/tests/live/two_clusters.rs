@@ -1,0 +1,242 @@
+//! Two clusters on the same machines, and everybody else who could be there: what is whose, and who keeps away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+    time::Instant,
+};
+
+use keelway_api::{Component, Documents, name::ClusterId, role::Role};
+use keelway_e2e::{Keelway, Kubectl, Machine, World, host::on_own_host, process};
+
+#[test]
+fn two_clusters() {
+    on_own_host("two_clusters::two_clusters", scenario);
+}
+
+fn scenario() {
+    let mut world = World::new("e2etwo");
+    let made = world.create(|keelway, fleet| {
+        keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "1", "--private", "2"], &[])
+    });
+    let keelway = &world.keelway;
+    let machines = world.machines();
+    let input = injected(keelway, &injected(keelway, &made, "c1"), "c2");
+    let settled = keelway.run(&["reconcile"], &input).succeeded().stdout;
+    let strangers: Vec<String> = machines.iter().map(|machine| machine.run_sandbox("stranger", &[])).collect();
+
+    stage("apart", || {
+        documents_share_nothing(&read(&settled));
+        nobody_reads_what_is_anothers(&machines, &read(&settled));
+        each_serves_its_own(keelway, &settled);
+    });
+    stage("kubelet", || a_kubelets_runtime_is_refused(keelway, &machines[1], &settled));
+    stage("data", || a_member_without_its_data_stays_away(keelway, &machines, &settled));
+    let drained = stage("drain", || a_machine_is_drained(keelway, &machines, &settled));
+    stage("stale", || stale_documents_are_refused(keelway, &machines, &settled));
+    stage("installation", || another_installation_is_refused(keelway, &machines, (&made, &drained)));
+
+    let deleted = ["c1", "c2"].iter().fold(drained, |documents, name| {
+        keelway.run(&["cluster", "delete", "--name", name], &documents).succeeded().stdout
+    });
+    let _ = keelway.run(&["reconcile"], &deleted).succeeded();
+    for (machine, stranger) in machines.iter().zip(&strangers) {
+        assert_eq!(machine.sandboxes(), (1, 0), "only the pod of somebody else is left on {}", machine.name());
+        machine.remove_sandbox(stranger);
+    }
+}
+
+fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let value = body();
+    println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
+    value
+}
+
+fn injected(keelway: &Keelway, documents: &[u8], name: &str) -> Vec<u8> {
+    keelway.run(&["cluster", "inject", "--name", name], documents).succeeded().stdout
+}
+
+fn read(text: &[u8]) -> Documents {
+    Documents::read(text).unwrap()
+}
+
+fn id_of<'a>(documents: &'a Documents, name: &str) -> &'a ClusterId {
+    documents.clusters.values().find(|cluster| cluster.reference().name == name).unwrap().id().unwrap()
+}
+
+fn machine<'a>(machines: &'a [Machine], component: &Component) -> &'a Machine {
+    machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
+}
+
+/// No port of a machine, no user and no key is two clusters'.
+fn documents_share_nothing(documents: &Documents) {
+    let mut ports = BTreeMap::new();
+    let mut users: BTreeMap<u32, &ClusterId> = BTreeMap::new();
+    for (pod, component) in &documents.components {
+        for port in component.spec.ports.values() {
+            let before = ports.insert((&component.spec.hypervisor, port), pod);
+            assert_eq!(before, None, "{port} is also {pod}'s");
+        }
+        assert_eq!(*users.entry(component.spec.user).or_insert(&pod.cluster), &pod.cluster, "{pod}");
+    }
+    let mut keys = BTreeMap::new();
+    for (name, secret) in &documents.secrets {
+        for (key, value) in
+            secret.data.iter().flatten().filter(|(key, _)| key.rsplit_once('.').is_some_and(|(_, kind)| kind == "key"))
+        {
+            // A failure must not print the key.
+            let before = keys.insert(&value.0, &name.namespace);
+            assert!(before.is_none_or(|before| *before == name.namespace), "{name:?} {key} is another cluster's");
+        }
+    }
+    assert!(keys.len() > 20, "{}", keys.len());
+}
+
+/// Really tried, as each component's user, with all files and sockets of all components.
+fn nobody_reads_what_is_anothers(machines: &[Machine], documents: &Documents) {
+    let script = "find /var/lib/keelway /var/log/keelway \\( -type f -o -type s \\) -print0 |
+        setpriv --reuid \"$1\" --regid \"$1\" --clear-groups xargs -0 sh -c 'for path; do
+            if [ -S \"$path\" ]; then test -w \"$path\" && echo \"$path\"
+            elif cat \"$path\" > /dev/null 2>&1; then echo \"$path\"; fi
+        done' sh || true";
+    for (pod, component) in &documents.components {
+        let machine = machine(machines, component);
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &machine.pid().to_string(), "sh", "-c", script, "sh"]);
+        let ran = machine.run(command.arg(component.spec.user.to_string())).succeeded();
+        let own = format!("/var/lib/keelway/{pod}/");
+        let (mine, others): (Vec<&str>, Vec<&str>) = ran.text().lines().partition(|path| path.starts_with(&own));
+        assert!(mine.len() > 1, "{pod} reads its own files: {}", ran.stderr);
+        assert_eq!(others, [""; 0], "{pod} reads what is another's");
+    }
+}
+
+fn each_serves_its_own(keelway: &Keelway, documents: &[u8]) {
+    for (name, other) in [("c1", "c2"), ("c2", "c1")] {
+        let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", name], documents).succeeded().stdout;
+        let path = keelway.directory().join(format!("{name}.kubeconfig"));
+        std::fs::write(&path, &kubeconfig).unwrap();
+        let kubectl = Kubectl::new(&path);
+        assert_eq!(kubectl.run(&["get", "--raw", "/readyz"]).succeeded().text(), "ok");
+        let server = read(documents).clusters.into_values().find(|cluster| cluster.reference().name == other);
+        let server = server.unwrap().status.unwrap().endpoints[0].clone();
+        let refused = kubectl.run(&["--server", &server, "--insecure-skip-tls-verify=true", "get", "--raw", "/api"]);
+        assert_ne!(refused.code(), 0, "{name}'s administrator opens {other}");
+    }
+}
+
+fn a_kubelets_runtime_is_refused(keelway: &Keelway, machine: &Machine, documents: &[u8]) {
+    let before = machine.ids();
+    let pod = machine.run_sandbox("of-a-kubelet", &[("io.kubernetes.pod.uid", "0f0e0d0c")]);
+    let with = machine.ids();
+    let refused = keelway.run(&["reconcile"], documents);
+    assert_eq!(refused.code(), 1, "{}", refused.stderr);
+    assert!(refused.stderr.contains("a kubelet uses"), "{}", refused.stderr);
+    assert_eq!(machine.ids(), with);
+    machine.remove_sandbox(&pod);
+    assert_eq!(machine.ids(), before);
+    assert_eq!(keelway.run(&["reconcile"], documents).succeeded().stdout, documents);
+}
+
+/// A member whose data is gone is told of, and not started empty; it comes back with its data.
+fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[Machine], documents: &[u8]) {
+    let read = read(documents);
+    let (pod, component) = read.components_of(id_of(&read, "c2")).find(|(_, c)| c.spec.role == Role::Etcd).unwrap();
+    let machine = machine(machines, component);
+    let data = machine.path(&format!("/var/lib/keelway/{pod}/data"));
+    let aside = machine.path(&format!("/var/lib/keelway/{pod}/aside"));
+    let running = machine.running_of(&pod.cluster).remove("etcd-0").unwrap();
+    std::fs::rename(&data, &aside).unwrap();
+    process::kill(machine.container_pid(&running.container));
+
+    let told = keelway.run(&["reconcile", "--timeout", "5s"], documents);
+    assert_eq!(told.code(), 3, "{}", told.stderr);
+    assert!(told.stderr.contains("no member starts empty"), "{}", told.stderr);
+    assert!(!machine.running_of(&pod.cluster).contains_key("etcd-0"));
+    let status = keelway.run(&["status"], &told.stdout).succeeded();
+    assert!(status.text().contains("is empty or gone"), "{}", status.text());
+
+    std::fs::rename(&aside, &data).unwrap();
+    let _ = keelway.run(&["reconcile"], &told.stdout).succeeded();
+    assert!(machine.running_of(&pod.cluster).contains_key("etcd-0"));
+}
+
+/// What can move leaves a private machine, and the rest is told of.
+fn a_machine_is_drained(keelway: &Keelway, machines: &[Machine], documents: &[u8]) -> Vec<u8> {
+    let before = read(documents);
+    let of_role = |documents: &Documents, name: &str, role: Role| {
+        let component = documents.components_of(id_of(documents, name)).find(|(_, c)| c.spec.role == role);
+        component.unwrap().1.clone()
+    };
+    let from = of_role(&before, "c1", Role::KubeApiserver).spec.hypervisor;
+    let members = before.components.values().any(|c| c.spec.role == Role::Etcd && c.spec.hypervisor == from);
+    if members {
+        let refused = keelway.run(&["hypervisor", "drain", from.as_str()], documents);
+        assert_eq!(refused.code(), 2);
+        assert_eq!(refused.stdout, documents, "the input is given back");
+        assert!(refused.stderr.contains("members of stores"), "{}", refused.stderr);
+    }
+    let marked = keelway.run(&["hypervisor", "drain", "--leave-etcd", from.as_str()], documents).succeeded();
+    let settled = keelway.run(&["reconcile"], &marked.stdout).succeeded().stdout;
+    let after = read(&settled);
+    let left: BTreeSet<Role> =
+        after.components.values().filter(|c| c.spec.hypervisor == from).map(|c| c.spec.role).collect();
+    assert!(left.is_subset(&[Role::Etcd].into()), "{left:?}");
+    assert_eq!(after.components.len(), before.components.len());
+    for component in after.components.values() {
+        let running = machine(machines, component).running_of(&component.spec.cluster_id);
+        assert!(running.contains_key(component.spec.name().unwrap().as_str()), "{:?}", component.spec.name());
+    }
+    each_serves_its_own(keelway, &settled);
+    let open = keelway.run(&["hypervisor", "uncordon", from.as_str()], &settled).succeeded().stdout;
+    let open = keelway.run(&["reconcile"], &open).succeeded().stdout;
+    assert_eq!(read(&open).components.len(), before.components.len());
+    open
+}
+
+/// Documents from before a machine's last config do nothing anywhere.
+fn stale_documents_are_refused(keelway: &Keelway, machines: &[Machine], documents: &[u8]) {
+    let before: Vec<_> = machines.iter().map(Machine::ids).collect();
+    let refused = keelway.run(&["reconcile"], documents);
+    assert_eq!(refused.code(), 1, "{}", refused.stderr);
+    assert!(refused.stderr.contains("stale documents"), "{}", refused.stderr);
+    assert_eq!(machines.iter().map(Machine::ids).collect::<Vec<_>>(), before);
+}
+
+/// A second installation gets nothing of the machines; then one is taken over and given back, and nothing on it is touched.
+fn another_installation_is_refused(keelway: &Keelway, machines: &[Machine], (made, documents): (&[u8], &[u8])) {
+    let before: Vec<_> = machines.iter().map(Machine::ids).collect();
+    let second = injected(keelway, made, "c3");
+    let refused = keelway.run(&["reconcile"], &second);
+    assert_eq!(refused.code(), 1, "{}", refused.stderr);
+    let owner = read(documents).hypervisors.into_values().next().unwrap().status.unwrap().installation.unwrap();
+    let mend = format!("keelway hypervisor adopt --from {owner}");
+    assert!(refused.stderr.contains(&mend), "{}", refused.stderr);
+
+    let name = machines[1].name();
+    let adopt =
+        |from: &str, documents: &[u8]| keelway.run(&["hypervisor", "adopt", "--from", from, "--name", name], documents);
+    let wrong = adopt("0123456789abcdef", &second);
+    assert_eq!((wrong.code(), &wrong.stdout), (1, &second), "{}", wrong.stderr);
+    let adopted = adopt(owner.as_str(), &second).succeeded().stdout;
+    let other = read(&adopted).hypervisors.into_values().find_map(|machine| machine.status?.installation).unwrap();
+    // The new owner's pass leaves what it does not know alone. Its other machines are still refused.
+    let pass = keelway.run(&["reconcile", "--once"], &adopted);
+    assert_eq!(pass.code(), 1, "{}", pass.stderr);
+    assert!(before[1].is_subset(&machines[1].ids()), "what ran there goes on");
+    let lost = keelway.run(&["reconcile"], documents);
+    assert_eq!(lost.code(), 1);
+    assert!(lost.stderr.contains(&format!("adopt --from {other}")), "{}", lost.stderr);
+    give_back(keelway, machines, (&pass.stdout, documents, other.as_str()));
+}
+
+/// What the other installation placed goes first.
+fn give_back(keelway: &Keelway, machines: &[Machine], (theirs, documents, from): (&[u8], &[u8], &str)) {
+    let deleted = keelway.run(&["cluster", "delete", "--name", "c3"], theirs).succeeded().stdout;
+    let _ = keelway.run(&["reconcile", "--once"], &deleted);
+    let name = machines[1].name();
+    let back = keelway.run(&["hypervisor", "adopt", "--from", from, "--name", name], documents).succeeded().stdout;
+    let settled = keelway.run(&["reconcile"], &back).succeeded();
+    println!("{:>7} ms  until the first owner had it back", settled.took.as_millis());
+}

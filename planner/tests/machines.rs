@@ -1,0 +1,295 @@
+//! Who owns machines, what fits on them, and what becomes of a store whose machine lost its data.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    ByteString, Documents,
+    cluster::MemberPhase,
+    documents::SecretName,
+    hypervisor::Applied,
+    jiff::Timestamp,
+    machine::{Amount, CgroupDriver, DataState, MachineState, PortFacts, RuntimeFacts, SandboxState, Seen, Start},
+    name::{HypervisorName, PodName},
+};
+use keelway_planner::{
+    Health, MintRequest, Observation, Plan, Refused, identify, invariants, machine_configs, note_issued, plan, refuse,
+};
+
+const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c1, namespace: default}\nspec:\n  \
+                       version: 1.37.0\n  etcd: {replicas: 3}\n  ingress: {replicas: 0}\n";
+
+/// Three private machines, and one cluster of three members.
+struct World {
+    documents: Documents,
+    seen: Observation,
+}
+
+impl World {
+    fn new() -> Self {
+        let machine = |number: u8| {
+            format!(
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  role: \
+                 Private\n  endpoint: {{unix: {{path: /run/{number}.sock}}}}\n  addresses: {{private: [10.0.0.{number}]}}\n"
+            )
+        };
+        let text: String = std::iter::once(CLUSTER.to_owned()).chain((1..=3).map(machine)).collect();
+        let mut documents = Documents::read(text.as_bytes()).unwrap();
+        let mut number = 0;
+        identify(&mut documents, || {
+            number += 1;
+            format!("a{number:015x}")
+        })
+        .unwrap();
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
+        Self { documents, seen: Observation { machines, ..Observation::default() } }
+    }
+
+    fn machine(&mut self, name: &str) -> &mut MachineState {
+        match self.seen.machines.get_mut(&name.parse::<HypervisorName>().unwrap()).unwrap() {
+            Seen::Known(state) => state,
+            Seen::Unreachable { why } => unreachable!("{why}"),
+        }
+    }
+
+    /// A plan that breaks no rule, with all its keys.
+    fn plan(&self) -> Plan {
+        let mut plan = plan(&self.documents, &self.seen, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(invariants::check(&self.documents, &plan.documents, &self.seen), []);
+        for wanted in plan.mint.clone() {
+            mint(&mut plan.documents, &wanted);
+        }
+        plan
+    }
+
+    /// Saves a plan, and has each machine mark what it is asked to.
+    fn pass(&mut self) -> Plan {
+        let mut plan = self.plan();
+        let configs = machine_configs(&plan.documents, &self.seen).unwrap();
+        note_issued(&mut plan.documents, &configs);
+        self.documents = plan.documents.clone();
+        for (name, config) in configs {
+            let applied = Applied { term: config.term, generation: config.generation, digest: config.digest() };
+            let state = self.machine(name.as_str());
+            state.owner = Some(config.installation.clone());
+            state.applied = Some(applied);
+            for (pod, wanted) in &config.pods {
+                for data in &wanted.data {
+                    state.data.entry(format!("{pod}/{data}")).or_default().marked |= wanted.start == Start::Never;
+                }
+            }
+        }
+        plan
+    }
+
+    fn starts(&self) -> BTreeMap<PodName, Start> {
+        let configs = machine_configs(&self.documents, &self.seen).unwrap();
+        configs.into_values().flat_map(|config| config.pods).map(|(name, pod)| (name, pod.start)).collect()
+    }
+
+    fn members(&self) -> Vec<PodName> {
+        let of_etcd = self.documents.components.keys().filter(|pod| pod.component.as_str().starts_with("etcd-"));
+        of_etcd.cloned().collect()
+    }
+
+    fn phases(&self) -> BTreeSet<MemberPhase> {
+        let status = self.documents.clusters.values().next().unwrap().status.clone().unwrap();
+        status.etcd.unwrap().members.into_values().map(|member| member.phase).collect()
+    }
+
+    fn refuse(&mut self) -> Vec<Refused> {
+        refuse(&self.documents, &mut self.seen);
+        self.seen.refused.values().cloned().collect()
+    }
+}
+
+fn mint(documents: &mut Documents, wanted: &MintRequest) {
+    let (secret, keys): (&SecretName, Vec<String>) = match wanted {
+        MintRequest::Authority { secret, .. } => {
+            (secret, ["bundle.crt", "active.crt", "active.key"].map(str::to_owned).to_vec())
+        }
+        MintRequest::ServiceAccountKey { secret } => (secret, ["bundle.pub", "active.key"].map(str::to_owned).to_vec()),
+        MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
+        MintRequest::Certificate { secret, name, .. } => (secret, vec![format!("{name}.crt"), format!("{name}.key")]),
+    };
+    let document = documents.secrets.entry(secret.clone()).or_default();
+    for key in keys {
+        let value = ByteString(format!("{}/{key}", secret.name).into_bytes());
+        document.data.get_or_insert_default().insert(key, value);
+    }
+}
+
+fn empty() -> MachineState {
+    MachineState {
+        runtime: RuntimeFacts {
+            name: "test".to_owned(),
+            version: "1".to_owned(),
+            cgroup_driver: CgroupDriver::Cgroupfs,
+        },
+        owner: None,
+        applied: None,
+        sandboxes: Vec::new(),
+        containers: Vec::new(),
+        files: BTreeMap::new(),
+        data: BTreeMap::new(),
+        images: BTreeSet::new(),
+        ports: PortFacts::default(),
+        servers: BTreeMap::new(),
+        capacity: None,
+        kubelet_pods: 0,
+    }
+}
+
+#[test]
+fn a_first_start_comes_after_its_mark_was_written_down() {
+    let mut world = World::new();
+    let _ = world.pass();
+    assert_eq!(world.phases(), [MemberPhase::Pending].into());
+    let waits = world.starts();
+    let early = waits.iter().filter(|(pod, _)| !pod.component.as_str().starts_with("kube-controller"));
+    let early = early.filter(|(pod, _)| !pod.component.as_str().starts_with("kube-scheduler"));
+    assert!(early.clone().count() >= 4 && early.clone().all(|(_, start)| *start == Start::Never), "{waits:?}");
+
+    // The driver dies as often as it likes: nothing is lost by looking again.
+    for _ in 0..2 {
+        let _ = world.pass();
+        assert_eq!(world.phases(), [MemberPhase::Marked].into());
+        assert!(world.members().iter().all(|member| world.starts()[member] == Start::OnMarkedData));
+    }
+    let members = world.members();
+    for member in &members {
+        world.seen.health.insert(member.clone(), Health::Healthy);
+    }
+    for name in ["hv-1", "hv-2", "hv-3"] {
+        world.machine(name).data.values_mut().for_each(|data| data.used = true);
+    }
+    let _ = world.pass();
+    assert_eq!(world.phases(), [MemberPhase::Started].into());
+    assert!(members.iter().all(|member| world.starts()[member] == Start::OnUsedData));
+}
+
+#[test]
+fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    let lost = world.members()[0].clone();
+    let machine = world.documents.components[&lost].spec.hypervisor.clone();
+    *world.machine(machine.as_str()) = empty();
+    let plan = world.pass();
+    let told: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
+    let of_data: Vec<&String> = told.iter().filter(|text| text.contains("no member starts empty")).collect();
+    assert_eq!(of_data.len(), 1, "{told:?}");
+    assert!(of_data[0].contains(machine.as_str()) && of_data[0].contains("the others go on"), "{}", of_data[0]);
+    assert!(world.members().iter().all(|member| world.starts()[member] == Start::OnMarkedData));
+
+    // Its directory was emptied only, after it was seen at work.
+    let put_back = DataState { marked: true, used: false };
+    world.machine(machine.as_str()).data.insert(format!("{lost}/data"), put_back);
+    let told = |plan: Plan| plan.waiting.iter().any(|waiting| waiting.on.contains("no member starts empty"));
+    assert!(!told(world.pass()));
+    let status = world.documents.clusters.values_mut().next().unwrap().status.as_mut().unwrap();
+    status.etcd.as_mut().unwrap().members.values_mut().for_each(|member| member.phase = MemberPhase::Started);
+    assert!(told(world.pass()));
+}
+
+#[test]
+fn a_machine_takes_nothing_from_another_installation() {
+    let mut world = World::new();
+    let owner = "00000000000000ee".parse().unwrap();
+    world.machine("hv-1").owner = Some(owner);
+    assert!(matches!(world.refuse().as_slice(), [Refused::AnotherInstallation { .. }]));
+    let plan = world.plan();
+    assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() != "hv-1"));
+    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("adopt --from 00000000000000ee")));
+}
+
+#[test]
+fn a_machine_of_a_kubelet_takes_nothing() {
+    let mut world = World::new();
+    world.machine("hv-2").kubelet_pods = 3;
+    assert_eq!(world.refuse(), [Refused::Kubelet { pods: 3 }]);
+    let plan = world.plan();
+    assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() != "hv-2"));
+}
+
+#[test]
+fn stale_documents_plan_nothing_anywhere() {
+    let mut world = World::new();
+    let _ = world.pass();
+    let before = world.documents.clone();
+    let _ = world.pass();
+    assert_eq!(world.refuse(), [], "the newest documents are no stale ones");
+
+    let after = std::mem::replace(&mut world.documents, before.clone());
+    assert!(world.refuse().iter().any(|refused| matches!(refused, Refused::Stale { .. })));
+    let plan = plan(&world.documents, &world.seen, Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(plan.documents, before);
+    assert!(plan.decisions.is_empty() && plan.mint.is_empty() && plan.bindings.is_empty());
+    assert!(machine_configs(&plan.documents, &world.seen).unwrap().is_empty());
+    assert_ne!(after, before);
+}
+
+#[test]
+fn the_same_number_with_other_content_is_of_two_writers() {
+    let mut world = World::new();
+    let _ = world.pass();
+    world.machine("hv-3").applied.as_mut().unwrap().digest = "other".to_owned();
+    assert!(matches!(world.refuse().as_slice(), [Refused::TwoWriters { .. }]));
+}
+
+#[test]
+fn an_interrupted_pass_is_not_stale() {
+    let mut world = World::new();
+    let _ = world.pass();
+    // Saved and not applied.
+    world.machine("hv-1").applied = None;
+    assert_eq!(world.refuse(), []);
+}
+
+#[test]
+fn a_full_machine_gets_nothing_and_the_report_has_figures() {
+    let mut world = World::new();
+    for name in ["hv-1", "hv-2", "hv-3"] {
+        world.machine(name).capacity = Some(Amount { cpu_millis: 210, memory_bytes: 1 << 30 });
+    }
+    let plan = world.plan();
+    // One member fits on each, and nothing else.
+    assert_eq!(plan.documents.components.len(), 3);
+    let told: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
+    let server = told.iter().find(|text| text.contains("kube-apiserver-0")).unwrap();
+    assert!(server.contains("150m CPU and 512 MiB left"), "{server}");
+    assert!(server.contains("hv-1 has 10m CPU and 640 MiB"), "{server}");
+    let status = plan.documents.hypervisors.values().next().unwrap().status.clone().unwrap();
+    assert_eq!(status.capacity.unwrap().cpu, "210m");
+    assert_eq!(status.allocatable.unwrap().memory, "786432Ki");
+}
+
+#[test]
+fn a_cordoned_machine_gets_nothing() {
+    let mut world = World::new();
+    world.documents.hypervisors.values_mut().next().unwrap().spec.unschedulable = true;
+    let plan = world.plan();
+    assert_eq!(plan.documents.components.values().filter(|c| c.spec.hypervisor.as_str() == "hv-1").count(), 0);
+    world.documents.hypervisors.values_mut().for_each(|machine| machine.spec.unschedulable = true);
+    let plan = world.plan();
+    assert!(plan.documents.components.is_empty());
+    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("uncordon one")), "{:?}", plan.waiting);
+}
+
+#[test]
+fn clusters_that_nobody_tells_of_are_left_alone() {
+    let mut world = World::new();
+    let stranger = PodName { cluster: "00000000000000bb".parse().unwrap(), component: "etcd-0".parse().unwrap() };
+    world.machine("hv-1").sandboxes.push(SandboxState {
+        id: "s".to_owned(),
+        pod: stranger.clone(),
+        attempt: 0,
+        digest: "d".to_owned(),
+        ready: true,
+    });
+    let plan = world.plan();
+    let configs = machine_configs(&plan.documents, &world.seen).unwrap();
+    assert_eq!(configs[&"hv-1".parse().unwrap()].others, [stranger.cluster].into());
+    let says = serde_json::to_string(&plan.documents.hypervisors.values().next().unwrap().status).unwrap();
+    assert!(says.contains("left alone"), "{says}");
+}

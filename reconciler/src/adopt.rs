@@ -1,0 +1,124 @@
+//! Taking machines over from another installation.
+
+use futures::future::join_all;
+use keelway_api::{
+    Documents,
+    machine::{MachineState, Seen},
+    name::{HypervisorName, InstallationId},
+};
+
+use crate::{Context, Minter, PassError, pass::identified};
+
+/// Why no machine was taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// The documents cannot be read or kept.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// There is no document of that name.
+    #[error("there is no Hypervisor {0} in the documents")]
+    Missing(HypervisorName),
+    /// None was named, and none obeys that installation.
+    #[error("no machine of the documents obeys installation {0}")]
+    Nobody(InstallationId),
+    /// It could not be seen.
+    #[error("{machine} cannot be seen: {why}")]
+    Unreachable {
+        /// The machine.
+        machine: HypervisorName,
+        /// Why.
+        why: String,
+    },
+    /// It obeys somebody else than was said.
+    #[error("{machine} obeys installation {owner} and not {from}: nothing was taken over; say --from {owner}")]
+    AnotherOwner {
+        /// The machine.
+        machine: HypervisorName,
+        /// Who it obeys.
+        owner: InstallationId,
+        /// Who it was said to obey.
+        from: InstallationId,
+    },
+    /// It obeys nobody.
+    #[error("{0} obeys nobody: there is nothing to take over; `keelway reconcile` takes it")]
+    NoOwner(HypervisorName),
+    /// The record was not written.
+    #[error("{machine} was not taken over: {why}")]
+    NotWritten {
+        /// The machine.
+        machine: HypervisorName,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Makes machines that obey the installation `from` obey that of the documents: those of these names, or all where none is
+/// named. Nothing is done unless each of them can be taken over. Returns the documents, which are saved before any effect.
+///
+/// Only the owner's record changes: what runs there goes on, and is left alone until documents tell of its cluster.
+pub async fn adopt(
+    context: &Context,
+    minter: &mut dyn Minter,
+    from: &InstallationId,
+    names: &[HypervisorName],
+) -> Result<(Documents, Vec<HypervisorName>), AdoptError> {
+    let loaded = context.store.load().await.map_err(PassError::from)?;
+    let mut documents = identified(&loaded, minter)?;
+    let found = look(context, &documents, from, names).await?;
+    for (name, state) in &found {
+        let Some(document) = documents.hypervisors.get_mut(name) else { continue };
+        let status = document.status.get_or_insert_default();
+        // What comes next is ordered behind what the machine holds.
+        status.issued.clone_from(&state.applied);
+        status.applied.clone_from(&state.applied);
+    }
+    context.store.save(&documents).await.map_err(PassError::from)?;
+    for (name, _) in &found {
+        write(context, &documents, name).await?;
+    }
+    Ok((documents, found.into_iter().map(|(name, _)| name).collect()))
+}
+
+/// The machines to take over, with what is on them.
+async fn look(
+    context: &Context,
+    documents: &Documents,
+    from: &InstallationId,
+    names: &[HypervisorName],
+) -> Result<Vec<(HypervisorName, MachineState)>, AdoptError> {
+    if let Some(name) = names.iter().find(|name| !documents.hypervisors.contains_key(*name)) {
+        return Err(AdoptError::Missing(name.clone()));
+    }
+    let machines = documents.hypervisors.iter().filter(|(name, _)| names.is_empty() || names.contains(name));
+    let seen =
+        join_all(machines.map(|(name, document)| async move { (name, context.machines.observe(document).await) }));
+    let mut found = Vec::new();
+    for (name, seen) in seen.await {
+        let asked_for = !names.is_empty();
+        match seen {
+            Seen::Unreachable { why } => return Err(AdoptError::Unreachable { machine: name.clone(), why }),
+            Seen::Known(state) if state.owner.as_ref() == Some(from) => found.push((name.clone(), state)),
+            Seen::Known(state) if asked_for => {
+                return Err(match state.owner {
+                    Some(owner) => AdoptError::AnotherOwner { machine: name.clone(), owner, from: from.clone() },
+                    None => AdoptError::NoOwner(name.clone()),
+                });
+            }
+            Seen::Known(_) => {}
+        }
+    }
+    if found.is_empty() { Err(AdoptError::Nobody(from.clone())) } else { Ok(found) }
+}
+
+async fn write(context: &Context, documents: &Documents, name: &HypervisorName) -> Result<(), AdoptError> {
+    let document = documents.hypervisors.get(name);
+    let installation = document.and_then(|document| document.status.as_ref()?.installation.clone());
+    let (Some(document), Some(installation)) = (document, installation) else {
+        return Err(AdoptError::Missing(name.clone()));
+    };
+    let applying = context.machines.adopt(document, &installation, &context.run).await;
+    match applying.failures.into_iter().next() {
+        Some(why) => Err(AdoptError::NotWritten { machine: name.clone(), why }),
+        None => Ok(()),
+    }
+}
