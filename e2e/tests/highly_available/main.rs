@@ -2,11 +2,7 @@
 //!
 //! Needs what the tests of `live` need.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's functions fail by panicking, and tell their timings"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's functions fail by panicking, and tell their timings")]
 
 mod ingress;
 mod plane;
