@@ -320,7 +320,8 @@ impl FullDisk {
 impl Drop for FullDisk {
     fn drop(&mut self) {
         let unmounted = std::process::Command::new("umount").arg(&self.0).status();
-        println!("umount: {unmounted:?}");
+        let unmounted = unmounted.is_ok_and(|status| status.success());
+        assert!(unmounted || std::thread::panicking(), "{} stays full", self.0.display());
     }
 }
 
