@@ -132,7 +132,10 @@ pub(crate) enum LocalCommand {
         after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml\n  keelway hypervisor local destroy --fleet local"
     )]
     Destroy(LocalDestroyArguments),
-    /// Become a machine's containerd
+    /// Take the power from local hypervisors, and switch them on again
+    #[command(after_help = "Example:\n  keelway hypervisor local reboot private-1")]
+    Reboot(LocalRebootArguments),
+    /// Become a machine's containerd or agent
     #[command(hide = true)]
     RunMachine {
         /// What to become
@@ -154,6 +157,19 @@ pub(crate) struct LocalCreateArguments {
     /// What to call this set of machines; sets live side by side
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
+    /// Run keelway-hypervisor-agent on each new one; false: containerd alone, kept by passes
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
+    pub(crate) agent: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct LocalRebootArguments {
+    /// The set of machines
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) fleet: String,
+    /// Their names, as in their documents
+    #[arg(required = true, value_name = "MACHINE")]
+    pub(crate) machines: Vec<String>,
 }
 
 #[derive(Args)]

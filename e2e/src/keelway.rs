@@ -83,7 +83,7 @@ impl Keelway {
     }
 }
 
-/// The program under test. It is another package's, so that cargo does not build it for these tests by itself.
+/// The program under test, with that of agents beside it. It is another package's, so that cargo does not build it for these tests by itself.
 pub(crate) fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| env::var_os(host::PROGRAM).map_or_else(build, PathBuf::from))
@@ -93,7 +93,7 @@ pub(crate) fn program() -> &'static Path {
 fn build() -> PathBuf {
     if let Some(cargo) = env::var_os("CARGO") {
         let built = Command::new(cargo)
-            .args(["build", "--quiet", "--workspace", "--bin", "keelway"])
+            .args(["build", "--quiet", "--workspace", "--bin", "keelway", "--bin", "keelway-hypervisor-agent"])
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
             .status()
             .unwrap();

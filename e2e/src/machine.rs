@@ -15,7 +15,7 @@ use std::{
 
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::HypervisorRole,
+    hypervisor::{Endpoint, HypervisorRole},
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::ClusterId,
 };
@@ -79,14 +79,24 @@ impl Machine {
     }
 
     /// Its CRI socket.
-    pub fn socket(&self) -> &Path {
+    pub fn socket(&self) -> PathBuf {
         socket(&self.document)
     }
 
-    /// The process behind its socket.
+    /// The process behind its CRI socket.
     pub fn pid(&self) -> u32 {
-        let stream = UnixStream::connect(self.socket()).unwrap();
-        socket_peercred(stream).unwrap().pid.as_raw_nonzero().get().try_into().unwrap()
+        peer(&self.socket())
+    }
+
+    /// Its agent.
+    pub fn agent_pid(&self) -> u32 {
+        peer(Path::new(self.document.spec.endpoint.socket()))
+    }
+
+    /// The process of each component's container.
+    pub fn pids(&self) -> BTreeMap<String, u32> {
+        let running = self.running().into_iter();
+        running.map(|(component, seen)| (component, self.container_pid(&seen.container))).collect()
     }
 
     /// A path of the machine, as this process sees it.
@@ -212,6 +222,11 @@ impl Machine {
     }
 }
 
+fn peer(socket: &Path) -> u32 {
+    let stream = UnixStream::connect(socket).unwrap();
+    socket_peercred(stream).unwrap().pid.as_raw_nonzero().get().try_into().unwrap()
+}
+
 /// The machine of this component, and what runs of it.
 pub fn find<'a>(machines: &'a [Machine], component: &str) -> (&'a Machine, Running) {
     let found = machines.iter().find_map(|machine| Some((machine, machine.running().remove(component)?)));
@@ -223,6 +238,11 @@ pub fn millis(duration: Duration) -> String {
     format!("{:>7} ms", duration.as_millis())
 }
 
-fn socket(document: &Hypervisor) -> &Path {
-    Path::new(document.spec.endpoint.socket())
+/// The runtime's socket, which is where it always is, also where an agent is beside it.
+fn socket(document: &Hypervisor) -> PathBuf {
+    let path = Path::new(document.spec.endpoint.socket());
+    match &document.spec.endpoint {
+        Endpoint::Unix { .. } => path.to_owned(),
+        Endpoint::Agent(_) => path.ancestors().nth(2).unwrap().join("containerd/containerd.sock"),
+    }
 }

@@ -28,18 +28,29 @@ impl World {
         made
     }
 
-    /// One public and one private machine.
+    /// One public and one private machine, kept by passes alone.
     pub fn create_two(&mut self) -> Vec<u8> {
-        let create = |keelway: &Keelway, fleet: &str| {
-            keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "1", "--private", "1"], &[])
-        };
-        self.create(create)
+        self.create(|keelway, fleet| two(keelway, fleet, "--agent=false"))
+    }
+
+    /// Starts what is not there any more of machines with agents, and returns their documents.
+    pub fn make_whole(&self) -> Vec<u8> {
+        two(&self.keelway, &self.fleet, "--agent").succeeded().stdout
+    }
+
+    /// One public and one private machine with an agent each.
+    pub fn create_two_with_agents(&mut self) -> Vec<u8> {
+        self.create(|keelway, fleet| two(keelway, fleet, "--agent"))
     }
 
     /// Its machines.
     pub fn machines(&self) -> Vec<Machine> {
         Machine::all(&Documents::read(&self.made).unwrap())
     }
+}
+
+fn two(keelway: &Keelway, fleet: &str, agent: &str) -> Ran {
+    keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "1", "--private", "1", agent], &[])
 }
 
 impl Drop for World {

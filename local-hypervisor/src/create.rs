@@ -5,7 +5,7 @@ use keelway_api::{Hypervisor, hypervisor::HypervisorRole};
 use rustix::process::geteuid;
 
 use crate::{
-    Error, Fleet, Launcher, Progress, Search, Step, cgroup, containerd,
+    Agent, Error, Fleet, Launcher, Progress, Search, Step, agent, cgroup, containerd,
     destroy::{remove_all, remove_machines},
     document::documents,
     files::make_dir,
@@ -13,7 +13,7 @@ use crate::{
     ip,
     lock::Lock,
     network::Network,
-    processes::RUNTIME_GROUP,
+    processes::{AGENT_GROUP, RUNTIME_GROUP},
     record::{Record, networks_of_others},
     tools::Tools,
     wiring,
@@ -34,6 +34,8 @@ pub struct CreateRequest {
     pub search: Search,
     /// How to start the process that becomes a machine.
     pub launcher: Launcher,
+    /// The agent that new machines have. None: their containerd is all that there is.
+    pub agent: Option<Agent>,
 }
 
 /// Brings a fleet up and returns the documents of all its machines, those that were there included.
@@ -75,14 +77,30 @@ async fn bring_up(
     let record = ensure_networks(request, before, progress).await?;
     let machines = record.machines.iter().map(|entry| async {
         let machine = request.fleet.machine(entry.id);
-        ensure_machine(&machine, record.network, progress).await?;
-        containerd::ensure_running(&machine, tools, &request.launcher, progress).await?;
-        progress(&Step::Ready { machine: machine.name() });
-        Ok(())
+        let agent = request.agent.as_ref().filter(|_| entry.agent);
+        bring_up_machine(&machine, record.network, tools, (&request.launcher, agent), progress).await
     });
     let outcomes: Vec<Result<(), Error>> = join_all(machines).await;
     outcomes.into_iter().collect::<Result<(), Error>>()?;
     Ok(record)
+}
+
+/// One machine, whatever of it is there already.
+pub(crate) async fn bring_up_machine(
+    machine: &Machine,
+    network: Network,
+    tools: &Tools,
+    (launcher, agent): (&Launcher, Option<&Agent>),
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    ensure_machine(machine, network, progress).await?;
+    let seen = agent.map(Agent::directories).unwrap_or_default();
+    containerd::ensure_running(machine, tools, &seen, launcher, progress).await?;
+    if let Some(agent) = agent {
+        agent::ensure_running(machine, agent, launcher, progress).await?;
+    }
+    progress(&Step::Ready { machine: machine.name() });
+    Ok(())
 }
 
 /// The record and what the fleet's machines have in common. Under the lock of the host, so that no two fleets pick the same
@@ -99,8 +117,8 @@ async fn ensure_networks(
         Some(record) => still_free(fleet, record.clone())?,
         None => Record::new(pick_network(fleet)?),
     };
-    record.grow(HypervisorRole::Public, request.public, &request.zones);
-    record.grow(HypervisorRole::Private, request.private, &request.zones);
+    record.grow(HypervisorRole::Public, request.public, &request.zones, request.agent.is_some());
+    record.grow(HypervisorRole::Private, request.private, &request.zones, request.agent.is_some());
     if before != Some(&record) {
         record.save(fleet)?;
     }
@@ -134,7 +152,9 @@ async fn ensure_machine(machine: &Machine, network: Network, progress: Progress<
         for directory in [machine.lib(), machine.log(), machine.run()] {
             make_dir(&directory, 0o755)?;
         }
-        cgroup::ensure(&machine.cgroup().join(RUNTIME_GROUP))?;
+        for group in [RUNTIME_GROUP, AGENT_GROUP] {
+            cgroup::ensure(&machine.cgroup().join(group))?;
+        }
         wiring::ensure_machine(&machine, network)
     };
     blocking(make).await

@@ -122,7 +122,7 @@ async fn remove_machine(machine: &Machine, progress: Progress<'_>) -> Result<(),
     Ok(())
 }
 
-async fn remove_cgroup(group: &Path) -> Result<(), Error> {
+pub(crate) async fn remove_cgroup(group: &Path) -> Result<(), Error> {
     let deadline = Instant::now() + CGROUP_PATIENCE;
     let mut attempts = interval(CGROUP_INTERVAL);
     loop {

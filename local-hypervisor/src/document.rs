@@ -39,7 +39,11 @@ fn document(fleet: &Fleet, record: &Record, entry: &Entry) -> Hypervisor {
     let public = record.network.public_address(entry.id);
     let spec = HypervisorSpec {
         role: entry.id.role,
-        endpoint: Endpoint::Unix { path: machine.socket().display().to_string() },
+        endpoint: if entry.agent {
+            Endpoint::agent(machine.agent_socket().display().to_string())
+        } else {
+            Endpoint::Unix { path: machine.socket().display().to_string() }
+        },
         addresses: Addresses {
             private: vec![record.network.private_address(entry.id).to_string()],
             public: public.iter().map(ToString::to_string).collect(),

@@ -105,9 +105,11 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// containerd, or what starts it, ended.
-    #[error("containerd of {machine} ended ({status}) before it was ready; the end of its log:\n{log}")]
+    /// A program of a machine's, or what starts it, ended.
+    #[error("{program} of {machine} ended ({status}) before it was ready; the end of its log:\n{log}")]
     Ended {
+        /// The program.
+        program: &'static str,
         /// The machine.
         machine: String,
         /// How it ended.
@@ -115,9 +117,11 @@ pub enum Error {
         /// The last lines of its log.
         log: String,
     },
-    /// containerd did not become ready.
-    #[error("containerd of {machine} was not ready after {} s; the end of its log:\n{log}", waited.as_secs())]
+    /// A program of a machine's did not become ready.
+    #[error("{program} of {machine} was not ready after {} s; the end of its log:\n{log}", waited.as_secs())]
     NotReady {
+        /// The program.
+        program: &'static str,
         /// The machine.
         machine: String,
         /// How long was waited.
@@ -132,6 +136,14 @@ pub enum Error {
         machine: String,
         /// Their ids.
         pids: Vec<i32>,
+    },
+    /// A name that no machine of a fleet has.
+    #[error("fleet {fleet} has no machine {name}")]
+    NoMachine {
+        /// What was given.
+        name: String,
+        /// The fleet.
+        fleet: String,
     },
     /// A Hypervisor that no fleet of this host has made.
     #[error("{name} is not a local hypervisor: it has no label {}", crate::FLEET_LABEL)]

@@ -1,4 +1,4 @@
-//! The process that becomes a machine's containerd.
+//! The process that becomes a machine's containerd, or its agent.
 //!
 //! It has to be a process of its own, with one thread: cgroups, and entering a mount namespace, are matters of whole
 //! processes. So the program that creates machines starts itself once more, with a hidden command that calls
@@ -25,7 +25,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, cgroup, files::make_dir, namespace, processes::RUNTIME_GROUP};
+use crate::{Error, cgroup, files::make_dir, namespace};
 
 /// How to start a program that calls [`run_machine`] with the path that is appended to the arguments.
 #[derive(Debug, Clone)]
@@ -43,7 +43,9 @@ pub(crate) struct Launch {
     /// The network namespace.
     pub(crate) network: PathBuf,
     pub(crate) cgroup: PathBuf,
-    /// A process that still has the machine's other namespaces: a shim that outlived containerd.
+    /// The group within that one that the process goes to.
+    pub(crate) group: String,
+    /// A process that has the machine's other namespaces already, such as a shim that outlived containerd.
     pub(crate) beside: Option<i32>,
     pub(crate) binds: Vec<Bind>,
     pub(crate) program: PathBuf,
@@ -58,7 +60,7 @@ pub(crate) struct Bind {
     pub(crate) target: PathBuf,
 }
 
-/// Turns this process into a machine's containerd. Returns only if it cannot.
+/// Turns this process into a machine's containerd, or its agent. Returns only if it cannot.
 ///
 /// Must be called before the process has a second thread. `launch` is the file that [`create`](crate::create) wrote.
 pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
@@ -79,7 +81,7 @@ pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
 
 /// Containers that run go on in the same mounts as those that are yet to come.
 fn enter_namespaces_of(pid: i32, launch: &Launch) -> Result<(), Error> {
-    cgroup::join(&launch.cgroup.join(RUNTIME_GROUP))?;
+    cgroup::join(&launch.cgroup.join(&launch.group))?;
     let doing = "enter the machine's namespaces";
     let pid = Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH);
     let shim = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())).map_err(Error::system(doing))?;
@@ -96,7 +98,7 @@ fn make_namespaces(launch: &Launch) -> Result<(), Error> {
     // version 2, so containerd moves on into a group beside the containers'.
     cgroup::join(&launch.cgroup)?;
     namespace::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP | UnshareFlags::NEWUTS)?;
-    cgroup::join(&launch.cgroup.join(RUNTIME_GROUP))?;
+    cgroup::join(&launch.cgroup.join(&launch.group))?;
     sethostname(launch.host_name.as_bytes()).map_err(Error::system("set the host name"))?;
     // Nothing that is mounted here is seen outside; what the host unmounts goes here, too.
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;

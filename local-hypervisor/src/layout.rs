@@ -27,6 +27,9 @@ pub(crate) const CGROUP: &str = "keelway-local";
 /// Where containerd listens, seen from within a machine.
 pub(crate) const SOCKET: &str = "containerd/containerd.sock";
 
+/// Where the agent listens, seen from within a machine's `/run`; as the shipped unit says.
+pub(crate) const AGENT_SOCKET: &str = "keelway/agent.sock";
+
 /// Linux' limit for an interface's name, without the final zero.
 const LONGEST_INTERFACE: usize = 15;
 
@@ -97,6 +100,19 @@ impl Machine {
 
     pub(crate) fn launch(&self) -> PathBuf {
         self.run_parent().join("launch.json")
+    }
+
+    pub(crate) fn agent_launch(&self) -> PathBuf {
+        self.run_parent().join("agent.json")
+    }
+
+    pub(crate) fn agent_log(&self) -> PathBuf {
+        self.log().join("keelway-hypervisor-agent.log")
+    }
+
+    /// The agent's socket, seen from the host.
+    pub(crate) fn agent_socket(&self) -> PathBuf {
+        self.run().join(AGENT_SOCKET)
     }
 
     /// containerd's socket, seen from the host.

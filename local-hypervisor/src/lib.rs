@@ -14,6 +14,7 @@
 //!
 //! Nothing is kept in memory: what exists is read from the host, so that every call goes on where a broken one stopped.
 
+mod agent;
 mod cgroup;
 mod config;
 mod containerd;
@@ -32,10 +33,13 @@ mod namespace;
 mod network;
 mod processes;
 mod progress;
+mod reboot;
 mod record;
+mod service;
 mod tools;
 mod wiring;
 
+pub use agent::Agent;
 pub use create::{CreateRequest, create};
 pub use destroy::{destroy, destroy_machines};
 pub use document::{FLEET_LABEL, ZONE_LABEL, fleets, list};
@@ -43,4 +47,5 @@ pub use error::Error;
 pub use fleet::Fleet;
 pub use launch::{Launcher, run_machine};
 pub use progress::{Progress, Step};
+pub use reboot::reboot;
 pub use tools::{Missing, Search};

@@ -31,6 +31,9 @@ const KILLED: Duration = Duration::from_secs(20);
 /// The group of containerd and its shims, beside those of the containers.
 pub(crate) const RUNTIME_GROUP: &str = "containerd";
 
+/// The group of the agent, beside that one.
+pub(crate) const AGENT_GROUP: &str = "agent";
+
 /// containerd's name in the process table.
 const CONTAINERD: &str = "containerd";
 
@@ -39,9 +42,15 @@ const SHIM: &str = "containerd-shim";
 
 /// Ends all of a machine's processes. Blocking.
 ///
-/// containerd first, so that nothing new is started. What it ran is killed outright: its data is about to be deleted.
+/// The agent first, then containerd, so that nothing new is started. What it ran is killed outright: its data is about to be deleted.
 pub(crate) fn end_all(machine: &Machine) -> Result<(), Error> {
+    end_agent(machine)?;
     end_containerd(machine)?;
+    kill_all(machine)
+}
+
+/// Kills all of a machine's processes as they are, like a loss of power. Blocking.
+pub(crate) fn kill_all(machine: &Machine) -> Result<(), Error> {
     let deadline = Instant::now() + KILLED;
     loop {
         let processes = held(|| of_machine(machine))?;
@@ -57,7 +66,16 @@ pub(crate) fn end_all(machine: &Machine) -> Result<(), Error> {
 
 /// Ends a machine's containerd, also one that is only about to start, and nothing else. Blocking.
 pub(crate) fn end_containerd(machine: &Machine) -> Result<(), Error> {
-    let processes = held(|| containerd(machine))?;
+    end(machine, || containerd(machine))
+}
+
+/// Ends a machine's agent, likewise. Blocking.
+pub(crate) fn end_agent(machine: &Machine) -> Result<(), Error> {
+    end(machine, || agent(machine))
+}
+
+fn end(machine: &Machine, find: impl Fn() -> Result<BTreeSet<i32>, Error>) -> Result<(), Error> {
+    let processes = held(find)?;
     send_all(&processes, Signal::TERM)?;
     if all_end(&processes, Instant::now() + GRACE)? {
         return Ok(());
@@ -73,21 +91,36 @@ fn unkillable(machine: &Machine, processes: &[Process]) -> Error {
     Error::Unkillable { machine: machine.name(), pids: processes.iter().map(|process| process.pid).collect() }
 }
 
-/// A process that holds the machine's namespaces, also while no containerd does.
-pub(crate) fn any_shim(machine: &Machine) -> Result<Option<i32>, Error> {
-    Ok(in_runtime_group(machine, SHIM)?.first().copied())
+/// A process that holds the machine's namespaces, also while no containerd does: its own, a shim, the agent.
+pub(crate) fn any_inside(machine: &Machine) -> Result<Option<i32>, Error> {
+    let mut inside = in_runtime_group(machine, SHIM)?;
+    if inside.is_empty() {
+        inside = in_runtime_group(machine, CONTAINERD)?;
+    }
+    if inside.is_empty() {
+        inside = cgroup::processes(&machine.cgroup().join(AGENT_GROUP))?;
+    }
+    Ok(inside.first().copied())
+}
+
+/// The agent, and what is about to become it.
+fn agent(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
+    let mut pids = launching(&machine.agent_launch())?;
+    pids.extend(cgroup::processes(&machine.cgroup().join(AGENT_GROUP))?);
+    Ok(pids)
 }
 
 /// containerd, and what is about to become it: a creation that was cut short may have left one.
 fn containerd(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
     // In this order: one that changes its name between the two is in both.
-    let mut pids = launching(machine)?;
+    let mut pids = launching(&machine.launch())?;
     pids.extend(in_runtime_group(machine, CONTAINERD)?);
     Ok(pids)
 }
 
 fn of_machine(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
-    let mut pids = launching(machine)?;
+    let mut pids = launching(&machine.launch())?;
+    pids.extend(launching(&machine.agent_launch())?);
     pids.extend(cgroup::processes(&machine.cgroup())?);
     pids.extend(in_namespace(&machine.namespace())?);
     pids.remove(&std::process::id().cast_signed());
@@ -101,9 +134,8 @@ fn in_runtime_group(machine: &Machine, name: &str) -> Result<BTreeSet<i32>, Erro
     Ok(pids.into_iter().filter(has_name).collect())
 }
 
-/// Processes that were started with the machine's launch file as their last argument.
-fn launching(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
-    let launch = machine.launch();
+/// Processes that were started with this launch file as their last argument.
+fn launching(launch: &Path) -> Result<BTreeSet<i32>, Error> {
     let has_argument = |pid: &i32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         words

@@ -26,7 +26,12 @@ pub enum Step {
         /// The machine.
         machine: String,
     },
-    /// A machine's containerd is ready.
+    /// A machine's agent starts.
+    StartAgent {
+        /// The machine.
+        machine: String,
+    },
+    /// A machine is ready.
     Ready {
         /// The machine.
         machine: String,
@@ -50,6 +55,7 @@ impl fmt::Display for Step {
             Self::Networks { fleet } => write!(f, "{fleet}: networks"),
             Self::Machine { machine } => write!(f, "{machine}: namespaces"),
             Self::Start { machine } => write!(f, "{machine}: starting containerd"),
+            Self::StartAgent { machine } => write!(f, "{machine}: starting the agent"),
             Self::Ready { machine } => write!(f, "{machine}: ready"),
             Self::Stop { machine } => write!(f, "{machine}: stopping"),
             Self::Removed { machine } => write!(f, "{machine}: removed"),

@@ -29,6 +29,9 @@ pub(crate) struct Entry {
     pub(crate) id: MachineId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
+    /// Whether an agent is beside its runtime.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub(crate) agent: bool,
 }
 
 impl Record {
@@ -51,14 +54,17 @@ impl Record {
     }
 
     /// Adds machines until there are `count` of the role; removes none. Zones are dealt out in turn.
-    pub(crate) fn grow(&mut self, role: HypervisorRole, count: u8, zones: &[String]) {
+    pub(crate) fn grow(&mut self, role: HypervisorRole, count: u8, zones: &[String], agent: bool) {
         let there: BTreeSet<u8> =
             self.machines.iter().filter(|entry| entry.id.role == role).map(|entry| entry.id.ordinal).collect();
         let missing = usize::from(count).saturating_sub(there.len());
         let free = (1..=MOST).filter(|ordinal| !there.contains(ordinal));
         let zone = |ordinal: u8| zones.iter().cycle().nth(usize::from(ordinal - 1)).cloned();
-        self.machines
-            .extend(free.take(missing).map(|ordinal| Entry { id: MachineId { role, ordinal }, zone: zone(ordinal) }));
+        self.machines.extend(free.take(missing).map(|ordinal| Entry {
+            id: MachineId { role, ordinal },
+            zone: zone(ordinal),
+            agent,
+        }));
         self.machines.sort();
     }
 
@@ -106,14 +112,14 @@ mod tests {
     #[test]
     fn growth_keeps_what_is_there_and_fills_gaps() {
         let mut record = empty();
-        record.grow(HypervisorRole::Private, 2, &[]);
-        record.grow(HypervisorRole::Public, 1, &[]);
+        record.grow(HypervisorRole::Private, 2, &[], false);
+        record.grow(HypervisorRole::Public, 1, &[], false);
         assert_eq!(names_of(&record), ["public-1", "private-1", "private-2"]);
         let before = record.clone();
-        record.grow(HypervisorRole::Private, 1, &[]);
+        record.grow(HypervisorRole::Private, 1, &[], false);
         assert_eq!(record, before);
         record.machines.remove(1);
-        record.grow(HypervisorRole::Private, 3, &[]);
+        record.grow(HypervisorRole::Private, 3, &[], false);
         assert_eq!(names_of(&record), ["public-1", "private-1", "private-2", "private-3"]);
         let added: Vec<_> = record.added_since(Some(&before));
         assert_eq!(added.len(), 1);
@@ -124,7 +130,7 @@ mod tests {
     fn zones_are_dealt_out_in_turn() {
         let mut record = empty();
         let zones = ["a".to_owned(), "b".to_owned()];
-        record.grow(HypervisorRole::Private, 3, &zones);
+        record.grow(HypervisorRole::Private, 3, &zones, false);
         assert_eq!(names_of(&record), ["private-1@a", "private-2@b", "private-3@a"]);
     }
 }

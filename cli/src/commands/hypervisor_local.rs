@@ -4,19 +4,20 @@ use std::ffi::OsString;
 
 use keelway_api::{Documents, Hypervisor};
 use keelway_local_hypervisor::{
-    CreateRequest, FLEET_LABEL, Fleet, Launcher, Search, Step, create, destroy, destroy_machines, run_machine,
+    Agent, CreateRequest, FLEET_LABEL, Fleet, Launcher, Search, Step, create, destroy, destroy_machines, reboot,
+    run_machine,
 };
 
 use super::{print, session::runtime};
 use crate::{
-    args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments},
+    args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalRebootArguments},
     exit::{Code, Failure},
     input::Input,
     pipe::cache_directory,
     progress::Line,
 };
 
-/// The hidden command that becomes a machine's containerd.
+/// The hidden command that becomes a machine's containerd or agent.
 const RUN_MACHINE: &str = "run-machine";
 
 pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failure> {
@@ -24,6 +25,7 @@ pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failur
         LocalCommand::Create(arguments) => make(global, &arguments),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: Some(fleet) }) => destroy_fleet(global, &fleet),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: None }) => destroy_documents(global),
+        LocalCommand::Reboot(arguments) => restart(global, &arguments),
         LocalCommand::RunMachine { launch } => {
             let Err(error) = run_machine(&launch);
             Err(Failure::other(error))
@@ -31,17 +33,36 @@ pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failur
     }
 }
 
+/// The program of agents is beside this one.
+fn request(fleet: &str, agent: bool) -> Result<CreateRequest, Failure> {
+    let program = std::env::current_exe().map_err(Failure::other)?;
+    let agent = agent.then(|| Agent {
+        program: program.with_file_name("keelway-hypervisor-agent"),
+        archives: cache_directory().join("images"),
+    });
+    if let Some(Agent { program, .. }) = agent.as_ref().filter(|agent| !agent.program.exists()) {
+        return Err(Failure::usage(
+            format!("{} is not there", program.display()),
+            "build it with `make build`, or leave agents out with --agent=false",
+        ));
+    }
+    Ok(CreateRequest {
+        fleet: Fleet::new(fleet).map_err(Failure::other)?,
+        public: 0,
+        private: 0,
+        zones: Vec::new(),
+        search: Search { cache_bin: cache_directory().join("bin"), path: std::env::var_os("PATH").unwrap_or_default() },
+        launcher: Launcher { program, arguments: ["hypervisor", "local", RUN_MACHINE].map(OsString::from).to_vec() },
+        agent,
+    })
+}
+
 fn make(global: &Global, arguments: &LocalCreateArguments) -> Result<Code, Failure> {
     let request = CreateRequest {
-        fleet: Fleet::new(&arguments.fleet).map_err(Failure::other)?,
         public: arguments.public,
         private: arguments.private,
         zones: arguments.zones.clone(),
-        search: Search { cache_bin: cache_directory().join("bin"), path: std::env::var_os("PATH").unwrap_or_default() },
-        launcher: Launcher {
-            program: std::env::current_exe().map_err(Failure::other)?,
-            arguments: ["hypervisor", "local", RUN_MACHINE].map(OsString::from).to_vec(),
-        },
+        ..request(&arguments.fleet, arguments.agent)?
     };
     let line = Line::of_terminal(global.quiet);
     let made = runtime()?.block_on(create(&request, &|step: &Step| line.say(&step.to_string())));
@@ -52,6 +73,14 @@ fn make(global: &Global, arguments: &LocalCreateArguments) -> Result<Code, Failu
     }
     drop(line);
     print(&documents.write())?;
+    Ok(Code::Done)
+}
+
+fn restart(global: &Global, arguments: &LocalRebootArguments) -> Result<Code, Failure> {
+    let request = request(&arguments.fleet, true)?;
+    let line = Line::of_terminal(global.quiet);
+    let say = |step: &Step| line.say(&step.to_string());
+    runtime()?.block_on(reboot(&request, &arguments.machines, &say)).map_err(Failure::other)?;
     Ok(Code::Done)
 }
 

@@ -9,6 +9,7 @@
     reason = "a test's functions fail by panicking, and tell their timings"
 )]
 
+mod agent;
 mod files;
 mod input;
 mod interrupted;

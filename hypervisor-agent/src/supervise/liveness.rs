@@ -9,6 +9,9 @@ use keelway_api::{
 
 use super::Moment;
 
+/// How often at least a container is asked that is not known to be up, so that its silence counts soon after that.
+const STARTUP_PERIOD: Duration = Duration::from_secs(2);
+
 /// A question to ask a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
@@ -64,7 +67,7 @@ impl Checks {
                 since: now,
                 answered: false,
                 failures: 0,
-                next: Some(now.saturating_add(seconds(liveness.period_seconds))),
+                next: Some(now.saturating_add(seconds(liveness.period_seconds).min(STARTUP_PERIOD))),
                 why: String::new(),
             });
             checked.liveness.clone_from(liveness);
@@ -93,10 +96,11 @@ impl Checks {
         let Some(checked) = self.0.get_mut(id) else {
             return false;
         };
-        checked.next = Some(now.saturating_add(seconds(checked.liveness.period_seconds)));
         match answer {
             Ok(()) => {
-                checked.answered = true;
+                if !std::mem::replace(&mut checked.answered, true) {
+                    tracing::info!(pod = %checked.pod, container = checked.name, "is up");
+                }
                 checked.failures = 0;
             }
             Err(why) if checked.counts(now) => {
@@ -106,6 +110,9 @@ impl Checks {
             }
             Err(_) => {}
         }
+        let period = seconds(checked.liveness.period_seconds);
+        let period = if checked.counts(now) { period } else { period.min(STARTUP_PERIOD) };
+        checked.next = Some(now.saturating_add(period));
         checked.is_stuck()
     }
 

@@ -266,9 +266,9 @@ fn one_answer_makes_up_for_silence() {
 fn a_component_has_its_time_to_come_up() {
     let mut world = World::starting_at(Duration::ZERO);
     world.round();
-    let failures = (1..20).take_while(|_| !world.answer(Err("refused".to_owned()))).count();
-    // Questions at 10 s, 20 s, ..; those from 60 s on count.
-    assert_eq!((failures, world.now), (7, SECOND * 80));
+    let failures = (1..100).take_while(|_| !world.answer(Err("refused".to_owned()))).count();
+    // Questions at 2 s, 4 s, .., 60 s, 70 s, 80 s; those from 60 s on count.
+    assert_eq!((failures, world.now), (31, SECOND * 80));
 
     let mut patient = World::starting_at(Duration::ZERO);
     let container = &mut patient.config.pods.get_mut(&pod()).unwrap().containers[0];

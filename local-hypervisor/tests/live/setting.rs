@@ -30,7 +30,9 @@ impl Setting {
         let search = Search { cache_bin: cache().unwrap().join("bin"), path: env::var_os("PATH").unwrap() };
         let program = PathBuf::from(env!("CARGO_BIN_EXE_keelway-local-machine"));
         let launcher = Launcher { program, arguments: Vec::new() };
-        Self { request: CreateRequest { fleet, public: 0, private: 0, zones: Vec::new(), search, launcher } }
+        Self {
+            request: CreateRequest { fleet, public: 0, private: 0, zones: Vec::new(), search, launcher, agent: None },
+        }
     }
 
     pub(crate) fn fleet(&self) -> &Fleet {

@@ -1,0 +1,95 @@
+//! A machine's agent, run as the shipped unit says.
+
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixStream;
+
+use crate::{
+    Error, Launcher, Progress, Step,
+    create::blocking,
+    fleet::Machine,
+    launch::Launch,
+    processes::{self, AGENT_GROUP},
+    service::Service,
+};
+
+/// The unit that machines of users run. Local ones are no different.
+const UNIT: &str = include_str!("../../manifests/keelway-hypervisor-agent.service");
+
+/// The program of agents, and the images that they have instead of a registry.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    /// `keelway-hypervisor-agent`, by its absolute path.
+    pub program: PathBuf,
+    /// A directory of image archives.
+    pub archives: PathBuf,
+}
+
+impl Agent {
+    /// The directories of the host that a machine has to see for it.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let program = self.program.parent().unwrap_or(Path::new("/"));
+        [program, &self.archives].into_iter().filter(|path| path.is_dir()).map(Path::to_owned).collect()
+    }
+
+    /// The arguments of the unit's program, and those of a machine without a registry.
+    fn arguments(&self) -> Vec<String> {
+        let line = UNIT.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap_or_default();
+        let shipped = line.split_ascii_whitespace().skip(1).map(str::to_owned);
+        shipped.chain([format!("--image-archives={}", self.archives.display())]).collect()
+    }
+}
+
+/// Starts a machine's agent unless it runs, beside its containerd.
+pub(crate) async fn ensure_running(
+    machine: &Machine,
+    agent: &Agent,
+    launcher: &Launcher,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    if UnixStream::connect(machine.agent_socket()).await.is_ok() {
+        return Ok(());
+    }
+    let hung = machine.clone();
+    blocking(move || processes::end_agent(&hung)).await?;
+    progress(&Step::StartAgent { machine: machine.name() });
+    let service = Service {
+        machine,
+        program: "keelway-hypervisor-agent",
+        notify: "notify-agent",
+        launch: machine.agent_launch(),
+        log: machine.agent_log(),
+    };
+    let launch = Launch {
+        host_name: machine.name(),
+        network: machine.namespace(),
+        cgroup: machine.cgroup(),
+        group: AGENT_GROUP.to_owned(),
+        beside: processes::any_inside(machine)?,
+        binds: Vec::new(),
+        program: agent.program.clone(),
+        arguments: agent.arguments(),
+        environment: vec![service.notify_socket()],
+    };
+    service.start(&launch, launcher).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{AGENT_SOCKET, SOCKET};
+
+    #[test]
+    fn the_unit_names_the_sockets_that_are_looked_for() {
+        let agent = Agent { program: "/usr/bin/agent".into(), archives: "/images".into() };
+        assert_eq!(
+            agent.arguments(),
+            [
+                "run".to_owned(),
+                format!("--runtime-endpoint=unix:///run/{SOCKET}"),
+                format!("--listen=unix:///run/{AGENT_SOCKET}"),
+                "--image-archives=/images".to_owned(),
+            ]
+        );
+    }
+}
