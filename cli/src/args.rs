@@ -157,8 +157,8 @@ pub(crate) struct LocalCreateArguments {
     /// What to call this set of machines; sets live side by side
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
-    /// Run keelway-hypervisor-agent on each new one; false: containerd alone, kept by passes
-    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
+    /// Run keelway-hypervisor-agent on each new one; without it, passes alone keep what runs
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
     pub(crate) agent: bool,
 }
 

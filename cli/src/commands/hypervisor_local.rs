@@ -43,7 +43,7 @@ fn request(fleet: &str, agent: bool) -> Result<CreateRequest, Failure> {
     if let Some(Agent { program, .. }) = agent.as_ref().filter(|agent| !agent.program.exists()) {
         return Err(Failure::usage(
             format!("{} is not there", program.display()),
-            "build it with `make build`, or leave agents out with --agent=false",
+            "build it with `make build`, or leave --agent out",
         ));
     }
     Ok(CreateRequest {
