@@ -100,7 +100,10 @@ async fn signalled(arguments: &[&str]) -> (Output, Vec<String>, String) {
     let calls = directory.path().join("calls");
     let arguments = [&["--calls", calls.to_str().unwrap()], arguments].concat();
     let served = ServedFake::start("signal", program, &arguments).await.unwrap();
-    let caller = Command::new(env::current_exe().unwrap())
+    // A shell's background jobs ignore SIGINT, and all that they start.
+    let caller = Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(env::current_exe().unwrap())
         .args(["a_caller", "--exact", "--ignored", "--nocapture"])
         .env(SOCKET, served.socket())
         .stdin(Stdio::null())
