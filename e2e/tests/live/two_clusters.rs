@@ -32,9 +32,9 @@ fn scenario() {
     });
     stage("kubelet", || a_kubelets_runtime_is_refused(keelway, &machines[1], &settled));
     stage("data", || a_member_without_its_data_stays_away(keelway, &machines, &settled));
-    let drained = stage("drain", || a_machine_is_drained(keelway, &machines, &settled));
+    let back = stage("installation", || another_installation_is_refused(keelway, &machines, (&made, &settled)));
+    let drained = stage("drain", || a_machine_is_drained(keelway, &machines, &back));
     stage("stale", || stale_documents_are_refused(keelway, &machines, &settled));
-    stage("installation", || another_installation_is_refused(keelway, &machines, (&made, &drained)));
 
     let deleted = ["c1", "c2"].iter().fold(drained, |documents, name| {
         keelway.run(&["cluster", "delete", "--name", name], &documents).succeeded().stdout
@@ -205,7 +205,11 @@ fn stale_documents_are_refused(keelway: &Keelway, machines: &[Machine], document
 }
 
 /// A second installation gets nothing of the machines; then one is taken over and given back, and nothing on it is touched.
-fn another_installation_is_refused(keelway: &Keelway, machines: &[Machine], (made, documents): (&[u8], &[u8])) {
+fn another_installation_is_refused(
+    keelway: &Keelway,
+    machines: &[Machine],
+    (made, documents): (&[u8], &[u8]),
+) -> Vec<u8> {
     let before: Vec<_> = machines.iter().map(Machine::ids).collect();
     let second = injected(keelway, made, "c3");
     let refused = keelway.run(&["reconcile"], &second);
@@ -228,15 +232,16 @@ fn another_installation_is_refused(keelway: &Keelway, machines: &[Machine], (mad
     let lost = keelway.run(&["reconcile"], documents);
     assert_eq!(lost.code(), 1);
     assert!(lost.stderr.contains(&format!("adopt --from {other}")), "{}", lost.stderr);
-    give_back(keelway, machines, (&pass.stdout, documents, other.as_str()));
+    give_back(keelway, machines, (&pass.stdout, documents, other.as_str()))
 }
 
 /// What the other installation placed goes first.
-fn give_back(keelway: &Keelway, machines: &[Machine], (theirs, documents, from): (&[u8], &[u8], &str)) {
+fn give_back(keelway: &Keelway, machines: &[Machine], (theirs, documents, from): (&[u8], &[u8], &str)) -> Vec<u8> {
     let deleted = keelway.run(&["cluster", "delete", "--name", "c3"], theirs).succeeded().stdout;
     let _ = keelway.run(&["reconcile", "--once"], &deleted);
     let name = machines[1].name();
     let back = keelway.run(&["hypervisor", "adopt", "--from", from, "--name", name], documents).succeeded().stdout;
     let settled = keelway.run(&["reconcile"], &back).succeeded();
     println!("{:>7} ms  until the first owner had it back", settled.took.as_millis());
+    settled.stdout
 }
