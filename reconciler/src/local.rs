@@ -91,6 +91,13 @@ impl LocalMachines {
         Ok(Connected { way, changed, listener })
     }
 
+    /// A machine with its name, to do something on it; else what came of that.
+    async fn reach(&self, machine: &Hypervisor) -> Result<(Arc<Connected>, HypervisorName), Applying> {
+        let connected = self.connect(machine).await.map_err(|why| Applying { effects: 0, failures: vec![why] })?;
+        let name = machine.metadata.name.as_ref().and_then(|name| name.parse().ok());
+        name.map(|name| (connected, name)).ok_or_else(Applying::default)
+    }
+
     /// The next call connects anew.
     fn forget(&self, machine: &Hypervisor) {
         self.held().remove(Path::new(machine.spec.endpoint.socket()));
@@ -124,12 +131,9 @@ impl Machines for LocalMachines {
     }
 
     async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
-        let connected = match self.connect(machine).await {
-            Ok(connected) => connected,
-            Err(why) => return Applying { effects: 0, failures: vec![why] },
-        };
-        let Some(name) = machine.metadata.name.as_ref().and_then(|name| name.parse::<HypervisorName>().ok()) else {
-            return Applying::default();
+        let (connected, name) = match self.reach(machine).await {
+            Ok(reached) => reached,
+            Err(applying) => return applying,
         };
         match &connected.way {
             Way::Runtime(runtime) => runtime.execute(&name, actions, run).await,
@@ -138,12 +142,9 @@ impl Machines for LocalMachines {
     }
 
     async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
-        let connected = match self.connect(machine).await {
-            Ok(connected) => connected,
-            Err(why) => return Applying { effects: 0, failures: vec![why] },
-        };
-        let Some(name) = machine.metadata.name.as_ref().and_then(|name| name.parse::<HypervisorName>().ok()) else {
-            return Applying::default();
+        let (connected, name) = match self.reach(machine).await {
+            Ok(reached) => reached,
+            Err(applying) => return applying,
         };
         match &connected.way {
             Way::Runtime(runtime) => runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await,
