@@ -24,6 +24,8 @@ use std::time::Duration;
 use support::{End, Namespace, Running};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How long the answer to a probe may take where nothing is lost: a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(10);
 const MEGABYTE: usize = 1_000_000;
 
 /// Runs a test on a host of its own; `test` is its full name.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use keelway_vpn::{Event, Limits, PeerConfig, Peers, PublicKey, Relay, RelayConfig};
 
-use super::{MEGABYTE, SECOND, on_host, ours, program};
+use super::{MEGABYTE, PATIENCE, SECOND, on_host, ours, program};
 use crate::support::{End, Namespace, chain, private_key, probe, public_key, theirs, transfer, v4, v6, wait_until};
 
 /// The relay's own number, and with it its inner address.
@@ -59,8 +59,8 @@ fn peers_reach_each_other_through_a_relay() {
         let _left = theirs(&a, &towards_relay(1, "10.231.0.2"));
         let _right = ours(&b, &towards_relay(2, "10.231.1.1"));
         wait_for_peers(&relay, 2);
-        assert!(probe(&a, &b, v4(2), SECOND * 3).is_some());
-        assert!(probe(&a, &b, v6(2), SECOND * 3).is_some());
+        assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
+        assert!(probe(&a, &b, v6(2), PATIENCE).is_some());
         transfer(&a, &b, v4(2), 50 * MEGABYTE);
         transfer(&b, &a, v6(1), 50 * MEGABYTE);
         let told: Vec<Event> = std::iter::from_fn(|| events.try_recv().ok()).collect();
