@@ -13,6 +13,7 @@ use crate::{
     fault::{Fault, Faults, MOST_FAULTS},
     kind::{API_VERSION, GROUP, Kind},
     machine::CLUSTER_LABEL,
+    name::{ClusterRef, HypervisorName, PodName},
     schema::{self, suggestion},
     split::{self, Chunk},
     tree::{self, Node, Tree, Value},
@@ -278,55 +279,96 @@ fn title((kind, namespace, name): &Identity) -> String {
     }
 }
 
-/// A document as JSON that its type can be read from.
-fn sound(kind: Kind, tree: &Tree<'_>) -> Result<Json, Vec<Fault>> {
+/// A document of its type, which may not mean anything yet.
+enum Typed {
+    Hypervisor(Hypervisor),
+    Cluster(Cluster),
+    Component(Component),
+    Secret(Secret),
+}
+
+impl Typed {
+    fn decode(kind: Kind, mut json: Json) -> Result<Self, Vec<Fault>> {
+        schema::prune(kind, &mut json);
+        Ok(match kind {
+            Kind::Hypervisor => Self::Hypervisor(decode(json)?),
+            Kind::Cluster => Self::Cluster(decode(json)?),
+            Kind::Component => Self::Component(decode(json)?),
+            Kind::Secret => Self::Secret(with_string_data(decode(json)?)),
+        })
+    }
+
+    /// The same under its name, if every field means something.
+    fn sound(self) -> Result<Sound, Vec<Fault>> {
+        Ok(match self {
+            Self::Hypervisor(document) => Sound::Hypervisor(ValidatedHypervisor::parse(&document)?.name, document),
+            Self::Cluster(document) => Sound::Cluster(ValidatedCluster::parse(&document)?.reference, document),
+            Self::Component(document) => Sound::Component(validated::component(&document)?, document),
+            Self::Secret(document) => {
+                validated::secret(&document)?;
+                let namespace = document.metadata.namespace.clone().unwrap_or_default();
+                let name = document.metadata.name.clone().unwrap_or_default();
+                Sound::Secret(SecretName { namespace, name }, document)
+            }
+        })
+    }
+}
+
+/// A document whose every field means something, under its name.
+enum Sound {
+    Hypervisor(HypervisorName, Hypervisor),
+    Cluster(ClusterRef, Cluster),
+    Component(PodName, Component),
+    Secret(SecretName, Secret),
+}
+
+/// A document of ours, or every fault of it: of its structure, and of what the fields that are sound mean.
+fn sound(kind: Kind, tree: &Tree<'_>) -> Result<Sound, Vec<Fault>> {
     if let Some(excess) = &tree.excess {
         return Err(vec![excess.clone()]);
     }
-    let (mut json, structural) = schema::check(kind, &tree.root);
+    let (json, structural) = schema::check(kind, &tree.root);
     let mut faults = tree.faults.clone();
     faults.extend(structural);
-    if !faults.is_empty() {
-        return Err(faults);
+    let typed = Typed::decode(kind, json);
+    if faults.is_empty() {
+        return typed?.sound();
     }
-    schema::prune(kind, &mut json);
-    Ok(json)
+    let meant = typed.ok().and_then(|typed| typed.sound().err()).unwrap_or_default();
+    let broken: Vec<String> = faults.iter().map(|fault| fault.field.clone()).collect();
+    faults.extend(meant.into_iter().filter(|fault| !broken.iter().any(|field| touches(field, &fault.field))));
+    Err(faults)
+}
+
+/// Whether one field is the other or holds it.
+fn touches(one: &str, other: &str) -> bool {
+    let holds = |outer: &str, inner: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    holds(one, other) || holds(other, one)
 }
 
 impl Documents {
-    /// Takes in one document of ours.
+    /// Takes in one document of ours. The first of a name stays.
     fn take(&mut self, kind: Kind, tree: &Tree<'_>) -> Result<Place, Vec<Fault>> {
-        let json = sound(kind, tree)?;
-        match kind {
-            Kind::Hypervisor => {
-                let document: Hypervisor = decode(json)?;
-                let name = ValidatedHypervisor::parse(&document)?.name;
+        Ok(match sound(kind, tree)? {
+            Sound::Hypervisor(name, document) => {
                 self.hypervisors.entry(name.clone()).or_insert(document);
-                Ok(Place::Hypervisor(name))
+                Place::Hypervisor(name)
             }
-            Kind::Cluster => {
-                let document: Cluster = decode(json)?;
-                let name = ValidatedCluster::parse(&document)?.reference;
+            Sound::Cluster(name, document) => {
                 self.clusters.entry(name.clone()).or_insert(document);
-                Ok(Place::Cluster(name))
+                Place::Cluster(name)
             }
-            Kind::Component => {
-                let document: Component = decode(json)?;
-                let name = validated::component(&document)?;
+            Sound::Component(name, document) => {
                 self.components.entry(name.clone()).or_insert(document);
-                Ok(Place::Component(name))
+                Place::Component(name)
             }
-            Kind::Secret => {
-                let document = with_string_data(decode(json)?);
-                validated::secret(&document)?;
-                let name = SecretName {
-                    namespace: document.metadata.namespace.clone().unwrap_or_default(),
-                    name: document.metadata.name.clone().unwrap_or_default(),
-                };
+            Sound::Secret(name, document) => {
                 self.secrets.entry(name.clone()).or_insert(document);
-                Ok(Place::Secret(name))
+                Place::Secret(name)
             }
-        }
+        })
     }
 }
 

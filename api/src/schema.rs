@@ -15,6 +15,8 @@ use crate::{
 
 /// Checks a document against the schema of its kind and turns it into JSON of that schema's types.
 ///
+/// Where a field is at fault, the JSON holds what comes closest to it, so that the other fields can be read: the text
+/// as it was written, the nearest number, an empty list.
 /// A field that is optional and null is as if it were not there, as kube-apiserver has it.
 pub(crate) fn check(kind: Kind, root: &Node<'_>) -> (Json, Vec<Fault>) {
     let mut check = Check { show: kind != Kind::Secret, faults: Vec::new() };
@@ -151,7 +153,8 @@ impl Check {
 
     fn list(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
         let Value::List(items) = &node.value else {
-            return self.mismatch(node, path, "a list", "write it as [..]");
+            self.mismatch(node, path, "a list", "write it as [..]");
+            return Json::Array(Vec::new());
         };
         let Some(schema) = schema.get("items") else {
             return raw(node);
@@ -173,7 +176,8 @@ impl Check {
                     _ if self.show => format!("quote it: \"{}\"", short(&scalar.text)),
                     _ => "quote it".to_owned(),
                 };
-                return self.mismatch(node, path, "text", &mend);
+                self.mismatch(node, path, "text", &mend);
+                return Json::String(scalar.text.as_ref().to_owned());
             }
         }
         if let Some(problem) = self.ill_formed(name, schema, &scalar.text) {
@@ -202,29 +206,28 @@ impl Check {
 
     fn integer(&mut self, node: &Node<'_>, schema: &Json, path: &str) -> Json {
         let range = Range::of(schema);
-        let Value::Scalar(scalar) = &node.value else {
-            return self.mismatch(node, path, "a whole number", &range.mend());
+        let meaning = match &node.value {
+            Value::Scalar(scalar) => scalar.meaning(),
+            Value::List(_) | Value::Map(_) => Meaning::Null,
         };
-        match scalar.meaning() {
-            Meaning::Integer(number) if range.from <= number && number <= range.to => {
-                Number::from_i128(number).map_or(Json::Null, Json::Number)
+        let nearest = match meaning {
+            Meaning::Integer(number) => number.clamp(range.from, range.to),
+            Meaning::Null | Meaning::Bool(_) | Meaning::Number(_) | Meaning::Text => range.from.max(0),
+        };
+        match (meaning, &node.value) {
+            (Meaning::Integer(number), _) if number == nearest => {}
+            (Meaning::Integer(number), _) => {
+                let size = if number < nearest { "small" } else { "large" };
+                self.fault(node.line, path, format!("{number} is too {size}"), range.mend());
             }
-            Meaning::Integer(number) => {
-                let problem = if number < range.from {
-                    format!("{number} is too small")
-                } else {
-                    format!("{number} is too large")
-                };
-                self.fault(node.line, path, problem, range.mend());
-                Json::Null
+            (Meaning::Text, Value::Scalar(scalar)) if is_whole(&scalar.text) => {
+                self.mismatch(node, path, "a whole number", "take the quotes away");
             }
-            Meaning::Text if is_whole(&scalar.text) => {
-                self.mismatch(node, path, "a whole number", "take the quotes away")
-            }
-            Meaning::Null | Meaning::Bool(_) | Meaning::Number(_) | Meaning::Text => {
-                self.mismatch(node, path, "a whole number", &range.mend())
+            (_, _) => {
+                self.mismatch(node, path, "a whole number", &range.mend());
             }
         }
+        Number::from_i128(nearest).map_or(Json::Null, Json::Number)
     }
 
     fn boolean(&mut self, node: &Node<'_>, path: &str) -> Json {
