@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::tree;
+
 /// The most faults of one input that are told. A person mends none of the rest before reading again.
 pub(crate) const MOST_FAULTS: usize = 1000;
 
@@ -28,6 +30,11 @@ impl Fault {
     /// A fault of one field; document and line are filled in by who knows them.
     pub fn of(field: impl Into<String>, problem: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { document: String::new(), line: 0, field: field.into(), problem: problem.into(), mend: mend.into() }
+    }
+
+    /// The same for an entry of a map, such as `data[active.crt]`.
+    pub fn of_entry(map: &str, key: &str, problem: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self::of(tree::field(map, key), problem, mend)
     }
 }
 

@@ -26,6 +26,11 @@ impl Documents {
     /// # Errors
     /// Every fault of the input: of its text, of each document of ours, and between documents. A document of somebody else's is only asked to be YAML with `apiVersion` and `kind`.
     pub fn read(bytes: &[u8]) -> Result<Self, Faults> {
+        Self::read_with(bytes, &|_| Vec::new())
+    }
+
+    /// The same, with what else is asked of a Secret of ours: what its values are takes more than this crate has.
+    pub fn read_with(bytes: &[u8], keys: &dyn Fn(&Secret) -> Vec<Fault>) -> Result<Self, Faults> {
         let text = split::text(bytes).map_err(|fault| Faults(vec![fault]))?;
         let chunks = split::split(text);
         if chunks.len() > split::MOST_DOCUMENTS {
@@ -36,7 +41,14 @@ impl Documents {
             );
             return Err(Faults(vec![fault]));
         }
-        let mut reader = Reader::default();
+        let mut reader = Reader {
+            documents: Self::default(),
+            seen: Seen::default(),
+            identities: BTreeMap::new(),
+            faults: Vec::new(),
+            count: 0,
+            keys,
+        };
         for chunk in chunks {
             if reader.faults.len() >= MOST_FAULTS {
                 return Err(reader.stop(chunk.line));
@@ -77,13 +89,14 @@ pub(crate) struct Seen<'a> {
 /// Kind, namespace and name, as kube-apiserver tells objects apart.
 type Identity = (Kind, String, String);
 
-#[derive(Default)]
 struct Reader<'a> {
     documents: Documents,
     seen: Seen<'a>,
     identities: BTreeMap<Identity, (String, u64)>,
     faults: Vec<Fault>,
     count: usize,
+    /// What is wrong with the values of a Secret.
+    keys: &'a dyn Fn(&Secret) -> Vec<Fault>,
 }
 
 /// Whose document it is.
@@ -129,7 +142,7 @@ impl<'a> Reader<'a> {
     fn ours(&mut self, kind: Kind, tree: &Tree<'_>, chunk: Chunk<'a>) {
         let identity = identity(kind, &tree.root);
         let origin = Origin { title: format!("document {} ({})", self.count, title(&identity)), chunk };
-        let mut faults = match self.documents.take(kind, tree) {
+        let mut faults = match self.documents.take(kind, tree, self.keys) {
             Ok(place) => {
                 self.documents.places.push(place.clone());
                 self.seen.origins.insert(place, origin.clone());
@@ -350,7 +363,7 @@ fn touches(one: &str, other: &str) -> bool {
 
 impl Documents {
     /// Takes in one document of ours. The first of a name stays.
-    fn take(&mut self, kind: Kind, tree: &Tree<'_>) -> Result<Place, Vec<Fault>> {
+    fn take(&mut self, kind: Kind, tree: &Tree<'_>, keys: &dyn Fn(&Secret) -> Vec<Fault>) -> Result<Place, Vec<Fault>> {
         Ok(match sound(kind, tree)? {
             Sound::Hypervisor(name, document) => {
                 self.hypervisors.entry(name.clone()).or_insert(document);
@@ -365,6 +378,10 @@ impl Documents {
                 Place::Component(name)
             }
             Sound::Secret(name, document) => {
+                let faults = keys(&document);
+                if !faults.is_empty() {
+                    return Err(faults);
+                }
                 self.secrets.entry(name.clone()).or_insert(document);
                 Place::Secret(name)
             }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use keelway_api::Documents;
+use keelway_api::{Documents, Secret, jiff::Timestamp};
 
 use crate::exit::Failure;
 
@@ -59,7 +59,9 @@ impl Input {
 
     /// The documents; every fault of them otherwise.
     pub(crate) fn documents(&self) -> Result<Documents, Failure> {
-        Documents::read(&self.bytes).map_err(|faults| Failure::faults(faults, self))
+        let now = Timestamp::now();
+        let keys = |secret: &Secret| keelway_reconciler::secret_faults(secret, now);
+        Documents::read_with(&self.bytes, &keys).map_err(|faults| Failure::faults(faults, self))
     }
 
     /// For messages: what is not UTF-8 is replaced.

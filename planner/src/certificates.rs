@@ -40,6 +40,30 @@ pub const DRIVER_SECRET: &str = "driver";
 /// The name that every API server's certificate holds, whatever its addresses are.
 pub(crate) const API_SERVER_NAME: &str = "kubernetes";
 
+/// What a Secret of a cluster holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// The generations of an authority.
+    Authority,
+    /// The generations of the service-account key.
+    ServiceAccountKey,
+    /// The generations of the key that encrypts Secrets at rest.
+    EncryptionKey,
+    /// Certificates with their keys.
+    Certificates,
+}
+
+/// What the Secret of this name holds.
+#[must_use]
+pub fn holds(secret: &str) -> Holds {
+    match secret {
+        KUBERNETES | ETCD | FRONT_PROXY | INFRASTRUCTURE => Holds::Authority,
+        SERVICE_ACCOUNT => Holds::ServiceAccountKey,
+        ENCRYPTION => Holds::EncryptionKey,
+        _ => Holds::Certificates,
+    }
+}
+
 /// One certificate that is wanted.
 struct Wanted {
     secret: &'static str,

@@ -12,6 +12,7 @@ mod observe;
 mod pace;
 mod pass;
 mod run;
+mod secrets;
 mod tls;
 
 pub use adopt::{AdoptError, adopt};
@@ -20,6 +21,7 @@ pub use local::LocalMachines;
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, pass, preview};
 pub use run::{End, Limits, run};
+pub use secrets::faults as secret_faults;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,0 +1,194 @@
+//! What is wrong with the keys and certificates of our Secrets.
+
+use std::{error::Error, str};
+
+use keelway_api::{Secret, fault::Fault, jiff::Timestamp};
+use keelway_pki::{
+    AuthorityKeyring, CertificateFacts, EncryptionKeyring, KeyringError, PrivateKeyPem, SecretData,
+    ServiceAccountKeyring, key_matches_certificate,
+};
+use keelway_planner::{Holds, holds};
+
+const DATA: &str = "data";
+const BACK: &str = "put the Secret back as reconcile wrote it";
+
+/// Every fault of a Secret's values; no value is in any of them.
+///
+/// A certificate of a component that has ended is none: the next pass issues it anew. An authority that has ended is:
+/// nothing that it signed is believed any more.
+#[must_use]
+pub fn faults(secret: &Secret, now: Timestamp) -> Vec<Fault> {
+    let data: SecretData = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
+    let unreadable = |error: KeyringError| vec![of_keyring(&error)];
+    match holds(secret.metadata.name.as_deref().unwrap_or_default()) {
+        Holds::Authority => AuthorityKeyring::from_secret_data(&data).map_or_else(unreadable, |ring| ended(&ring, now)),
+        Holds::ServiceAccountKey => {
+            ServiceAccountKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default()
+        }
+        Holds::EncryptionKey => EncryptionKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default(),
+        Holds::Certificates => certificates(&data),
+    }
+}
+
+fn of_keyring(error: &KeyringError) -> Fault {
+    let (KeyringError::Missing { entry }
+    | KeyringError::Unknown { entry }
+    | KeyringError::NotText { entry, .. }
+    | KeyringError::Key { entry, .. }
+    | KeyringError::Authority { entry, .. }
+    | KeyringError::EncryptionKey { entry, .. }) = error;
+    Fault::of_entry(DATA, entry, told(error), BACK)
+}
+
+/// An error with its causes, each once: some of other crates tell their cause themselves.
+fn told(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes
+        .map(ToString::to_string)
+        .fold(error.to_string(), |told, cause| if told.ends_with(&cause) { told } else { format!("{told}: {cause}") })
+}
+
+fn ended(ring: &AuthorityKeyring, now: Timestamp) -> Vec<Fault> {
+    let facts = CertificateFacts::from_pem(ring.active.certificate().pem());
+    let end = facts.map(|facts| facts.validity.not_after());
+    let has_ended = end.as_ref().is_ok_and(|end| *end <= now);
+    let problem = end.map(|end| format!("the authority ended at {end}"));
+    let mend = "take the Secret away: a new authority is made, all that it signs is issued anew, and clients need a new kubeconfig";
+    problem.iter().filter(|_| has_ended).map(|problem| Fault::of_entry(DATA, "active.crt", problem, mend)).collect()
+}
+
+fn certificates(data: &SecretData) -> Vec<Fault> {
+    let names = data.keys().filter_map(|entry| entry.strip_suffix(".crt"));
+    names.filter_map(|name| certificate(data, name)).collect()
+}
+
+/// A certificate is read, and is of the key beside it. Where either is missing it is issued anew.
+fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
+    let (entry, key_entry) = (format!("{name}.crt"), format!("{name}.key"));
+    let fault = |entry: &str, problem: String| {
+        let mend = format!("{BACK}, or take {name}.crt and {name}.key out of it to have them issued anew");
+        Some(Fault::of_entry(DATA, entry, problem, mend))
+    };
+    let Some(pem) = data.get(&entry).and_then(|bytes| str::from_utf8(bytes).ok()) else {
+        return fault(&entry, "the certificate is not text".to_owned());
+    };
+    if let Err(error) = CertificateFacts::from_pem(pem) {
+        return fault(&entry, told(&error));
+    }
+    let key = match PrivateKeyPem::from_bytes(data.get(&key_entry)?) {
+        Ok(key) => key,
+        Err(error) => return fault(&key_entry, told(&error)),
+    };
+    match key_matches_certificate(pem, &key) {
+        Ok(true) => None,
+        Ok(false) => fault(&entry, format!("the certificate is not of the key {key_entry}")),
+        Err(error) => fault(&key_entry, told(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::{ByteString, ObjectMeta, jiff::SignedDuration};
+    use keelway_pki::{Authority, EncryptionKey, LeafRequest, ServiceAccountKey, Usage, Validity};
+    use rand::{SeedableRng, rngs::StdRng};
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    fn rng(seed: u64) -> StdRng {
+        StdRng::seed_from_u64(seed)
+    }
+
+    fn validity() -> Validity {
+        Validity::starting(now(), SignedDuration::from_hours(24)).unwrap()
+    }
+
+    fn authority(seed: u64) -> Authority {
+        Authority::mint("kubernetes", validity(), &mut rng(seed)).unwrap()
+    }
+
+    fn certificate(seed: u64) -> SecretData {
+        let request = LeafRequest {
+            common_name: "etcd".to_owned(),
+            organizations: Vec::new(),
+            dns_names: vec!["etcd".to_owned()],
+            ip_addresses: Vec::new(),
+            usages: vec![Usage::ServerAuth],
+            validity: validity(),
+        };
+        let mut data = SecretData::new();
+        authority(1).issue(&request, &mut rng(seed)).unwrap().write_to(&mut data, "server");
+        data
+    }
+
+    fn told_of(name: &str, data: SecretData, now: Timestamp) -> Vec<String> {
+        let secret = Secret {
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            data: Some(data.into_iter().map(|(key, value)| (key, ByteString(value))).collect()),
+            ..Secret::default()
+        };
+        faults(&secret, now).into_iter().map(|fault| format!("{}: {}", fault.field, fault.problem)).collect()
+    }
+
+    /// Takes the entry from another Secret's data.
+    fn mixed(mut data: SecretData, other: &SecretData, entry: &str) -> SecretData {
+        data.insert(entry.to_owned(), other[entry].clone());
+        data
+    }
+
+    #[test]
+    fn what_was_minted_has_no_fault() {
+        let nothing: Vec<String> = Vec::new();
+        assert_eq!(told_of("etcd-ca", AuthorityKeyring::first(authority(1)).to_secret_data(), now()), nothing);
+        let key = ServiceAccountKey::mint(&mut rng(1)).unwrap();
+        assert_eq!(told_of("service-account", ServiceAccountKeyring::first(key).to_secret_data(), now()), nothing);
+        let key = EncryptionKey::mint(&mut rng(1));
+        assert_eq!(told_of("encryption", EncryptionKeyring::first(key).to_secret_data(), now()), nothing);
+        assert_eq!(told_of("etcd-0", certificate(2), now()), nothing);
+    }
+
+    #[test]
+    fn a_certificate_and_a_key_that_do_not_belong_together() {
+        let found = told_of("etcd-0", mixed(certificate(2), &certificate(3), "server.key"), now());
+        assert_eq!(found, ["data[server.crt]: the certificate is not of the key server.key"]);
+        let [one, two] = [1, 2].map(|seed| AuthorityKeyring::first(authority(seed)).to_secret_data());
+        let found = told_of("kubernetes-ca", mixed(one, &two, "active.key"), now());
+        assert!(found[0].starts_with("data[active.crt]: "), "{found:?}");
+        assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn an_authority_that_has_ended_is_a_fault_and_a_certificate_is_issued_anew() {
+        let later = now() + SignedDuration::from_hours(25);
+        let data = AuthorityKeyring::first(authority(1)).to_secret_data();
+        let found = told_of("front-proxy-ca", data, later);
+        assert_eq!(found, ["data[active.crt]: the authority ended at 2026-01-02T00:00:00Z"]);
+        assert_eq!(told_of("etcd-0", certificate(2), later), Vec::<String>::new());
+    }
+
+    #[test]
+    fn damaged_values_are_told_without_showing_them() {
+        for (name, entry) in [
+            ("etcd-0", "server.crt"),
+            ("etcd-0", "server.key"),
+            ("etcd-ca", "active.key"),
+            ("service-account", "active.key"),
+            ("encryption", "active.key"),
+        ] {
+            let mut data = match holds(name) {
+                Holds::Certificates => certificate(2),
+                Holds::Authority => AuthorityKeyring::first(authority(1)).to_secret_data(),
+                Holds::ServiceAccountKey | Holds::EncryptionKey => SecretData::new(),
+            };
+            data.insert(entry.to_owned(), b"abracadabra".to_vec());
+            let found = told_of(name, data, now());
+            assert_eq!(found.len(), 1, "{found:?}");
+            let (generation, _) = entry.split_once('.').unwrap();
+            assert!(found[0].starts_with(&format!("data[{generation}.")), "{found:?}");
+            assert!(!found[0].contains("abracadabra"), "{found:?}");
+        }
+    }
+}
