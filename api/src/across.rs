@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Component, Documents,
+    Cluster, Component, Documents,
     documents::Place,
     fault::{Fault, MOST_FAULTS},
+    hypervisor::HypervisorRole,
     kind::Kind,
     machine::CLUSTER_LABEL,
     name::{HypervisorName, PodName},
     read::Seen,
+    role::Role,
     tree::field,
 };
 
@@ -24,7 +26,50 @@ pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
         .collect()
 }
 
+/// What a world lacks that is to be reconciled.
+pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
+    if documents.is_empty() && seen.broken.is_empty() {
+        let mend = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
+        return vec![Fault::of("", "the input holds no document of Keelway's", mend)];
+    }
+    let found = machines(documents, seen).into_iter().take(MOST_FAULTS);
+    found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
+}
+
 type Found = Vec<(Place, Fault)>;
+
+/// A cluster has machines of each kind that its components run on.
+fn machines(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Hypervisor) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for kind in [HypervisorRole::Private, HypervisorRole::Public] {
+        if documents.hypervisors.values().any(|machine| machine.spec.role == kind) {
+            continue;
+        }
+        let needs = |cluster: &Cluster| {
+            Role::ALL.into_iter().any(|role| role.row().runs_on == kind && cluster.spec.replicas(role) > 0)
+        };
+        let clusters = documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && needs(cluster));
+        for (name, _) in clusters {
+            let field = match kind {
+                HypervisorRole::Private => "spec.etcd",
+                HypervisorRole::Public => "spec.ingress",
+            };
+            let word = format!("{kind:?}").to_lowercase();
+            found.push((
+                Place::Cluster(name.clone()),
+                Fault::of(
+                    field,
+                    format!("there is no {word} Hypervisor for it to run on"),
+                    format!("add one: keelway hypervisor inject --role {word} .."),
+                ),
+            ));
+        }
+    }
+    found
+}
 
 /// Two clusters never have one id.
 fn ids(documents: &Documents, _: &Seen<'_>) -> Found {

@@ -87,8 +87,8 @@ fn resource<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerato
     json!({
         "type": "object",
         "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
+            "apiVersion": {"type": "string", "description": "The group and version of the document's form."},
+            "kind": {"type": "string", "description": "What the document is."},
             "metadata": generator.subschema_for::<ObjectMeta>(),
             "spec": generator.subschema_for::<Spec>(),
             "status": generator.subschema_for::<Status>(),

@@ -7,6 +7,7 @@ pub mod condition;
 pub mod crd;
 pub mod documents;
 pub mod duration;
+pub mod explain;
 pub mod fault;
 pub mod hypervisor;
 mod kind;
@@ -31,3 +32,4 @@ pub use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
     jiff,
 };
+pub use read::{Asked, KeyCheck};

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::{
     Cluster, Component, Documents, Hypervisor,
-    across::across,
+    across::{across, whole},
     documents::{Foreign, Place, SecretName},
     fault::{Fault, Faults, MOST_FAULTS},
     kind::{API_VERSION, GROUP, Kind},
@@ -26,11 +26,11 @@ impl Documents {
     /// # Errors
     /// Every fault of the input: of its text, of each document of ours, and between documents. A document of somebody else's is only asked to be YAML with `apiVersion` and `kind`.
     pub fn read(bytes: &[u8]) -> Result<Self, Faults> {
-        Self::read_with(bytes, &|_| Vec::new())
+        Self::read_with(bytes, Asked::default())
     }
 
-    /// The same, with what else is asked of a Secret of ours: what its values are takes more than this crate has.
-    pub fn read_with(bytes: &[u8], keys: &dyn Fn(&Secret) -> Vec<Fault>) -> Result<Self, Faults> {
+    /// The same, asking for more.
+    pub fn read_with(bytes: &[u8], asked: Asked<'_>) -> Result<Self, Faults> {
         let text = split::text(bytes).map_err(|fault| Faults(vec![fault]))?;
         let chunks = split::split(text);
         if chunks.len() > split::MOST_DOCUMENTS {
@@ -47,7 +47,7 @@ impl Documents {
             identities: BTreeMap::new(),
             faults: Vec::new(),
             count: 0,
-            keys,
+            asked,
         };
         for chunk in chunks {
             if reader.faults.len() >= MOST_FAULTS {
@@ -57,6 +57,18 @@ impl Documents {
         }
         reader.finish()
     }
+}
+
+/// Tells what is wrong with the values of a Secret.
+pub type KeyCheck<'a> = &'a dyn Fn(&Secret) -> Vec<Fault>;
+
+/// What is asked of documents beyond that each is sound and fits the others.
+#[derive(Clone, Copy, Default)]
+pub struct Asked<'a> {
+    /// What is asked of a Secret of ours: what its values are takes more than this crate has.
+    pub keys: Option<KeyCheck<'a>>,
+    /// Whether they are a whole world: there is something in it, and each cluster has machines of the kinds it needs.
+    pub whole: bool,
 }
 
 /// Where a document of ours stands.
@@ -95,8 +107,7 @@ struct Reader<'a> {
     identities: BTreeMap<Identity, (String, u64)>,
     faults: Vec<Fault>,
     count: usize,
-    /// What is wrong with the values of a Secret.
-    keys: &'a dyn Fn(&Secret) -> Vec<Fault>,
+    asked: Asked<'a>,
 }
 
 /// Whose document it is.
@@ -142,7 +153,7 @@ impl<'a> Reader<'a> {
     fn ours(&mut self, kind: Kind, tree: &Tree<'_>, chunk: Chunk<'a>) {
         let identity = identity(kind, &tree.root);
         let origin = Origin { title: format!("document {} ({})", self.count, title(&identity)), chunk };
-        let mut faults = match self.documents.take(kind, tree, self.keys) {
+        let mut faults = match self.documents.take(kind, tree, self.asked) {
             Ok(place) => {
                 self.documents.places.push(place.clone());
                 self.seen.origins.insert(place, origin.clone());
@@ -183,6 +194,9 @@ impl<'a> Reader<'a> {
 
     fn finish(mut self) -> Result<Documents, Faults> {
         self.faults.extend(across(&self.documents, &self.seen));
+        if self.asked.whole {
+            self.faults.extend(whole(&self.documents, &self.seen));
+        }
         if self.faults.is_empty() {
             return Ok(self.documents);
         }
@@ -363,7 +377,7 @@ fn touches(one: &str, other: &str) -> bool {
 
 impl Documents {
     /// Takes in one document of ours. The first of a name stays.
-    fn take(&mut self, kind: Kind, tree: &Tree<'_>, keys: &dyn Fn(&Secret) -> Vec<Fault>) -> Result<Place, Vec<Fault>> {
+    fn take(&mut self, kind: Kind, tree: &Tree<'_>, asked: Asked<'_>) -> Result<Place, Vec<Fault>> {
         Ok(match sound(kind, tree)? {
             Sound::Hypervisor(name, document) => {
                 self.hypervisors.entry(name.clone()).or_insert(document);
@@ -378,7 +392,7 @@ impl Documents {
                 Place::Component(name)
             }
             Sound::Secret(name, document) => {
-                let faults = keys(&document);
+                let faults = asked.keys.map(|keys| keys(&document)).unwrap_or_default();
                 if !faults.is_empty() {
                     return Err(faults);
                 }

@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use keelway_api::{
     duration::Span,
+    hypervisor::PortRange,
     name::{HypervisorName, InstallationId},
 };
 
@@ -73,6 +74,101 @@ pub(crate) enum Command {
     /// Show clusters, components and machines as the documents tell of them
     #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
     Status(StatusArguments),
+    /// Parts of clusters, as Keelway placed them
+    #[command(subcommand)]
+    Component(ComponentCommand),
+    /// Say whether the documents can be reconciled, and every fault of them if not
+    #[command(
+        after_help = "Example:\n  keelway validate < world.yaml\n  keelway validate -f machines.yaml -f clusters.yaml"
+    )]
+    Validate,
+    /// Show what differs between two worlds, a line for each document and field
+    #[command(
+        after_help = "Example:\n  keelway diff before.yaml after.yaml\n  keelway reconcile < c1.yaml | keelway diff c1.yaml -"
+    )]
+    Diff(DiffArguments),
+    /// Tell what a field of a document means
+    #[command(after_help = "Example:\n  keelway explain cluster\n  keelway explain cluster.spec.etcd")]
+    Explain {
+        /// A kind, and a field of it after a dot
+        #[arg(value_name = "KIND[.FIELD..]")]
+        field: String,
+    },
+    /// Write a script that completes this command line in a shell
+    #[command(
+        after_help = "Example:\n  source <(keelway completion bash)\n  keelway completion zsh > \"${fpath[1]}/_keelway\""
+    )]
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Tell this program's version, and the Kubernetes releases that it runs
+    #[command(after_help = "Example:\n  keelway version\n  keelway version -o json")]
+    Version(VersionArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct GetArguments {
+    /// Names; all where there are none
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// How to show them
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+}
+
+/// How documents are shown.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A table
+    Table,
+    /// A table with more columns
+    Wide,
+    /// The documents, as a v1 List in JSON
+    Json,
+    /// The documents in YAML
+    Yaml,
+    /// Kind and name, a line each
+    Name,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ComponentCommand {
+    /// Show components
+    #[command(
+        after_help = "Example:\n  keelway component get < c1.yaml\n  keelway component get c1/etcd-0 -o yaml < c1.yaml"
+    )]
+    Get(GetArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct DiffArguments {
+    /// The world before; `-` is stdin
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: PathBuf,
+    /// The world after; `-` is stdin
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: PathBuf,
+    /// End with 4 where they differ
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct VersionArguments {
+    /// How to show it
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: VersionOutput,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VersionOutput {
+    /// Lines for people
+    Text,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
 }
 
 #[derive(Subcommand)]
@@ -80,6 +176,16 @@ pub(crate) enum HypervisorCommand {
     /// Hypervisors on this machine, each in network and mount namespaces of its own, to try Keelway
     #[command(subcommand)]
     Local(LocalCommand),
+    /// Add a Hypervisor of yours to the documents
+    #[command(
+        after_help = "Example:\n  keelway hypervisor inject --name hv-1 --role private --private-address 10.0.0.11 --socket /run/containerd/containerd.sock < world.yaml\n  keelway hypervisor inject --name hv-2 --role public --private-address 10.0.0.12 --public-address 203.0.113.12 --agent-socket /run/keelway/agent.sock < world.yaml"
+    )]
+    Inject(Box<HypervisorInjectArguments>),
+    /// Show hypervisors
+    #[command(
+        after_help = "Example:\n  keelway hypervisor get < world.yaml\n  keelway hypervisor get hv-1 -o yaml < world.yaml"
+    )]
+    Get(GetArguments),
     /// Place no more components on a hypervisor; those that are there stay
     #[command(after_help = "Example:\n  keelway hypervisor cordon hv-2 < world.yaml | keelway reconcile > next.yaml")]
     Cordon(HypervisorNames),
@@ -94,6 +200,48 @@ pub(crate) enum HypervisorCommand {
         after_help = "Example:\n  keelway hypervisor adopt --from 0123456789abcdef < world.yaml > adopted.yaml\n  keelway hypervisor adopt --from 0123456789abcdef --name hv-2 < world.yaml > adopted.yaml"
     )]
     Adopt(AdoptArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct HypervisorInjectArguments {
+    /// The hypervisor's name
+    #[arg(long)]
+    pub(crate) name: HypervisorName,
+    /// What it holds: public ones ingresses, private ones etcd and Kubernetes' components
+    #[arg(long, value_enum)]
+    pub(crate) role: RoleArgument,
+    /// The socket of its container runtime, on this machine
+    #[arg(long, value_name = "PATH", required_unless_present = "agent_socket", conflicts_with = "agent_socket")]
+    pub(crate) socket: Option<PathBuf>,
+    /// The socket of its keelway-hypervisor-agent, on this machine
+    #[arg(long, value_name = "PATH")]
+    pub(crate) agent_socket: Option<PathBuf>,
+    /// An address in the network of hypervisors; may be given many times
+    #[arg(long = "private-address", value_name = "ADDRESS", required = true)]
+    pub(crate) private_addresses: Vec<String>,
+    /// An address that users of clusters reach, of a public one; may be given many times
+    #[arg(long = "public-address", value_name = "ADDRESS")]
+    pub(crate) public_addresses: Vec<String>,
+    /// Its zone, as the label topology.kubernetes.io/zone
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Option<String>,
+    /// The ports that components may listen on [default: 20000-22767]
+    #[arg(long, value_name = "FROM-TO", value_parser = port_range)]
+    pub(crate) port_range: Option<PortRange>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArgument {
+    /// Holds ingresses
+    Public,
+    /// Holds etcd and Kubernetes' components
+    Private,
+}
+
+fn port_range(text: &str) -> Result<PortRange, String> {
+    let (from, to) = text.split_once('-').ok_or("write it as 20000-22767")?;
+    let port = |text: &str| text.parse::<u16>().map_err(|_| format!("{text:?} is no port from 0 to 65535"));
+    Ok(PortRange { from: port(from)?, to: port(to)? })
 }
 
 #[derive(Args)]
@@ -186,6 +334,9 @@ pub(crate) enum ClusterCommand {
         after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster inject --name c1 --etcd-replicas 3 --control-plane-replicas 3 --ingress-replicas 2 < world.yaml"
     )]
     Inject(Box<InjectArguments>),
+    /// Show clusters
+    #[command(after_help = "Example:\n  keelway cluster get < c1.yaml\n  keelway cluster get -o name < c1.yaml")]
+    Get(GetArguments),
     /// Mark a Cluster for deletion: the next reconcile takes it off its machines
     #[command(after_help = "Example:\n  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml")]
     Delete(ClusterName),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use keelway_api::{Documents, Secret, jiff::Timestamp};
+use keelway_api::{Asked, Documents, Secret, jiff::Timestamp};
 
 use crate::exit::Failure;
 
@@ -45,6 +45,19 @@ impl Input {
         Ok(all)
     }
 
+    /// The same, where documents are only added to: there may be none yet.
+    pub(crate) fn read_or_nothing(files: &[PathBuf]) -> Result<Self, Failure> {
+        if files.is_empty() && std::io::stdin().is_terminal() {
+            return Ok(Self { name: "stdin".to_owned(), bytes: Vec::new() });
+        }
+        Self::read(files)
+    }
+
+    /// What stands for a document that flags make: it is not part of the input, so no line of it is quoted.
+    pub(crate) fn flags() -> Self {
+        Self { name: "flags".to_owned(), bytes: Vec::new() }
+    }
+
     fn stdin() -> Result<Self, Failure> {
         if std::io::stdin().is_terminal() {
             return Err(Failure::usage(
@@ -59,9 +72,19 @@ impl Input {
 
     /// The documents; every fault of them otherwise.
     pub(crate) fn documents(&self) -> Result<Documents, Failure> {
+        self.parse(false)
+    }
+
+    /// The documents as a world that can be reconciled; every fault of them otherwise.
+    pub(crate) fn world(&self) -> Result<Documents, Failure> {
+        self.parse(true)
+    }
+
+    fn parse(&self, whole: bool) -> Result<Documents, Failure> {
         let now = Timestamp::now();
         let keys = |secret: &Secret| keelway_reconciler::secret_faults(secret, now);
-        Documents::read_with(&self.bytes, &keys).map_err(|faults| Failure::faults(faults, self))
+        let asked = Asked { keys: Some(&keys), whole };
+        Documents::read_with(&self.bytes, asked).map_err(|faults| Failure::faults(faults, self))
     }
 
     /// For messages: what is not UTF-8 is replaced.

@@ -9,6 +9,7 @@ mod pipe;
 mod progress;
 mod signals;
 mod table;
+mod view;
 
 use std::{io::IsTerminal, process::ExitCode};
 

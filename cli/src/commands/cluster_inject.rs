@@ -36,14 +36,9 @@ fn inject(input: &Input, arguments: InjectArguments) -> Result<Documents, Failur
         ));
     }
     let cluster = cluster(arguments);
-    ValidatedCluster::parse(&cluster).map_err(|faults| Failure::faults(Faults(faults), &nowhere()))?;
+    ValidatedCluster::parse(&cluster).map_err(|faults| Failure::faults(Faults(faults), &Input::flags()))?;
     documents.clusters.insert(reference, cluster);
     Ok(documents)
-}
-
-/// The document that the flags make is not part of the input, so no line of it is quoted.
-fn nowhere() -> Input {
-    Input { name: "flags".to_owned(), bytes: Vec::new() }
 }
 
 fn cluster(arguments: InjectArguments) -> Cluster {

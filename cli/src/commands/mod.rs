@@ -3,20 +3,27 @@
 mod cluster_delete;
 mod cluster_inject;
 mod cluster_kubeconfig;
+mod completion;
+mod diff;
+mod explain;
+mod get;
 mod hypervisor_adopt;
+mod hypervisor_inject;
 mod hypervisor_local;
 mod hypervisor_schedule;
 mod plan;
 mod reconcile;
 mod session;
 mod status;
+mod validate;
+mod version;
 
 use std::io::Write;
 
 use keelway_api::{Documents, name::ClusterRef};
 
 use crate::{
-    args::{Arguments, ClusterCommand, ClusterName, Command, HypervisorCommand},
+    args::{Arguments, ClusterCommand, ClusterName, Command, ComponentCommand, HypervisorCommand},
     exit::{Code, Failure},
 };
 
@@ -25,16 +32,25 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
     let global = arguments.global;
     match arguments.command {
         Command::Hypervisor(HypervisorCommand::Local(command)) => hypervisor_local::run(&global, command),
+        Command::Hypervisor(HypervisorCommand::Inject(arguments)) => hypervisor_inject::run(&global, *arguments),
+        Command::Hypervisor(HypervisorCommand::Get(arguments)) => get::hypervisors(&global, &arguments),
         Command::Hypervisor(HypervisorCommand::Cordon(names)) => hypervisor_schedule::cordon(&global, &names),
         Command::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),
         Command::Hypervisor(HypervisorCommand::Drain(arguments)) => hypervisor_schedule::drain(&global, &arguments),
         Command::Hypervisor(HypervisorCommand::Adopt(arguments)) => hypervisor_adopt::run(&global, &arguments),
         Command::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),
+        Command::Cluster(ClusterCommand::Get(arguments)) => get::clusters(&global, &arguments),
         Command::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         Command::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),
         Command::Status(arguments) => status::run(&global, &arguments),
+        Command::Component(ComponentCommand::Get(arguments)) => get::components(&global, &arguments),
+        Command::Validate => validate::run(&global),
+        Command::Diff(arguments) => diff::run(&arguments),
+        Command::Explain { field } => explain::run(&field),
+        Command::Completion { shell } => completion::run(shell),
+        Command::Version(arguments) => version::run(&arguments),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) fn run(global: &Global, arguments: &PlanArguments) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
-    let mut session = Session::new(global, input.documents()?);
+    let mut session = Session::new(global, input.world()?);
     let preview = runtime()?.block_on(preview(&session.context, &mut session.minter)).map_err(Failure::other)?;
     drop(session.context);
     print(&render(&preview))?;

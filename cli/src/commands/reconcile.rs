@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) fn run(global: &Global, arguments: &ReconcileArguments) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
-    let documents = input.documents().map_err(|failure| failure.echoing(&input))?;
+    let documents = input.world().map_err(|failure| failure.echoing(&input))?;
     let limits = Limits { once: arguments.once, timeout: arguments.patience() };
     let mut session = Session::new(global, documents);
     let (ended, received) = runtime()?.block_on(async {

@@ -1,0 +1,127 @@
+//! `keelway diff`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{Display, Write},
+    path::{Path, PathBuf},
+};
+
+use keelway_api::Documents;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use super::print;
+use crate::{
+    args::DiffArguments,
+    exit::{Code, Failure},
+    input::Input,
+};
+
+pub(super) fn run(arguments: &DiffArguments) -> Result<Code, Failure> {
+    if [&arguments.before, &arguments.after].iter().all(|path| path.as_os_str() == "-") {
+        return Err(Failure::usage("both worlds cannot be stdin", "write one of them to a file"));
+    }
+    let read = |path: &Path| Input::read(&[PathBuf::from(path)])?.documents();
+    let text = render(&World::of(&read(&arguments.before)?), &World::of(&read(&arguments.after)?));
+    print(&text)?;
+    Ok(if arguments.exit_code && !text.is_empty() { Code::SomethingToDo } else { Code::Done })
+}
+
+/// Fields of each document, by their paths.
+struct World(BTreeMap<String, BTreeMap<String, String>>);
+
+impl World {
+    fn of(documents: &Documents) -> Self {
+        let mut world = BTreeMap::new();
+        add(&mut world, "Hypervisor", &documents.hypervisors);
+        add(&mut world, "Cluster", &documents.clusters);
+        let components = documents.components.iter();
+        let titled =
+            components.map(|(pod, component)| (format!("{}/{}", component.spec.cluster, pod.component), component));
+        add(&mut world, "Component", &titled.collect());
+        for (name, secret) in &documents.secrets {
+            let values = secret.data.iter().flatten();
+            let hidden = values.map(|(key, value)| (format!("data[{key}]"), fingerprint(&value.0))).collect();
+            world.insert(format!("Secret {}/{}", name.namespace, name.name), hidden);
+        }
+        Self(world)
+    }
+}
+
+fn add<K: Display, V: Serialize>(
+    world: &mut BTreeMap<String, BTreeMap<String, String>>,
+    kind: &str,
+    documents: &BTreeMap<K, V>,
+) {
+    for (name, document) in documents {
+        let mut fields = BTreeMap::new();
+        // Types of plain data with text for keys have no way to fail here.
+        flatten(&serde_json::to_value(document).unwrap_or_default(), "", &mut fields);
+        world.insert(format!("{kind} {name}"), fields);
+    }
+}
+
+/// Conditions are told apart by their type, other items of lists by their place.
+fn flatten(value: &Json, path: &str, fields: &mut BTreeMap<String, String>) {
+    match value {
+        Json::Object(entries) => {
+            for (name, value) in entries {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                flatten(value, &path, fields);
+            }
+        }
+        Json::Array(items) => {
+            for (index, value) in items.iter().enumerate() {
+                let key = value.get("type").and_then(Json::as_str).map_or_else(|| index.to_string(), str::to_owned);
+                flatten(value, &format!("{path}[{key}]"), fields);
+            }
+        }
+        Json::Null => {}
+        Json::Bool(_) | Json::Number(_) | Json::String(_) => {
+            fields.insert(path.to_owned(), value.to_string());
+        }
+    }
+}
+
+/// Tells two values of a Secret apart without showing either.
+fn fingerprint(value: &[u8]) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    thread_local! {
+        static KEY: RandomState = RandomState::new();
+    }
+    KEY.with(|key| format!("{:016x}", key.hash_one(value)))
+}
+
+/// `+` and `-` for documents and fields that came and went, `~` for what changed.
+fn render(before: &World, after: &World) -> String {
+    let mut text = String::new();
+    for name in before.0.keys().chain(after.0.keys()).collect::<BTreeSet<_>>() {
+        // Writing to a String cannot fail.
+        match (before.0.get(name), after.0.get(name)) {
+            (Some(_), None) => drop(writeln!(text, "- {name}")),
+            (None, Some(_)) => drop(writeln!(text, "+ {name}")),
+            (Some(one), Some(other)) if one != other => {
+                let _ = writeln!(text, "~ {name}");
+                fields(&mut text, one, other, name.starts_with("Secret "));
+            }
+            (_, _) => {}
+        }
+    }
+    text
+}
+
+fn fields(text: &mut String, before: &BTreeMap<String, String>, after: &BTreeMap<String, String>, hidden: bool) {
+    for path in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+        let line = match (before.get(path), after.get(path)) {
+            (Some(_), None) if hidden => format!("  - {path}"),
+            (None, Some(_)) if hidden => format!("  + {path}"),
+            (Some(one), None) => format!("  - {path}: {one}"),
+            (None, Some(other)) => format!("  + {path}: {other}"),
+            (Some(one), Some(other)) if one != other && hidden => format!("  ~ {path}"),
+            (Some(one), Some(other)) if one != other => format!("  ~ {path}: {one} -> {other}"),
+            (_, _) => continue,
+        };
+        text.push_str(&line);
+        text.push('\n');
+    }
+}

@@ -1,0 +1,114 @@
+//! `keelway hypervisor get`, `cluster get` and `component get`.
+
+use std::{collections::BTreeSet, io::Write};
+
+use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::print;
+use crate::{
+    args::{GetArguments, Global, Output},
+    exit::{Code, Failure},
+    input::Input,
+    view::{ClusterView, ComponentView, HypervisorView, View, table},
+};
+
+pub(super) fn hypervisors(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
+    let documents = Input::read(&global.files)?.documents()?;
+    let names = documents.hypervisors.keys().map(ToString::to_string).collect();
+    let wanted = Wanted::of("Hypervisor", names, arguments)?;
+    let mut shown = Documents::default();
+    shown.hypervisors = documents.hypervisors.clone();
+    shown.hypervisors.retain(|name, _| wanted.has(name.as_str()));
+    let views = shown.hypervisors.values().map(|machine| HypervisorView::of(&documents, machine)).collect::<Vec<_>>();
+    let found: Vec<Json> = shown.hypervisors.values().map(json_of).collect();
+    show(&shown, &views, &found, &wanted)
+}
+
+pub(super) fn clusters(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
+    let documents = Input::read(&global.files)?.documents()?;
+    let names = documents.clusters.keys().map(ToString::to_string).collect();
+    let wanted = Wanted::of("Cluster", names, arguments)?;
+    let mut shown = Documents::default();
+    shown.clusters = documents.clusters.clone();
+    shown.clusters.retain(|name, _| wanted.has(&name.to_string()));
+    let now = Timestamp::now();
+    let views = shown.clusters.values().map(|cluster| ClusterView::of(&documents, cluster, now)).collect::<Vec<_>>();
+    let found: Vec<Json> = shown.clusters.values().map(json_of).collect();
+    show(&shown, &views, &found, &wanted)
+}
+
+pub(super) fn components(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
+    let documents = Input::read(&global.files)?.documents()?;
+    let title = |cluster: &ClusterRef, name: &str| format!("{cluster}/{name}");
+    let names =
+        documents.components.iter().map(|(pod, found)| title(&found.spec.cluster, pod.component.as_str())).collect();
+    let wanted = Wanted::of("Component", names, arguments)?;
+    let mut shown = Documents::default();
+    shown.components = documents.components;
+    shown.components.retain(|pod, found| wanted.has(&title(&found.spec.cluster, pod.component.as_str())));
+    let views = shown.components.iter().map(|(pod, found)| ComponentView::of(pod, found)).collect::<Vec<_>>();
+    let found: Vec<Json> = shown.components.values().map(json_of).collect();
+    show(&shown, &views, &found, &wanted)
+}
+
+/// Which documents of a kind are wanted, and how they are shown.
+struct Wanted {
+    kind: &'static str,
+    names: BTreeSet<String>,
+    output: Output,
+    /// One was asked for by its name: it is shown itself, not in a list.
+    single: bool,
+}
+
+impl Wanted {
+    /// Everything, or what is named; each name that is not there is a fault.
+    fn of(kind: &'static str, there: BTreeSet<String>, arguments: &GetArguments) -> Result<Self, Failure> {
+        let asked: BTreeSet<String> = arguments.names.iter().cloned().collect();
+        let missing: Vec<&str> = asked.difference(&there).map(String::as_str).collect();
+        if !missing.is_empty() {
+            let all = there.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let mend =
+                if all.is_empty() { "the documents hold none".to_owned() } else { format!("the documents hold {all}") };
+            return Err(Failure::usage(format!("there is no {kind} {}", missing.join(", ")), mend));
+        }
+        let single = asked.len() == 1;
+        let names = if asked.is_empty() { there } else { asked };
+        Ok(Self { kind, names, output: arguments.output, single })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+}
+
+fn json_of(document: &impl Serialize) -> Json {
+    // Types of plain data with text for keys have no way to fail here.
+    serde_json::to_value(document).unwrap_or_default()
+}
+
+fn show<V: View>(shown: &Documents, views: &[V], found: &[Json], wanted: &Wanted) -> Result<Code, Failure> {
+    let text = match wanted.output {
+        Output::Table | Output::Wide if views.is_empty() => {
+            let _ = writeln!(std::io::stderr(), "the documents hold no {}", wanted.kind);
+            String::new()
+        }
+        Output::Table => table(views, false),
+        Output::Wide => table(views, true),
+        Output::Yaml => shown.write(),
+        Output::Json => {
+            let value = match found {
+                [single] if wanted.single => single.clone(),
+                _ => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": found}),
+            };
+            serde_json::to_string_pretty(&value).map_err(Failure::other)? + "\n"
+        }
+        Output::Name => {
+            let kind = wanted.kind.to_lowercase();
+            wanted.names.iter().flat_map(|name| [kind.as_str(), ".keelway.dev/", name, "\n"]).collect()
+        }
+    };
+    print(&text)?;
+    Ok(Code::Done)
+}

@@ -1,0 +1,64 @@
+//! What documents tell of clusters, components and machines, for people and programs.
+
+mod cluster;
+mod component;
+mod hypervisor;
+
+use keelway_api::{Condition, Time, jiff::Timestamp};
+
+pub(crate) use cluster::ClusterView;
+pub(crate) use component::ComponentView;
+pub(crate) use hypervisor::HypervisorView;
+
+use crate::table::Table;
+
+/// One row of a table.
+pub(crate) trait View {
+    /// The columns; those after the first `narrow` ones are shown on request.
+    const HEADER: &'static [&'static str];
+    /// How many columns are always shown.
+    const NARROW: usize;
+
+    /// One cell for each column.
+    fn cells(&self) -> Vec<String>;
+}
+
+/// A table of these; nothing where there are none.
+pub(crate) fn table<V: View>(views: &[V], wide: bool) -> String {
+    if views.is_empty() {
+        return String::new();
+    }
+    let shown = if wide { V::HEADER.len() } else { V::NARROW };
+    let mut table = Table::new(V::HEADER.get(..shown).unwrap_or(V::HEADER));
+    for view in views {
+        let mut cells = view.cells();
+        cells.truncate(shown);
+        table.row(cells);
+    }
+    table.render()
+}
+
+fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+pub(crate) fn status_of(conditions: &[Condition], kind: &str) -> String {
+    find(conditions, kind).map_or_else(|| "Unknown".to_owned(), |condition| condition.status.clone())
+}
+
+pub(crate) fn message_of(conditions: &[Condition], kind: &str) -> String {
+    find(conditions, kind).map_or_else(|| "the next reconcile".to_owned(), |condition| condition.message.clone())
+}
+
+/// As kubectl shows it: the largest unit, two below ten.
+pub(crate) fn age(since: Option<&Time>, now: Timestamp) -> String {
+    let Some(since) = since else { return "<unknown>".to_owned() };
+    let seconds = now.duration_since(since.0).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        600..10_800 => format!("{}m", seconds / 60),
+        10_800..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}

@@ -1,0 +1,61 @@
+//! Clusters.
+
+use keelway_api::{Cluster, Documents, condition, jiff::Timestamp, role::Role};
+use serde::Serialize;
+
+use super::{View, age, message_of, status_of};
+
+/// A cluster at a glance.
+#[derive(Serialize)]
+pub(crate) struct ClusterView {
+    pub(crate) name: String,
+    pub(crate) available: String,
+    pub(crate) version: String,
+    pub(crate) etcd: String,
+    pub(crate) api: String,
+    pub(crate) endpoint: String,
+    pub(crate) age: String,
+    pub(crate) message: String,
+}
+
+impl View for ClusterView {
+    const HEADER: &'static [&'static str] =
+        &["CLUSTER", "AVAILABLE", "VERSION", "ETCD", "API", "ENDPOINT", "AGE", "MESSAGE"];
+    const NARROW: usize = 7;
+
+    fn cells(&self) -> Vec<String> {
+        [&self.name, &self.available, &self.version, &self.etcd, &self.api, &self.endpoint, &self.age, &self.message]
+            .map(Clone::clone)
+            .into()
+    }
+}
+
+impl ClusterView {
+    pub(crate) fn of(documents: &Documents, cluster: &Cluster, now: Timestamp) -> Self {
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let endpoints = cluster.status.as_ref().map(|status| status.endpoints.join(",")).unwrap_or_default();
+        Self {
+            name: cluster.reference().to_string(),
+            available: status_of(conditions, "Available"),
+            version: cluster.spec.version.clone(),
+            etcd: ready_of(documents, cluster, Role::Etcd),
+            api: ready_of(documents, cluster, Role::KubeApiserver),
+            endpoint: if endpoints.is_empty() { "<none>".to_owned() } else { endpoints },
+            age: age(cluster.metadata.creation_timestamp.as_ref(), now),
+            message: message_of(conditions, "Degraded"),
+        }
+    }
+}
+
+/// `READY/WANTED` of one role.
+fn ready_of(documents: &Documents, cluster: &Cluster, role: Role) -> String {
+    let ready = documents
+        .components
+        .values()
+        .filter(|component| Some(&component.spec.cluster_id) == cluster.id() && component.spec.role == role)
+        .filter(|component| {
+            component.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
+        })
+        .count();
+    format!("{ready}/{}", cluster.spec.replicas(role))
+}

@@ -1,0 +1,54 @@
+//! Components.
+
+use keelway_api::{Component, name::PodName};
+use serde::Serialize;
+
+use super::{View, message_of, status_of};
+
+/// A component at a glance.
+#[derive(Serialize)]
+pub(crate) struct ComponentView {
+    pub(crate) name: String,
+    pub(crate) ready: String,
+    pub(crate) version: String,
+    pub(crate) hypervisor: String,
+    pub(crate) ports: String,
+    pub(crate) user: u32,
+    pub(crate) message: String,
+    pub(crate) placement: String,
+}
+
+impl View for ComponentView {
+    const HEADER: &'static [&'static str] =
+        &["COMPONENT", "READY", "VERSION", "HYPERVISOR", "PORTS", "USER", "PLACEMENT"];
+    const NARROW: usize = 4;
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.ready.clone(),
+            self.version.clone(),
+            self.hypervisor.clone(),
+            self.ports.clone(),
+            self.user.to_string(),
+            self.placement.clone(),
+        ]
+    }
+}
+
+impl ComponentView {
+    pub(crate) fn of(pod: &PodName, component: &Component) -> Self {
+        let conditions = component.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let ports: Vec<String> = component.spec.ports.iter().map(|(name, port)| format!("{name}:{port}")).collect();
+        Self {
+            name: format!("{}/{}", component.spec.cluster, pod.component),
+            ready: status_of(conditions, "Ready"),
+            version: component.spec.version.clone(),
+            hypervisor: component.spec.hypervisor.to_string(),
+            ports: ports.join(","),
+            user: component.spec.user,
+            message: message_of(conditions, "Ready"),
+            placement: component.status.as_ref().map(|status| status.placement.clone()).unwrap_or_default(),
+        }
+    }
+}
