@@ -1,0 +1,147 @@
+//! How the decision grows: ten clusters a machine, up to 10,000 clusters on 1,000 machines.
+//!
+//! `cargo bench -p keelway-planner --bench scale` prints a Markdown table: from nothing, and with nothing to do.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark tells people, and ends where it cannot go on"
+)]
+
+#[path = "../tests/model/mod.rs"]
+mod model;
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    time::{Duration, Instant},
+};
+
+use keelway_api::{
+    Documents,
+    documents::SecretName,
+    jiff::Timestamp,
+    machine::{MachineState, Seen},
+    name::HypervisorName,
+};
+use keelway_planner::{
+    CertificateSeen, Health, Observation, Plan, first_bindings, identify, machine_configs, note_issued, plan, probes,
+};
+use model::{apply, empty, mint};
+
+/// Machines; a tenth of them is public.
+const SIZES: [usize; 4] = [125, 250, 500, 1000];
+const CLUSTERS_PER_MACHINE: usize = 10;
+/// Passes until everything is born and settled, at most.
+const MOST_PASSES: usize = 12;
+
+fn main() {
+    println!("| Clusters | Machines | from nothing | nothing to do | resident |\n|---|---|---|---|---|");
+    for machines in SIZES {
+        let clusters = machines * CLUSTERS_PER_MACHINE;
+        let mut world = World::new(machines, clusters);
+        let born = world.pass().1;
+        let idle = world.settle();
+        let mebibytes = resident() / (1 << 20);
+        println!(
+            "| {clusters} | {machines} | {:.2} s | {:.2} s | {mebibytes} MiB |",
+            born.as_secs_f64(),
+            idle.as_secs_f64()
+        );
+    }
+}
+
+struct World {
+    documents: Documents,
+    machines: BTreeMap<HypervisorName, MachineState>,
+    certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+}
+
+impl World {
+    fn new(machines: usize, clusters: usize) -> Self {
+        let mut text = String::new();
+        for number in 0..machines {
+            let (high, low) = (number / 250, number % 250 + 1);
+            let (role, public) = if number % 10 == 0 {
+                ("Public", format!(", public: [198.18.{high}.{low}]"))
+            } else {
+                ("Private", String::new())
+            };
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}, labels: \
+                 {{topology.kubernetes.io/zone: zone-{}}}}}\nspec:\n  role: {role}\n  endpoint: {{unix: {{path: \
+                 /run/{number}.sock}}}}\n  addresses: {{private: [10.0.{high}.{low}]{public}}}\n  portRange: {{from: 1024, \
+                 to: 32767}}\n",
+                number % 3,
+            );
+        }
+        for number in 0..clusters {
+            let _ = write!(
+                text,
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c{number}, namespace: \
+                 default}}\nspec: {{version: 1.37.0}}\n"
+            );
+        }
+        let mut documents = Documents::read(text.as_bytes()).unwrap();
+        let mut number = 0_u64;
+        let random = || {
+            number += 1;
+            format!("a{number:015x}")
+        };
+        identify(&mut documents, random).unwrap();
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), empty())).collect();
+        Self { documents, machines, certificates: BTreeMap::new() }
+    }
+
+    fn observe(&self) -> Observation {
+        let runs = self.machines.values().flat_map(|state| &state.sandboxes);
+        let ids = self.documents.clusters.values().filter_map(|cluster| cluster.id());
+        Observation {
+            machines: self.machines.iter().map(|(name, state)| (name.clone(), Seen::Known(state.clone()))).collect(),
+            refused: BTreeMap::new(),
+            health: runs.map(|sandbox| (sandbox.pod.clone(), Health::Healthy)).collect(),
+            bindings: ids.map(|id| (id.clone(), Seen::Known(first_bindings().1))).collect(),
+            certificates: self.certificates.clone(),
+        }
+    }
+
+    /// One pass, and how long its decisions took: what to ask, the plan, and what each machine should hold.
+    fn pass(&mut self) -> (Plan, Duration) {
+        let seen = self.observe();
+        let started = Instant::now();
+        drop(probes(&self.documents).unwrap());
+        let mut plan = plan(&self.documents, &seen, Timestamp::UNIX_EPOCH).unwrap();
+        let planned = started.elapsed();
+        mint(&mut plan, &mut self.certificates);
+        let started = Instant::now();
+        let configs = machine_configs(&plan.documents, &seen).unwrap();
+        note_issued(&mut plan.documents, &configs);
+        let took = planned + started.elapsed();
+        for (name, config) in &configs {
+            apply(self.machines.get_mut(name).unwrap(), config);
+        }
+        self.documents.clone_from(&plan.documents);
+        (plan, took)
+    }
+
+    /// Passes until one has nothing to do; how long that one took.
+    fn settle(&mut self) -> Duration {
+        for _ in 0..MOST_PASSES {
+            let before = self.documents.clone();
+            let (plan, took) = self.pass();
+            if plan.decisions.is_empty() && plan.waiting.is_empty() && plan.mint.is_empty() && before == self.documents
+            {
+                return took;
+            }
+        }
+        unreachable!("it does not settle")
+    }
+}
+
+/// Resident memory of this process, in bytes, with the model of all machines.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}

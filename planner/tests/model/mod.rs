@@ -1,0 +1,137 @@
+//! Machines that do at once what they are told, and keys that are none.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    ByteString, Documents, Secret,
+    documents::SecretName,
+    jiff::Timestamp,
+    machine::{
+        CLUSTER_LABEL, CgroupDriver, ContainerPhase, ContainerState, DataState, MachineConfig, MachineState, Pod,
+        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
+    },
+    name::PodName,
+};
+use keelway_planner::{CertificateSeen, MintRequest, Plan};
+
+/// Puts what a plan wants minted into its documents, and what certificates would say beside them.
+pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, String), CertificateSeen>) {
+    for wanted in &plan.mint {
+        let (secret, keys) = match wanted {
+            MintRequest::Authority { secret, .. } => {
+                (secret, ["active.crt", "active.key", "bundle.crt"].map(str::to_owned).to_vec())
+            }
+            MintRequest::ServiceAccountKey { secret } => {
+                (secret, ["active.key", "bundle.pub"].map(str::to_owned).to_vec())
+            }
+            MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
+            MintRequest::Certificate { secret, name, subject, .. } => {
+                let seen = CertificateSeen {
+                    common_name: subject.common_name.clone(),
+                    organizations: subject.organizations.clone(),
+                    dns_names: subject.dns_names.clone(),
+                    addresses: subject.addresses.clone(),
+                    renew_at: Timestamp::MAX,
+                };
+                certificates.insert((secret.clone(), name.clone()), seen);
+                (secret, vec![format!("{name}.crt"), format!("{name}.key")])
+            }
+        };
+        for key in keys {
+            keep(&mut plan.documents, secret, &key);
+        }
+    }
+}
+
+fn keep(documents: &mut Documents, name: &SecretName, key: &str) {
+    let secret = documents.secrets.entry(name.clone()).or_insert_with(|| {
+        let mut secret = Secret::default();
+        secret.metadata.name = Some(name.name.clone());
+        secret.metadata.namespace = Some(name.namespace.clone());
+        let id = name.namespace.trim_start_matches("keelway-").to_owned();
+        secret.metadata.labels = Some([(CLUSTER_LABEL.to_owned(), id)].into());
+        secret
+    });
+    let value = ByteString(format!("{}/{key}, never shown to anybody", name.name).into_bytes());
+    secret.data.get_or_insert_default().insert(key.to_owned(), value);
+}
+
+/// A machine on which nothing is.
+pub(crate) fn empty() -> MachineState {
+    let runtime =
+        RuntimeFacts { name: "model".to_owned(), version: "1".to_owned(), cgroup_driver: CgroupDriver::Cgroupfs };
+    MachineState {
+        runtime,
+        owner: None,
+        applied: None,
+        sandboxes: Vec::new(),
+        containers: Vec::new(),
+        files: BTreeMap::new(),
+        images: BTreeSet::new(),
+        ports: PortFacts::default(),
+        data: BTreeMap::new(),
+        capacity: None,
+        kubelet_pods: 0,
+        servers: BTreeMap::new(),
+    }
+}
+
+/// Pods come and go at once; a haproxy is told what its machine would tell it.
+pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
+    state.sandboxes.retain(|sandbox| config.pods.get(&sandbox.pod).is_some_and(|pod| pod.digest() == sandbox.digest));
+    let kept: BTreeSet<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
+    state.containers.retain(|container| kept.iter().any(|pod| pod.to_string() == container.sandbox));
+    state.servers.retain(|pod, _| kept.contains(pod));
+    for (name, pod) in &config.pods {
+        if kept.contains(name) {
+            change(state, name, pod);
+        } else if pod.start == Start::Never {
+            of_data(state, name, pod, |data| data.marked = true);
+        } else if pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start)) {
+            of_data(state, name, pod, |data| data.used = true);
+            start(state, name, pod);
+        }
+    }
+}
+
+fn of_data(state: &mut MachineState, name: &PodName, pod: &Pod, change: impl Fn(&mut DataState)) {
+    for data in &pod.data {
+        change(state.data.entry(format!("{name}/{data}")).or_default());
+    }
+}
+
+fn serves(address: std::net::SocketAddr) -> ServerState {
+    ServerState { address, admin: ServerAdmin::Serves, sessions: 0 }
+}
+
+fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {
+    let id = name.to_string();
+    let sandbox = SandboxState { id: id.clone(), pod: name.clone(), attempt: 0, digest: pod.digest(), ready: true };
+    state.sandboxes.push(sandbox);
+    state.containers.push(ContainerState {
+        id: format!("{id}-container"),
+        sandbox: id,
+        name: pod.containers[0].name.clone(),
+        attempt: 0,
+        phase: ContainerPhase::Running,
+        stop_seconds: None,
+    });
+    if let Some(servers) = &pod.servers {
+        let started = servers.addresses.iter().map(|(server, address)| (server.clone(), serves(*address)));
+        state.servers.insert(name.clone(), started.collect());
+    }
+}
+
+fn change(state: &mut MachineState, name: &PodName, pod: &Pod) {
+    let Some(wanted) = &pod.servers else { return };
+    let found = state.servers.get_mut(name).unwrap();
+    let is_wanted = |server: &str, found: &ServerState| wanted.addresses.get(server) == Some(&found.address);
+    found.retain(|server, found| is_wanted(server, found) || found.admin == ServerAdmin::Serves || found.sessions > 0);
+    for (server, found) in found.iter_mut() {
+        found.admin = if is_wanted(server, found) { ServerAdmin::Serves } else { ServerAdmin::Drains };
+    }
+    for (server, address) in &wanted.addresses {
+        found.entry(server.clone()).or_insert_with(|| serves(*address));
+    }
+}
