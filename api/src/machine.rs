@@ -291,7 +291,14 @@ pub struct MachineState {
     /// How many pods of a kubelet its runtime has.
     #[serde(default)]
     pub kubelet_pods: usize,
+    /// Whether less than [`DISK_RESERVE`] is left below [`STATE_DIRECTORY`].
+    #[serde(default)]
+    pub disk_pressure: bool,
 }
+
+/// In bytes. etcd reserves 64 MiB for each segment of its log before it goes on writing (`SegmentSizeBytes` of
+/// `go.etcd.io/etcd/server/v3/storage/wal`); as much again is for all others.
+pub const DISK_RESERVE: u64 = 128 << 20;
 
 /// A server behind a haproxy, as that haproxy tells of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -496,12 +503,30 @@ pub enum Seen<T> {
     Known(T),
     /// It could not be observed, and why, in words for people.
     Unreachable {
+        /// Who gives no answer.
+        #[serde(default)]
+        silent: Silent,
         /// The reason.
         why: String,
     },
 }
 
+/// Who gives no answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Silent {
+    /// Whoever would have to be asked.
+    #[default]
+    Asked,
+    /// The container runtime of a machine that is there itself.
+    Runtime,
+}
+
 impl<T> Seen<T> {
+    /// Whoever would have to be asked gives no answer.
+    pub fn unreachable(why: impl Into<String>) -> Self {
+        Self::Unreachable { silent: Silent::Asked, why: why.into() }
+    }
+
     /// The fact, where it is known.
     pub fn known(&self) -> Option<&T> {
         match self {

@@ -29,6 +29,9 @@ pub enum ClientError {
         #[source]
         why: Words,
     },
+    /// It answers, and its runtime does not.
+    #[error("the machine's container runtime does not answer its agent")]
+    RuntimeSilent(#[source] Words),
     /// It refused.
     #[error("the machine's agent refuses")]
     Refused(#[source] Words),
@@ -133,6 +136,9 @@ fn failed(what: &'static str, status: &Status) -> ClientError {
         "" => format!("{:?}", status.code()),
         words => words.to_owned(),
     });
+    if status.code() == Code::DeadlineExceeded {
+        return ClientError::RuntimeSilent(words);
+    }
     let refused = [Code::FailedPrecondition, Code::InvalidArgument, Code::ResourceExhausted, Code::Internal];
     if refused.contains(&status.code()) {
         ClientError::Refused(words)

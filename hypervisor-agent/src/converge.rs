@@ -55,6 +55,13 @@ pub fn applied_by(config: &MachineConfig) -> Applied {
     Applied { term: config.term, generation: config.generation, digest: config.digest() }
 }
 
+/// Whether something is left to do once connections have ended, of which nobody tells.
+#[must_use]
+pub fn waits_for_connections(config: &MachineConfig, state: &MachineState) -> bool {
+    let with_servers = config.pods.iter().filter_map(|(name, pod)| Some((name, pod.servers.as_ref()?)));
+    with_servers.into_iter().any(|(name, wanted)| servers::waits_for_connections(name, wanted, state))
+}
+
 /// Pods that have a sandbox or a directory on the machine.
 fn pods_seen(state: &MachineState) -> BTreeSet<PodName> {
     let of_sandboxes = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone());

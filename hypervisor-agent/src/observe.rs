@@ -47,13 +47,23 @@ pub enum ObserveError {
     },
 }
 
+impl ObserveError {
+    /// Whether the runtime gives no answer, on a machine that does.
+    #[must_use]
+    pub fn runtime_is_silent(&self) -> bool {
+        matches!(self, Self::Runtime { source } if source.retriable())
+    }
+}
+
 pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, ObserveError> {
     let runtime = &machine.runtime;
-    let (facts, pods, images, (found, capacity), ports) = try_join!(
+    let (facts, pods, images, (found, capacity, disk_pressure), ports) = try_join!(
         async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
         async { Ok(observe_pods(runtime).await?) },
         async { Ok(observe_images(runtime).await?) },
-        async { Ok(machine.with_files(|files| Ok((files.observe()?, files.capacity()))).await?) },
+        async {
+            Ok(machine.with_files(|files| Ok((files.observe()?, files.capacity(), files.disk_pressure()))).await?)
+        },
         async { Ok(machine.access.ports().await?) },
     )?;
     let servers = haproxy::observe(machine, &pods.sandboxes, &found.files).await;
@@ -70,6 +80,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         servers,
         capacity,
         kubelet_pods: pods.of_kubelet,
+        disk_pressure,
     })
 }
 

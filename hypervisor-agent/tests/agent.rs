@@ -334,6 +334,7 @@ async fn a_config_that_cannot_be_kept_changes_nothing() {
     let refused = machine.apply(&config(2, &"b".repeat(1 << 16), &["etcd-0"])).await;
     let held = machine.state().await;
     drop(full);
+    assert_eq!((held.disk_pressure, machine.state().await.disk_pressure), (true, false));
     let refused = refused.unwrap_err();
     assert!(
         matches!(&refused, ClientError::Refused(words) if words.to_string().contains("No space left on device")),
@@ -384,6 +385,7 @@ async fn a_hung_runtime_is_told_of_and_survived() {
     machine.until(|_| true).await;
     machine.hung.send_replace(true);
     let hung = machine.client().state(WITHIN).await.unwrap_err();
+    assert!(matches!(hung, ClientError::RuntimeSilent(_)), "{hung:?}");
     let why = keelway_hypervisor_agent::report::chain_text(&hung);
     assert!(why.contains("no answer within 0.2 s"), "{why}");
     // A config is kept all the same, and what stands in its way is said.

@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use tokio::net::UnixStream;
-
 use crate::{
     Error, Launcher, Progress, Step,
     create::blocking,
     fleet::Machine,
     launch::Launch,
     processes::{self, AGENT_GROUP},
-    service::Service,
+    service::{Service, answers},
 };
 
 /// The unit that machines of users run. Local ones are no different.
@@ -40,14 +38,14 @@ impl Agent {
     }
 }
 
-/// Starts a machine's agent unless it runs, beside its containerd.
+/// Starts a machine's agent unless it runs and answers, beside its containerd.
 pub(crate) async fn ensure_running(
     machine: &Machine,
     agent: &Agent,
     launcher: &Launcher,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    if UnixStream::connect(machine.agent_socket()).await.is_ok() {
+    if answers(&machine.agent_socket()).await {
         return Ok(());
     }
     let hung = machine.clone();

@@ -6,7 +6,6 @@ use std::{
 };
 
 use rustix::thread::{CapabilitySet, capabilities};
-use tokio::net::UnixStream;
 
 use crate::{
     Error, Launcher, Progress, Step, config,
@@ -15,14 +14,14 @@ use crate::{
     fleet::Machine,
     launch::{Bind, Launch},
     processes::{self, RUNTIME_GROUP},
-    service::Service,
+    service::{Service, answers},
     tools::Tools,
 };
 
 /// The directories that a machine has for itself.
 const OWN: [&str; 3] = ["/run", "/var/lib", "/var/log"];
 
-/// Starts a machine's containerd unless it runs, and waits until it is ready for calls. `seen`: directories of the host that
+/// Starts a machine's containerd unless it runs and answers, and waits until it is ready for calls. `seen`: directories of the host that
 /// the machine sees where they are, also below its own.
 pub(crate) async fn ensure_running(
     machine: &Machine,
@@ -31,7 +30,7 @@ pub(crate) async fn ensure_running(
     launcher: &Launcher,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    if UnixStream::connect(machine.socket()).await.is_ok() {
+    if answers(&machine.socket()).await {
         return Ok(());
     }
     let hung = machine.clone();

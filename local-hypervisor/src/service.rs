@@ -3,13 +3,14 @@
 use std::{
     fs::{self, File},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
 use tokio::{
-    net::UnixDatagram,
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixDatagram, UnixStream},
     process::{Child, Command},
     time::timeout,
 };
@@ -21,6 +22,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lines of the log that an error quotes.
 const QUOTED_LINES: usize = 15;
+
+/// How long a gRPC server may take for its first frame. Measured: less than a millisecond; one that takes so long hangs.
+const FRAME: Duration = Duration::from_secs(10);
+
+/// The client's preface and its settings, of which there are none (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Whether a gRPC server is behind a socket and answers. A connection alone is made by the kernel, also for one that hangs.
+pub(crate) async fn answers(socket: &Path) -> bool {
+    let answer = async {
+        let mut stream = UnixStream::connect(socket).await?;
+        stream.write_all(PREFACE).await?;
+        stream.read_u8().await
+    };
+    matches!(timeout(FRAME, answer).await, Ok(Ok(_)))
+}
 
 /// A program, and where it is told what to become and what it says.
 pub(crate) struct Service<'a> {

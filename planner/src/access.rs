@@ -123,7 +123,7 @@ pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) 
             _ if !ready => {}
             Some(Seen::Known(digest)) if *digest == wanted => {}
             Some(Seen::Known(_)) => plan.bindings.push(id.clone()),
-            Some(Seen::Unreachable { why }) => {
+            Some(Seen::Unreachable { why, .. }) => {
                 let on = format!("its API to tell its bindings: {why}");
                 plan.wait(name, on);
             }

@@ -74,6 +74,8 @@ impl Wanted<'_> {
         let full: Vec<String> =
             full.filter_map(|(room, _)| Some(format!("{} has {}", room.machine.name, room.left?))).collect();
         let closed = fleet.of_kind(role.runs_on).filter(|(room, _)| !room.machine.schedulable).count();
+        let low = fleet.of_kind(role.runs_on).filter(|(room, _)| room.disk_pressure);
+        let low: Vec<String> = low.map(|(room, _)| room.machine.name.to_string()).collect();
         let mut text = format!("a {kind} hypervisor that answers and takes components, {ports}");
         if !full.is_empty() {
             text = format!("{text} and {} left ({})", role.requests, shortened(&full));
@@ -84,6 +86,9 @@ impl Wanted<'_> {
         }
         if closed > 0 {
             text = format!("{text}, or uncordon one ({} cordoned)", count(closed, "hypervisor"));
+        }
+        if !low.is_empty() {
+            text = format!("{text}, or make room on a disk ({} full)", shortened(&low));
         }
         text
     }

@@ -48,6 +48,7 @@ pub(crate) struct Room<'a> {
     /// What is left of it for components. `None`: it does not tell, and has enough.
     pub(crate) left: Option<Amount>,
     pub(crate) ports: Ports,
+    pub(crate) disk_pressure: bool,
 }
 
 impl<'a> Fleet<'a> {
@@ -58,14 +59,18 @@ impl<'a> Fleet<'a> {
             let state = seen.machine(&machine.name);
             let left = state.and_then(|state| state.capacity).map(Amount::allocatable);
             let facts = state.map_or(&unknown, |state| &state.ports);
-            rooms.insert(&machine.name, Room { machine, load: 0, left, ports: Ports::of(machine, facts) });
+            let disk_pressure = state.is_some_and(|state| state.disk_pressure);
+            let ports = Ports::of(machine, facts);
+            rooms.insert(&machine.name, Room { machine, load: 0, left, ports, disk_pressure });
         }
         for component in documents.components.values() {
             let Some(room) = rooms.get_mut(&component.spec.hypervisor) else { continue };
             room.take(&component.spec);
         }
         let mut order: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-        let open = |name: &HypervisorName, room: &Room| seen.machine(name).is_some() && room.machine.schedulable;
+        let open = |name: &HypervisorName, room: &Room| {
+            seen.machine(name).is_some() && room.machine.schedulable && !room.disk_pressure
+        };
         for (name, room) in rooms.iter().filter(|(name, room)| open(name, room)) {
             order.entry(room.place()).or_default().insert((room.load, *name));
         }

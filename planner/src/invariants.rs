@@ -253,7 +253,7 @@ fn members_are_apart(step: &Step) -> Vec<String> {
         }
         let free = step.after.hypervisors.iter().find(|(name, machine)| {
             let open = !machine.spec.unschedulable && !machine.spec.drain;
-            let right = machine.spec.role == HypervisorRole::Private && open && step.seen.machine(name).is_some();
+            let right = machine.spec.role == HypervisorRole::Private && open && takes(step, name);
             right && holds(name) == 0 && has_room(step, name, machine, Role::Etcd.row().ports.len())
         });
         found.extend(free.map(|(free, _)| format!("{pod} on {} and not on {free}", member.spec.hypervisor)));
@@ -317,10 +317,15 @@ fn members_start_on_their_data(step: &Step) -> Vec<String> {
     loose.map(|(machine, (pod, _))| format!("{pod} on {machine}")).collect()
 }
 
+/// Whether a machine answers and has room on its disk.
+fn takes(step: &Step, name: &HypervisorName) -> bool {
+    step.seen.machine(name).is_some_and(|state| !state.disk_pressure)
+}
+
 fn placements_answer(step: &Step) -> Vec<String> {
     let silent = step.new_components().filter(|(_, component)| {
         let closed = step.machine(component).is_some_and(|machine| machine.spec.unschedulable || machine.spec.drain);
-        closed || step.seen.machine(&component.spec.hypervisor).is_none()
+        closed || !takes(step, &component.spec.hypervisor)
     });
     silent.map(|(pod, component)| format!("{pod} on {}", component.spec.hypervisor)).collect()
 }

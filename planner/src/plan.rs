@@ -11,7 +11,7 @@ use keelway_api::{
     Documents, Time,
     fault::Faults,
     jiff::Timestamp,
-    machine::Seen,
+    machine::{DISK_RESERVE, STATE_DIRECTORY, Seen, Silent},
     name::{ClusterId, HypervisorName},
 };
 
@@ -112,15 +112,37 @@ pub fn plan(documents: &Documents, seen: &Observation, now: Timestamp) -> Result
     Ok(plan)
 }
 
-/// Every machine that cannot be seen is waited for: nothing is planned on it.
+/// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.
 fn wait_for_machines(plan: &mut Plan, seen: &Observation) {
     for (name, state) in &seen.machines {
         if let Some(refused) = seen.refused.get(name) {
             plan.wait(name, format!("a mend: {refused}"));
-        } else if let Seen::Unreachable { why } = state {
-            plan.wait(name, format!("an answer of its container runtime: {why}"));
+            continue;
+        }
+        match state {
+            Seen::Unreachable { silent: Silent::Asked, why } => plan.wait(name, format!("an answer: {why}")),
+            Seen::Unreachable { silent: Silent::Runtime, why } => plan.wait(name, silent_runtime(why)),
+            Seen::Known(state) if state.disk_pressure => plan.wait(name, full_disk()),
+            Seen::Known(_) => {}
         }
     }
+}
+
+/// What mends a runtime that hangs.
+pub(crate) fn silent_runtime(why: &str) -> String {
+    format!(
+        "its container runtime, which does not answer: restart it (`systemctl restart containerd`), what it runs goes on: \
+         {why}"
+    )
+}
+
+/// What mends a disk that is full.
+pub(crate) fn full_disk() -> String {
+    format!(
+        "room on its disk: less than {} MiB are left in {STATE_DIRECTORY}: remove what is not Keelway's, or give it more; \
+         nothing is placed there until then",
+        DISK_RESERVE >> 20
+    )
 }
 
 impl Plan {

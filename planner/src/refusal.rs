@@ -61,7 +61,7 @@ pub fn refuse(documents: &Documents, seen: &mut Observation) {
     for (name, document) in &documents.hypervisors {
         let Some(state) = seen.machine(name) else { continue };
         let Some(refused) = of(document, state) else { continue };
-        seen.machines.insert(name.clone(), Seen::Unreachable { why: refused.to_string() });
+        seen.machines.insert(name.clone(), Seen::unreachable(refused.to_string()));
         seen.refused.insert(name.clone(), refused);
     }
 }

@@ -12,13 +12,18 @@ use keelway_api::{
     Documents, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict},
-    machine::{ContainerPhase, MachineState, STATE_DIRECTORY, Seen},
+    machine::{ContainerPhase, MachineState, STATE_DIRECTORY, Seen, Silent},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
     validated::ValidatedCluster,
 };
 
-use crate::{Health, Observation, Refused, birth, plan::Plan, words::count, world::World};
+use crate::{
+    Health, Observation, Refused, birth,
+    plan::{Plan, full_disk, silent_runtime},
+    words::count,
+    world::World,
+};
 
 /// Writes what was seen into the status of every document, and waits for what is not well.
 pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
@@ -58,11 +63,16 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
         let here = placed.iter().filter(|(machine, _)| machine == name).map(|(_, role)| *role);
         let drained = document.spec.drain.then(|| drained(&here.collect::<Vec<_>>()));
         let says = match seen.machines.get(name) {
-            Some(Seen::Unreachable { why }) if seen.refused.contains_key(name) => {
+            Some(Seen::Unreachable { why, .. }) if seen.refused.contains_key(name) => {
                 verdict(Status::False, seen.refused.get(name).map_or("Refused", Refused::reason), why.clone())
             }
             Some(Seen::Known(state)) => verdict(Status::True, "Answers", answers(state, others(state))),
-            Some(Seen::Unreachable { why }) => verdict(Status::False, "Unreachable", why.clone()),
+            Some(Seen::Unreachable { silent: Silent::Asked, why }) => {
+                verdict(Status::False, "Unreachable", why.clone())
+            }
+            Some(Seen::Unreachable { silent: Silent::Runtime, why }) => {
+                verdict(Status::False, "RuntimeNotAnswering", format!("waits for {}", silent_runtime(why)))
+            }
             None => verdict(Status::Unknown, "NotObserved", "nobody looked yet"),
         };
         let generation = document.metadata.generation;
@@ -71,6 +81,12 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
             status.applied.clone_from(&state.applied);
             status.capacity = state.capacity.map(Into::into);
             status.allocatable = state.capacity.map(|capacity| capacity.allocatable().into());
+            if state.disk_pressure {
+                let says = verdict(Status::True, "DiskFull", format!("waits for {}", full_disk()));
+                condition::set(&mut status.conditions, "DiskPressure", says, generation, now);
+            } else {
+                status.conditions.retain(|condition| condition.type_ != "DiskPressure");
+            }
         }
         condition::set(&mut status.conditions, "Ready", says, generation, now);
         match drained {

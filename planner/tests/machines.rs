@@ -9,7 +9,9 @@ use keelway_api::{
     documents::SecretName,
     hypervisor::Applied,
     jiff::Timestamp,
-    machine::{Amount, CgroupDriver, DataState, MachineState, PortFacts, RuntimeFacts, SandboxState, Seen, Start},
+    machine::{
+        Amount, CgroupDriver, DataState, MachineState, PortFacts, RuntimeFacts, SandboxState, Seen, Silent, Start,
+    },
     name::{HypervisorName, PodName},
 };
 use keelway_planner::{
@@ -48,7 +50,7 @@ impl World {
     fn machine(&mut self, name: &str) -> &mut MachineState {
         match self.seen.machines.get_mut(&name.parse::<HypervisorName>().unwrap()).unwrap() {
             Seen::Known(state) => state,
-            Seen::Unreachable { why } => unreachable!("{why}"),
+            Seen::Unreachable { why, .. } => unreachable!("{why}"),
         }
     }
 
@@ -137,6 +139,7 @@ fn empty() -> MachineState {
         servers: BTreeMap::new(),
         capacity: None,
         kubelet_pods: 0,
+        disk_pressure: false,
     }
 }
 
@@ -274,6 +277,59 @@ fn a_cordoned_machine_gets_nothing() {
     let plan = world.plan();
     assert!(plan.documents.components.is_empty());
     assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("uncordon one")), "{:?}", plan.waiting);
+}
+
+/// The waiting of a machine, and the reason of its condition.
+fn told(plan: &Plan, machine: &str, condition: &str) -> (String, String) {
+    let waiting = plan.waiting.iter().find(|waiting| waiting.what == machine).unwrap();
+    let status = plan.documents.hypervisors[&machine.parse().unwrap()].status.clone().unwrap();
+    let found = status.conditions.iter().find(|found| found.type_ == condition).unwrap();
+    (waiting.to_string(), format!("{} {}", found.status, found.reason))
+}
+
+#[test]
+fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
+    let mut world = World::new();
+    world.machine("hv-1").disk_pressure = true;
+    let plan = world.plan();
+    assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() != "hv-1"));
+    let (waiting, condition) = told(&plan, "hv-1", "DiskPressure");
+    assert!(
+        waiting.starts_with("hv-1 waits for room on its disk: less than 128 MiB are left in /var/lib"),
+        "{waiting}"
+    );
+    assert_eq!(condition, "True DiskFull");
+
+    world.machine("hv-2").disk_pressure = true;
+    world.machine("hv-3").disk_pressure = true;
+    let plan = world.plan();
+    assert!(plan.documents.components.is_empty());
+    let full = "or make room on a disk (hv-1, hv-2, hv-3 full)";
+    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains(full)), "{:?}", plan.waiting);
+
+    for name in ["hv-1", "hv-2", "hv-3"] {
+        world.machine(name).disk_pressure = false;
+    }
+    world.documents = plan.documents;
+    let plan = world.plan();
+    assert_eq!(plan.documents.components.len(), 6);
+    assert!(!serde_json::to_string(&plan.documents.hypervisors).unwrap().contains("DiskPressure"));
+}
+
+#[test]
+fn a_runtime_that_does_not_answer_is_told_apart_from_its_machine() {
+    let mut world = World::new();
+    let why = "no answer within 8 s".to_owned();
+    world.seen.machines.insert("hv-1".parse().unwrap(), Seen::Unreachable { silent: Silent::Runtime, why });
+    world.seen.machines.insert("hv-2".parse().unwrap(), Seen::unreachable("no route"));
+    let plan = world.plan();
+    let (waiting, condition) = told(&plan, "hv-1", "Ready");
+    assert!(waiting.contains("which does not answer: restart it"), "{waiting}");
+    assert!(waiting.ends_with("no answer within 8 s"), "{waiting}");
+    assert_eq!(condition, "False RuntimeNotAnswering");
+    let told = told(&plan, "hv-2", "Ready");
+    assert_eq!(told, ("hv-2 waits for an answer: no route".to_owned(), "False Unreachable".to_owned()));
+    assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() == "hv-3"));
 }
 
 #[test]

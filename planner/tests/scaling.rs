@@ -97,7 +97,7 @@ impl World {
     fn observe(&self, round: &Round) -> Observation {
         let bit = |bits: u8, number: usize| (bits >> (number % 8)) & 1 == 1;
         let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
-            let unreachable = || Seen::Unreachable { why: "it is silent".to_owned() };
+            let unreachable = || Seen::unreachable("it is silent");
             let seen = if bit(round.silent, number) { unreachable() } else { Seen::Known(state.clone()) };
             (name.clone(), seen)
         };

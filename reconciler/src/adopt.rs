@@ -96,7 +96,7 @@ async fn look(
     for (name, seen) in seen.await {
         let asked_for = !names.is_empty();
         match seen {
-            Seen::Unreachable { why } => return Err(AdoptError::Unreachable { machine: name.clone(), why }),
+            Seen::Unreachable { why, .. } => return Err(AdoptError::Unreachable { machine: name.clone(), why }),
             Seen::Known(state) if state.owner.as_ref() == Some(from) => found.push((name.clone(), state)),
             Seen::Known(state) if asked_for => {
                 return Err(match state.owner {

@@ -17,11 +17,16 @@ use futures::future::select_all;
 use keelway_api::{
     Hypervisor,
     hypervisor::Endpoint,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{MachineConfig, MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::action::Action;
-use tokio::{net::TcpStream, sync::Notify, task::JoinHandle, time::timeout};
+use tokio::{
+    net::TcpStream,
+    sync::Notify,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
 
 use crate::{Applying, Machines, Run};
 use agent::Agent;
@@ -41,6 +46,18 @@ struct Connected {
     way: Way,
     changed: Arc<Notify>,
     listener: JoinHandle<()>,
+}
+
+/// A machine that was not seen.
+struct Unseen {
+    silent: Silent,
+    why: String,
+}
+
+impl From<String> for Unseen {
+    fn from(why: String) -> Self {
+        Self { silent: Silent::Asked, why }
+    }
 }
 
 enum Way {
@@ -108,10 +125,17 @@ impl LocalMachines {
         self.connected.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    async fn look(&self, machine: &Hypervisor) -> Result<MachineState, String> {
-        match &self.connect(machine).await?.way {
-            Way::Runtime(runtime) => runtime.observe().await,
-            Way::Agent(agent) => agent.observe().await,
+    /// Whoever was reached and then says nothing within [`LOOK`] is the silent one.
+    async fn look(&self, machine: &Hypervisor) -> Result<MachineState, Unseen> {
+        let late = || format!("no answer within {} s", LOOK.as_secs());
+        let deadline = Instant::now() + LOOK;
+        let connected = timeout_at(deadline, self.connect(machine)).await.map_err(|_| late())??;
+        match &connected.way {
+            Way::Runtime(runtime) => {
+                let silent = |_| Unseen { silent: Silent::Runtime, why: late() };
+                timeout_at(deadline, runtime.observe()).await.map_err(silent)?
+            }
+            Way::Agent(agent) => timeout_at(deadline, agent.observe()).await.map_err(|_| late())?,
         }
     }
 }
@@ -119,15 +143,13 @@ impl LocalMachines {
 #[async_trait]
 impl Machines for LocalMachines {
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
-        let looked = timeout(LOOK, self.look(machine)).await;
-        let looked = looked.unwrap_or_else(|_| Err(format!("it does not answer within {} s", LOOK.as_secs())));
-        looked.map_or_else(
-            |why| {
+        match self.look(machine).await {
+            Ok(state) => Seen::Known(state),
+            Err(Unseen { silent, why }) => {
                 self.forget(machine);
-                Seen::Unreachable { why }
-            },
-            Seen::Known,
-        )
+                Seen::Unreachable { silent, why }
+            }
+        }
     }
 
     async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {

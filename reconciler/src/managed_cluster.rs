@@ -55,7 +55,7 @@ pub(crate) enum ManagedClusterError {
 /// The digest of the bindings that stand, asked for as the driver; empty where the driver has no right to ask, which is so
 /// before the first ones.
 pub(crate) async fn bindings(machines: &Arc<dyn Machines>, documents: &Documents, id: &ClusterId) -> Seen<String> {
-    let unreachable = |why: String| Seen::Unreachable { why };
+    let unreachable = |why: String| Seen::unreachable(why);
     let Some((server, machine)) = first_server(documents, id) else {
         return unreachable("an API server with a place".to_owned());
     };

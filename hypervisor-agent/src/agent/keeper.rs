@@ -28,7 +28,7 @@ use super::{
 use crate::{
     LocalMachine,
     action::{Action, PodAction},
-    converge::converge,
+    converge::{converge, waits_for_connections},
     observe::ObserveError,
     report::{ApplyReport, Effect, chain_text},
     supervise::{Moment, Supervisor},
@@ -36,6 +36,10 @@ use crate::{
 
 /// How long nothing may happen until the keeper looks all the same: files are changed by hand, and nobody tells of it.
 const RELIST: Duration = Duration::from_secs(60);
+/// How often it looks at connections that are waited for: haproxy tells nobody of their end.
+const CONNECTIONS: Duration = Duration::from_secs(1);
+/// How often it looks whether a disk has room again, of which nobody tells either.
+const ROOM: Duration = Duration::from_secs(10);
 /// How soon it looks again where it could not, or where a record of the machine's own could not be written.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -72,10 +76,20 @@ pub(super) struct Keeper {
     next_look: Instant,
     failures: BTreeMap<PodName, String>,
     machine_failure: Option<String>,
-    blind: bool,
+    sight: Sight,
     last: Option<MachineState>,
     effects: Arc<AtomicU64>,
     asked: watch::Receiver<u64>,
+}
+
+/// What the last look has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    Clear,
+    /// There is no room for what is written.
+    FullDisk,
+    /// The machine could not be seen.
+    None,
 }
 
 /// A look: what it cannot have seen.
@@ -105,7 +119,7 @@ impl Keeper {
             next_look: now,
             failures: BTreeMap::new(),
             machine_failure: None,
-            blind: false,
+            sight: Sight::Clear,
             last: None,
             effects: Arc::default(),
             asked,
@@ -216,25 +230,42 @@ impl Keeper {
         let Some(look) = self.look.take() else { return };
         match seen {
             Ok(state) => {
-                if std::mem::take(&mut self.blind) {
-                    tracing::info!("the machine can be seen again");
-                    self.supervisor.forgive();
-                }
+                self.sees(if state.disk_pressure { Sight::FullDisk } else { Sight::Clear });
                 self.act(&look, &state);
                 self.seen(state);
             }
             Err(error) => {
                 let why = chain_text(&error);
-                if !std::mem::replace(&mut self.blind, true) {
+                let is_news = self.sees(Sight::None);
+                if is_news {
                     tracing::warn!(why, "the machine cannot be seen");
                 }
                 self.next_look = Instant::now() + RETRY;
                 self.board.publish(|status| {
+                    status.revision += u64::from(is_news);
                     status.answered = look.asked;
                     status.failures = vec![why];
                 });
             }
         }
+    }
+
+    /// Returns whether that is news. What failed may be tried at once where the machine is better off than before.
+    fn sees(&mut self, sight: Sight) -> bool {
+        let before = std::mem::replace(&mut self.sight, sight);
+        if sight == Sight::FullDisk {
+            self.next_look = self.next_look.min(Instant::now() + ROOM);
+        }
+        match (before, sight) {
+            (before, sight) if before == sight => return false,
+            (Sight::None | Sight::FullDisk, Sight::Clear) => {
+                tracing::info!("the machine can be seen, and has room on its disk");
+                self.supervisor.forgive();
+            }
+            (_, Sight::FullDisk) => tracing::warn!("the disk is full"),
+            (_, Sight::None | Sight::Clear) => {}
+        }
+        true
     }
 
     /// Ports come and go with every connection; all else that changes is worth a look to those who watch.
@@ -262,6 +293,9 @@ impl Keeper {
                 });
             }
         };
+        if waits_for_connections(&kept.config, state) {
+            self.next_look = self.next_look.min(Instant::now() + CONNECTIONS);
+        }
         if look.machine_stale || self.machine_busy {
             return;
         }

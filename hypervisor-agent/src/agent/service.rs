@@ -20,6 +20,7 @@ use super::{
 use crate::{
     FilesError, LocalMachine,
     files::FileError,
+    observe::ObserveError,
     proto::{
         self,
         agent_server::{Agent, AgentServer},
@@ -64,7 +65,7 @@ impl Agent for Service {
         &self,
         _request: Request<proto::GetStateRequest>,
     ) -> Result<Response<proto::GetStateResponse>, Status> {
-        let mut state = self.machine.observe().await.map_err(|error| Status::unavailable(chain_text(&error)))?;
+        let mut state = self.machine.observe().await.map_err(|error| unseen(&error))?;
         if let Some(kept) = self.book.current() {
             state.applied = Some(kept.fence.clone());
         }
@@ -142,6 +143,12 @@ async fn finished(
         },
         Err(_) => proto::Finished { effects: 0, failures: vec!["the agent is ending".to_owned()], held: Vec::new() },
     }
+}
+
+/// That the runtime gives no answer is told apart.
+fn unseen(error: &ObserveError) -> Status {
+    let why = chain_text(error);
+    if error.runtime_is_silent() { Status::deadline_exceeded(why) } else { Status::unavailable(why) }
 }
 
 fn refused(error: &AcceptError) -> Status {

@@ -46,6 +46,7 @@ impl Model {
             servers: BTreeMap::new(),
             capacity: None,
             kubelet_pods: 0,
+            disk_pressure: false,
         };
         Self { state, ids: 0, made: BTreeMap::new() }
     }

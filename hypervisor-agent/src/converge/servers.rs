@@ -19,6 +19,15 @@ pub(super) fn plan_servers(name: &PodName, wanted: &Servers, state: &MachineStat
     missing.chain(others).collect()
 }
 
+/// Whether a server that is not wanted stays only for the connections that it has.
+pub(super) fn waits_for_connections(name: &PodName, wanted: &Servers, state: &MachineState) -> bool {
+    let mut found = state.servers.get(name).into_iter().flatten();
+    found.any(|(server, found)| {
+        let drains = matches!(found.admin, ServerAdmin::Drains | ServerAdmin::Maintenance);
+        drains && found.sessions > 0 && wanted.addresses.get(server) != Some(&found.address)
+    })
+}
+
 /// One that stands elsewhere now goes first, and is added once it is gone.
 fn step(server: &str, found: &ServerState, wanted: &Servers) -> Option<ServerChange> {
     let is_wanted = wanted.addresses.get(server) == Some(&found.address);

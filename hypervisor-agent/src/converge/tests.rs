@@ -15,7 +15,7 @@ use keelway_api::{
 };
 use proptest::{collection::btree_map, prelude::*};
 
-use super::{applied_by, converge, model::Model};
+use super::{applied_by, converge, model::Model, waits_for_connections};
 use crate::{
     action::{Action, PodAction, ServerChange},
     refusal::Refusal,
@@ -389,6 +389,12 @@ proptest! {
                 if let Action::Pod(_, PodAction::ChangeServer { server, change: ServerChange::Drain }) = action {
                     prop_assert_ne!(Some(&machine.state.servers[&etcd()][server].address), addresses.get(server));
                 }
+            }
+            if actions.is_empty() {
+                let found = &machine.state.servers[&etcd()];
+                let left = found.keys().any(|server| !addresses.contains_key(server))
+                    || found.iter().any(|(server, found)| addresses[server] != found.address);
+                prop_assert_eq!(waits_for_connections(&config, &machine.state), left, "nobody else tells of their end");
             }
             machine.execute(&actions);
             for server in machine.state.servers.get_mut(&etcd()).unwrap().values_mut() {

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use keelway_api::machine::Amount;
+use keelway_api::machine::{Amount, DISK_RESERVE, STATE_DIRECTORY};
 
 use super::{Files, folder::Folder};
 
@@ -20,6 +20,17 @@ impl Files<'_> {
             cpu_millis: limit.0.map_or(there.cpu_millis, |limit| limit.min(there.cpu_millis)),
             memory_bytes: limit.1.map_or(there.memory_bytes, |limit| limit.min(there.memory_bytes)),
         })
+    }
+}
+
+impl Files<'_> {
+    /// Whether less than [`DISK_RESERVE`] is left for what is written below [`STATE_DIRECTORY`], which may have to be made first.
+    #[must_use]
+    pub fn disk_pressure(self) -> bool {
+        let above = STATE_DIRECTORY.match_indices('/').skip(1).map(|(end, _)| &STATE_DIRECTORY[..end]);
+        let mut places = std::iter::once(STATE_DIRECTORY).chain(above.collect::<Vec<_>>().into_iter().rev());
+        let there = places.find_map(|path| Folder::under(self.root, path).ok());
+        there.and_then(|folder| folder.room().ok()).is_some_and(|room| room < DISK_RESERVE)
     }
 }
 
@@ -93,6 +104,26 @@ mod tests {
             ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n"),
         ];
         assert_eq!(of(&first), (None, Some(2 << 30)));
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_told_of() {
+        let disk = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(disk.path().join("var/lib")).unwrap();
+        let pressure = || {
+            let root = std::fs::File::open(disk.path()).unwrap();
+            Files::new(std::os::fd::AsFd::as_fd(&root)).disk_pressure()
+        };
+        assert!(!pressure(), "the disk of this test is full");
+        let small = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .arg(disk.path().join("var/lib"))
+            .status()
+            .unwrap();
+        assert!(small.success());
+        let seen = pressure();
+        rustix::mount::unmount(disk.path().join("var/lib"), rustix::mount::UnmountFlags::DETACH).unwrap();
+        assert!(seen);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fsync, mkdirat,
-        openat, openat2, renameat, statat, unlinkat,
+        AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fstatvfs, fsync,
+        mkdirat, openat, openat2, renameat, statat, unlinkat,
     },
     io::Errno,
     path::Arg,
@@ -68,6 +68,14 @@ impl Folder {
                 other => return Ok(Self(other?)),
             }
         }
+    }
+
+    /// How many bytes root may still write to its file system; none where no more files can be made there.
+    pub(super) fn room(&self) -> io::Result<u64> {
+        let found = fstatvfs(&self.0)?;
+        // Some file systems make files for as long as there are bytes, and tell of none.
+        let no_more_files = found.f_files > 0 && found.f_ffree == 0;
+        Ok(if no_more_files { 0 } else { found.f_bfree.saturating_mul(found.f_frsize) })
     }
 
     /// Opens a directory in this one.

@@ -97,6 +97,7 @@ impl World {
             data: std::collections::BTreeMap::new(),
             capacity: None,
             kubelet_pods: 0,
+            disk_pressure: false,
         };
         let mut world = Self { now, config, state, supervisor: Supervisor::default(), made: 0 };
         world.is(ContainerPhase::Running);

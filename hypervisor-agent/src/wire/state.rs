@@ -36,6 +36,7 @@ impl From<&MachineState> for proto::MachineState {
             data: state.data.iter().map(|(path, data)| (path.clone(), (*data).into())).collect(),
             capacity: state.capacity.map(Into::into),
             kubelet_pods: state.kubelet_pods as u64,
+            disk_pressure: state.disk_pressure,
         }
     }
 }
@@ -57,6 +58,7 @@ impl TryFrom<proto::MachineState> for MachineState {
             data: state.data.into_iter().map(|(path, data)| (path, data.into())).collect(),
             capacity: state.capacity.map(Into::into),
             kubelet_pods: usize::try_from(state.kubelet_pods).map_err(|_| WireError::Range("the pods of a kubelet"))?,
+            disk_pressure: state.disk_pressure,
         })
     }
 }

@@ -136,6 +136,7 @@ prop_compose! {
         data in proptest::collection::btree_map("[a-z/]{0,9}", any::<(bool, bool)>(), 0..3),
         capacity in any::<Option<(u64, u64)>>(),
         kubelet_pods in any::<u32>(),
+        disk_pressure in any::<bool>(),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -173,6 +174,7 @@ prop_compose! {
             data: data.into_iter().map(|(path, (marked, used))| (path, DataState { marked, used })).collect(),
             capacity: capacity.map(|(cpu_millis, memory_bytes)| Amount { cpu_millis, memory_bytes }),
             kubelet_pods: kubelet_pods as usize,
+            disk_pressure,
         }
     }
 }

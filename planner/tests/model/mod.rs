@@ -73,6 +73,7 @@ pub(crate) fn empty() -> MachineState {
         data: BTreeMap::new(),
         capacity: None,
         kubelet_pods: 0,
+        disk_pressure: false,
         servers: BTreeMap::new(),
     }
 }

@@ -4,13 +4,17 @@ use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use keelway_api::{
-    machine::{MachineConfig, MachineState},
+    machine::{MachineConfig, MachineState, Silent},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{access::Access, client::Client, report::chain_text};
+use keelway_hypervisor_agent::{
+    access::Access,
+    client::{Client, ClientError},
+    report::chain_text,
+};
 use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
 
-use super::LOOK;
+use super::{LOOK, Unseen};
 use crate::{Applying, Run};
 
 /// An agent's watch answers at once.
@@ -40,8 +44,11 @@ impl Agent {
         }))
     }
 
-    pub(super) async fn observe(&self) -> Result<MachineState, String> {
-        self.client.state(LOOK).await.map_err(|error| chain_text(&error))
+    pub(super) async fn observe(&self) -> Result<MachineState, Unseen> {
+        self.client.state(LOOK).await.map_err(|error| {
+            let silent = if let ClientError::RuntimeSilent(_) = error { Silent::Runtime } else { Silent::Asked };
+            Unseen { silent, why: chain_text(&error) }
+        })
     }
 
     pub(super) async fn apply(&self, name: &HypervisorName, config: &MachineConfig, run: &Run) -> Applying {

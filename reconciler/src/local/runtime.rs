@@ -2,7 +2,10 @@
 
 use std::{io, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
-use keelway_api::{machine::MachineState, name::HypervisorName};
+use keelway_api::{
+    machine::{MachineState, Silent},
+    name::HypervisorName,
+};
 use keelway_hypervisor_agent::{
     LocalMachine,
     action::Action,
@@ -10,6 +13,7 @@ use keelway_hypervisor_agent::{
 };
 use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
 
+use super::Unseen;
 use crate::{Applying, Run};
 
 pub(super) struct Runtime(LocalMachine);
@@ -31,8 +35,11 @@ impl Runtime {
         })
     }
 
-    pub(super) async fn observe(&self) -> Result<MachineState, String> {
-        self.0.observe().await.map_err(|error| chain_text(&error))
+    pub(super) async fn observe(&self) -> Result<MachineState, Unseen> {
+        self.0.observe().await.map_err(|error| {
+            let silent = if error.runtime_is_silent() { Silent::Runtime } else { Silent::Asked };
+            Unseen { silent, why: chain_text(&error) }
+        })
     }
 
     pub(super) async fn execute(&self, name: &HypervisorName, actions: Vec<Action>, run: &Run) -> Applying {
