@@ -11,6 +11,7 @@
 
 mod cases;
 mod real;
+mod stalled;
 mod subject;
 
 use std::{panic::AssertUnwindSafe, path::Path, time::Instant};

@@ -11,7 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 use tonic::{Request, metadata::MetadataValue};
 
-use crate::subject::{Case, IMAGE, Subject, container, eventually};
+use crate::{
+    stalled::who_does_not_fetch_holds_nobody_up,
+    subject::{Case, IMAGE, Subject, container, eventually},
+};
 
 type Pair<'a> = (&'a Subject, &'a Containerd);
 
@@ -31,6 +34,7 @@ cases! {
     image_is_replaced_by_one_of_the_same_name,
     oci_layout_is_imported,
     broken_archives_are_refused,
+    who_does_not_fetch_holds_nobody_up,
 }
 
 async fn cgroup_driver_is_asked_for((subject, _): &Pair<'_>) {
