@@ -100,9 +100,24 @@ pub struct File {
     /// Relative to the pod's `files` directory, without `.` or `..`.
     pub path: String,
     /// The bytes. Not shown by `Debug`: they may be a key.
+    #[serde(with = "base64_text")]
     pub content: Vec<u8>,
     /// What a change of the content asks for.
     pub on_change: OnChange,
+}
+
+/// Bytes in JSON as Kubernetes writes them: a list of numbers is three times as long.
+mod base64_text {
+    use k8s_openapi::ByteString;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        ByteString(bytes.to_vec()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        ByteString::deserialize(deserializer).map(|text| text.0)
+    }
 }
 
 impl fmt::Debug for File {
