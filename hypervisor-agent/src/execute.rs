@@ -1,6 +1,7 @@
 //! Doing what was planned. Nothing is decided here.
 
 mod chain;
+mod hands;
 mod spec;
 
 use std::{collections::BTreeMap, io, path::PathBuf};
@@ -9,14 +10,15 @@ use futures::future::join_all;
 use keelway_api::name::PodName;
 use tokio_util::sync::CancellationToken;
 
+pub use hands::{Hands, Made};
+
 use crate::{
     action::{Action, PodAction},
     haproxy::HaproxyError,
-    image::Images,
-    local::{FilesError, LocalMachine},
+    local::FilesError,
     report::{ApplyReport, Effect, Failure, chain_text},
 };
-use chain::Chain;
+pub(crate) use chain::LocalHands;
 
 /// Why an action was not done.
 #[derive(Debug, thiserror::Error)]
@@ -52,15 +54,16 @@ pub enum EffectError {
     OutOfOrder,
 }
 
-pub(crate) async fn execute(
-    machine: &LocalMachine,
-    actions: Vec<Action>,
+/// Executes actions in the order that `converge` gives: what is for the machine first, then all pods beside each other, then
+/// what follows from all of it. An action that fails ends its pod's part; once `stop` is cancelled none begins.
+pub async fn execute(
+    hands: &impl Hands,
+    actions: &[Action],
     stop: &CancellationToken,
     on_effect: &(dyn Fn(Effect<'_>) + Send + Sync),
 ) -> ApplyReport {
-    let images = Images::new(&machine.runtime, machine.archives.as_deref(), &machine.turns);
-    let run = Run { machine, images: &images, stop, on_effect };
-    let stages = Stages::of(&actions);
+    let run = Run { hands, stop, on_effect };
+    let stages = Stages::of(actions);
     let mut report = run.in_order(&stages.first).await;
     if report.is_complete() {
         let chains = stages.pods.iter().map(|(pod, steps)| run.pod(pod, steps));
@@ -109,27 +112,26 @@ impl<'a> Stages<'a> {
     }
 }
 
-struct Run<'a> {
-    machine: &'a LocalMachine,
-    images: &'a Images<'a>,
+struct Run<'a, H> {
+    hands: &'a H,
     stop: &'a CancellationToken,
     on_effect: &'a (dyn Fn(Effect<'_>) + Send + Sync),
 }
 
-impl Run<'_> {
+impl<H: Hands> Run<'_, H> {
     async fn in_order(&self, actions: &[&Action]) -> ApplyReport {
         let mut report = ApplyReport::default();
         for action in actions {
-            self.step(&mut report, action, self.apply_to_machine(action)).await;
+            self.step(&mut report, action, self.hands.on_machine(action)).await;
         }
         report
     }
 
     async fn pod(&self, pod: &PodName, steps: &[Step<'_>]) -> ApplyReport {
-        let mut chain = Chain::new(self.machine, self.images, pod);
+        let mut made = Made::default();
         let mut report = ApplyReport::default();
         for step in steps {
-            self.step(&mut report, step.whole, chain.apply(step.action)).await;
+            self.step(&mut report, step.whole, self.hands.for_pod(pod, step.action, &mut made)).await;
         }
         report
     }
@@ -139,7 +141,7 @@ impl Run<'_> {
         &self,
         report: &mut ApplyReport,
         action: &Action,
-        effect: impl Future<Output = Result<(), EffectError>>,
+        effect: impl Future<Output = Result<(), H::Error>>,
     ) {
         if !report.is_complete() || self.stop.is_cancelled() {
             report.left_out.push(action.clone());
@@ -157,17 +159,5 @@ impl Run<'_> {
                 report.failed.push(Failure { action: action.clone(), error });
             }
         }
-    }
-
-    async fn apply_to_machine(&self, action: &Action) -> Result<(), EffectError> {
-        let action = action.clone();
-        let work = move |files: crate::files::Files<'_>| match action {
-            Action::WriteOwner(installation) => files.write_owner(&installation),
-            Action::ForgetCluster(cluster) => files.forget_cluster(&cluster),
-            Action::RecordApplied(applied) => files.record_applied(&applied),
-            Action::Leave => files.leave(),
-            Action::Pod(..) => Ok(()),
-        };
-        Ok(self.machine.with_files(work).await?)
     }
 }

@@ -109,7 +109,7 @@ impl LocalMachine {
         stop: &CancellationToken,
         on_effect: &(dyn Fn(Effect<'_>) + Send + Sync),
     ) -> ApplyReport {
-        execute::execute(self, actions, stop, on_effect).await
+        execute::execute(&execute::LocalHands::new(self), &actions, stop, on_effect).await
     }
 
     /// Brings the machine to what the config says: observes, plans, executes, once.

@@ -1,32 +1,59 @@
 //! The steps of one pod, in order: what one makes, a later one uses.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use keelway_api::name::PodName;
 
-use super::{EffectError, spec};
+use super::{EffectError, Hands, Made, spec};
 use crate::{
-    action::{NewContainer, NewSandbox, PodAction},
+    action::{Action, NewContainer, NewSandbox, PodAction},
     haproxy,
     image::Images,
     layout::log_name,
     local::LocalMachine,
 };
 
-pub(super) struct Chain<'a> {
+/// Reaches the machine through its runtime and its file system.
+pub(crate) struct LocalHands<'a> {
+    machine: &'a LocalMachine,
+    images: Images<'a>,
+}
+
+impl<'a> LocalHands<'a> {
+    pub(crate) fn new(machine: &'a LocalMachine) -> Self {
+        Self { machine, images: Images::new(&machine.runtime, machine.archives.as_deref(), &machine.turns) }
+    }
+}
+
+impl Hands for LocalHands<'_> {
+    type Error = EffectError;
+
+    async fn on_machine(&self, action: &Action) -> Result<(), EffectError> {
+        let action = action.clone();
+        let work = move |files: crate::files::Files<'_>| match action {
+            Action::WriteOwner(installation) => files.write_owner(&installation),
+            Action::ForgetCluster(cluster) => files.forget_cluster(&cluster),
+            Action::RecordApplied(applied) => files.record_applied(&applied),
+            Action::Leave => files.leave(),
+            Action::Pod(..) => Ok(()),
+        };
+        Ok(self.machine.with_files(work).await?)
+    }
+
+    async fn for_pod(&self, pod: &PodName, action: &PodAction, made: &mut Made) -> Result<(), EffectError> {
+        Chain { machine: self.machine, images: &self.images, pod, made }.apply(action).await
+    }
+}
+
+struct Chain<'a> {
     machine: &'a LocalMachine,
     images: &'a Images<'a>,
     pod: &'a PodName,
-    sandbox: Option<String>,
-    containers: BTreeMap<String, String>,
+    made: &'a mut Made,
 }
 
-impl<'a> Chain<'a> {
-    pub(super) fn new(machine: &'a LocalMachine, images: &'a Images<'a>, pod: &'a PodName) -> Self {
-        Self { machine, images, pod, sandbox: None, containers: BTreeMap::new() }
-    }
-
-    pub(super) async fn apply(&mut self, action: &PodAction) -> Result<(), EffectError> {
+impl Chain<'_> {
+    async fn apply(&mut self, action: &PodAction) -> Result<(), EffectError> {
         let runtime = &self.machine.runtime;
         match action {
             PodAction::EnsureImage(image) => self.images.ensure(image).await?,
@@ -48,7 +75,7 @@ impl<'a> Chain<'a> {
             PodAction::CreateSandbox(new) => self.create_sandbox(new).await?,
             PodAction::CreateContainer(new) => self.create_container(new).await?,
             PodAction::StartContainer { id, name } => {
-                let id = id.as_ref().or_else(|| self.containers.get(name));
+                let id = id.as_ref().or_else(|| self.made.containers.get(name));
                 runtime.start_container(id.ok_or(EffectError::OutOfOrder)?).await?;
             }
         }
@@ -80,12 +107,12 @@ impl<'a> Chain<'a> {
 
     async fn create_sandbox(&mut self, new: &NewSandbox) -> Result<(), EffectError> {
         let spec = spec::sandbox(self.pod, new);
-        self.sandbox = Some(self.machine.runtime.run_pod_sandbox(&spec).await?);
+        self.made.sandbox = Some(self.machine.runtime.run_pod_sandbox(&spec).await?);
         Ok(())
     }
 
     async fn create_container(&mut self, new: &NewContainer) -> Result<(), EffectError> {
-        let sandbox = new.sandbox_id.as_ref().or(self.sandbox.as_ref());
+        let sandbox = new.sandbox_id.as_ref().or(self.made.sandbox.as_ref());
         let sandbox = sandbox.ok_or(EffectError::OutOfOrder)?;
         self.make_room_for_log(new).await?;
         let id = self
@@ -93,7 +120,7 @@ impl<'a> Chain<'a> {
             .runtime
             .create_container(sandbox, &spec::sandbox(self.pod, &new.sandbox), &spec::container(self.pod, new))
             .await?;
-        self.containers.insert(new.container.name.clone(), id);
+        self.made.containers.insert(new.container.name.clone(), id);
         Ok(())
     }
 
