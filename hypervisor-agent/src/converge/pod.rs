@@ -29,7 +29,9 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
         return Vec::new();
     }
     // A mount of a directory that was removed stays what it was, and shows nothing of a new one.
-    let kept = seen.newest_ready(&digest).filter(|_| tree::has_files_directory(name, state));
+    let kept = seen
+        .newest_ready(&digest)
+        .filter(|_| tree::has_files_directory(name, state) && tree::starts_as_wanted(name, pod, state));
     let old = seen.sandboxes.iter().filter(|sandbox| kept.is_none_or(|kept| kept.id != sandbox.id));
     let replacing: Vec<_> = old.flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
     let running = match kept {

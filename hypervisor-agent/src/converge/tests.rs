@@ -155,6 +155,28 @@ fn a_pod_whose_files_were_removed_is_replaced() {
     );
 }
 
+/// Its program may have been started after the change.
+#[test]
+fn a_pod_is_replaced_when_what_it_reads_at_its_start_was_changed_by_hand() {
+    let mut config = config();
+    config.pods.get_mut(&etcd()).unwrap().files[0].on_change = OnChange::Restart;
+    let mut machine = settled(&config);
+    let path = crate::layout::file_path(&etcd(), "pki/ca.crt");
+    machine.state.files.get_mut(&path).unwrap().sha256 = Some(String::new());
+    assert_eq!(
+        plan(&config, &machine),
+        [
+            "write file pki/ca.crt",
+            "stop container etcd within 25 s",
+            "stop sandbox id-1",
+            "remove sandbox id-1",
+            "create sandbox 1",
+            "create container etcd",
+            "start container etcd",
+        ]
+    );
+}
+
 #[test]
 fn the_last_pod_takes_everything_with_it() {
     let machine = settled(&config());
