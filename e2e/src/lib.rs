@@ -24,6 +24,7 @@ pub mod load;
 pub mod machine;
 pub mod process;
 pub mod ran;
+pub mod simulator;
 pub mod transcript;
 pub mod world;
 

@@ -1,0 +1,128 @@
+//! Planted bugs: what the simulation must find.
+
+use keelway_api::{
+    machine::{ContainerPhase, MachineState, Seen},
+    name::{HypervisorName, PodName},
+};
+use keelway_hypervisor_agent::action::{Action, PodAction};
+
+use super::world::World;
+
+/// A mistake in what is between the real parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// Documents are saved after the effects that rely on them.
+    SavesAfterwards,
+    /// A failed save is taken for a good one.
+    IgnoresFailedSaves,
+    /// The birth of a store is forgotten, and planned again.
+    BearsTwice,
+    /// A component gets a port that another one has.
+    ForgetsAPort,
+    /// What runs as it should is started again when it is looked at again.
+    RestartsTheHealthy,
+    /// What was last seen of a machine that does not answer is taken for what is there.
+    ActsOnTheUnreachable,
+    /// The owner of a machine is not looked at.
+    IgnoresTheOwner,
+    /// A machine is changed before its owner is recorded.
+    ForgetsTheOwner,
+    /// A key is in an argument list.
+    RevealsAKey,
+    /// The data of a wanted component is removed.
+    RemovesData,
+    /// Members of a store are stopped without a look at the others.
+    StopsMembers,
+    /// A pod of somebody else is stopped.
+    StopsStrangers,
+}
+
+impl Bug {
+    /// Every planted bug.
+    pub const ALL: [Self; 12] = [
+        Self::SavesAfterwards,
+        Self::IgnoresFailedSaves,
+        Self::BearsTwice,
+        Self::ForgetsAPort,
+        Self::RestartsTheHealthy,
+        Self::ActsOnTheUnreachable,
+        Self::IgnoresTheOwner,
+        Self::ForgetsTheOwner,
+        Self::RevealsAKey,
+        Self::RemovesData,
+        Self::StopsMembers,
+        Self::StopsStrangers,
+    ];
+}
+
+impl World {
+    /// What a pass takes for the state of a machine.
+    pub(super) fn misjudged(&mut self, machine: &HypervisorName, seen: Seen<MachineState>) -> Seen<MachineState> {
+        match (self.bug, seen) {
+            (Some(Bug::ActsOnTheUnreachable), Seen::Unreachable { why }) => {
+                self.machines.get(machine).map_or(Seen::Unreachable { why }, |found| Seen::Known(found.state()))
+            }
+            (Some(Bug::IgnoresTheOwner), Seen::Known(state)) => {
+                let of_others = self.machines.get(machine).is_some_and(|found| found.strangers.owner.is_some());
+                Seen::Known(MachineState { owner: state.owner.filter(|_| !of_others), ..state })
+            }
+            (Some(Bug::RestartsTheHealthy), Seen::Known(mut state)) => {
+                for sandbox in &mut state.sandboxes {
+                    sandbox.digest.clear();
+                }
+                Seen::Known(state)
+            }
+            (_, seen) => seen,
+        }
+    }
+
+    /// What is done instead of what was decided.
+    pub(super) fn misled(&mut self, machine: &HypervisorName, mut actions: Vec<Action>) -> Vec<Action> {
+        match self.bug {
+            Some(Bug::ForgetsTheOwner) => actions.retain(|action| !matches!(action, Action::WriteOwner(_))),
+            Some(Bug::ForgetsAPort) => each_command(&mut actions, |word| {
+                if word.starts_with("--secure-port=") { "--secure-port=20000".to_owned() } else { word }
+            }),
+            Some(Bug::RevealsAKey) => each_command(&mut actions, |word| {
+                if word.starts_with("--secure-port=") { format!("{word} {}", super::rules::KEY) } else { word }
+            }),
+            Some(Bug::RemovesData) => {
+                let pod = self.pod_on(machine);
+                actions.extend(pod.map(|(pod, _)| Action::Pod(pod, PodAction::RemoveTree)));
+            }
+            Some(Bug::StopsMembers) => {
+                let stop = self.pod_on(machine).map(|(pod, id)| {
+                    Action::Pod(pod, PodAction::StopContainer { id, name: "etcd".to_owned(), grace_seconds: 1 })
+                });
+                actions.extend(stop);
+            }
+            Some(Bug::StopsStrangers) => {
+                let stranger = self.machines.get(machine).and_then(|found| found.strangers.sandboxes.first().cloned());
+                let pod = self.saved.components.keys().next().cloned();
+                let stop = stranger.zip(pod).map(|(id, pod)| Action::Pod(pod, PodAction::StopSandbox { id }));
+                actions.extend(stop);
+            }
+            _ => {}
+        }
+        actions
+    }
+
+    /// A member of a store that runs on the machine, with its container.
+    fn pod_on(&self, machine: &HypervisorName) -> Option<(PodName, String)> {
+        let found = self.machines.get(machine)?;
+        let mut members = found.runtime.containers.iter().filter(|kept| {
+            kept.state.phase == ContainerPhase::Running
+                && kept.state.name == "etcd"
+                && !self.is_deleted(&kept.pod.cluster)
+        });
+        members.next().map(|kept| (kept.pod.clone(), kept.state.id.clone()))
+    }
+}
+
+fn each_command(actions: &mut [Action], change: impl Fn(String) -> String) {
+    for action in actions {
+        if let Action::Pod(_, PodAction::CreateContainer(new)) = action {
+            new.container.command = std::mem::take(&mut new.container.command).into_iter().map(&change).collect();
+        }
+    }
+}

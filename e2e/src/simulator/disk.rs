@@ -1,0 +1,144 @@
+//! The part of a simulated machine's disk that Keelway may write to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{FileState, sha256_hex},
+    name::{InstallationId, PodName},
+};
+use keelway_hypervisor_agent::layout::{Directory, FILES, file_path, pod_directory};
+
+use super::error::Refused;
+
+/// Says of the top directory that we made it.
+const TOP: u32 = 0o1711;
+const FILE: u32 = 0o600;
+
+/// Everything below the state directory, which is itself the empty path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Disk {
+    pub(super) owner: Option<InstallationId>,
+    pub(super) applied: Option<Applied>,
+    nodes: BTreeMap<String, Node>,
+    /// Members of stores that have written into their data directory.
+    pub(super) members: BTreeSet<PodName>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Node {
+    state: FileState,
+    content: Vec<u8>,
+}
+
+impl Disk {
+    pub(super) fn write_owner(&mut self, installation: &InstallationId) {
+        self.make_top();
+        self.owner = Some(installation.clone());
+    }
+
+    pub(super) fn record_applied(&mut self, applied: &Applied) {
+        self.make_top();
+        self.applied = Some(applied.clone());
+    }
+
+    pub(super) fn make_directory(&mut self, directory: &Directory) -> Result<(), Refused> {
+        let Directory { path, user, group, mode } = directory;
+        self.make_top();
+        self.check_parent(path)?;
+        if self.nodes.get(path).is_some_and(|node| node.state.sha256.is_some()) {
+            return Err(Refused(format!("{path} is no directory")));
+        }
+        self.nodes.insert(path.clone(), Node::directory(*user, *group, *mode));
+        Ok(())
+    }
+
+    pub(super) fn write_file(&mut self, path: &str, user: u32, content: &[u8]) -> Result<(), Refused> {
+        self.check_parent(path)?;
+        if self.nodes.get(path).is_some_and(|node| node.state.sha256.is_none()) {
+            return Err(Refused(format!("{path} is a directory")));
+        }
+        let sha256 = Some(sha256_hex(content));
+        let state = FileState { user, group: user, mode: FILE, sha256 };
+        self.nodes.insert(path.to_owned(), Node { state, content: content.to_vec() });
+        Ok(())
+    }
+
+    /// Absent is fine.
+    pub(super) fn remove(&mut self, path: &str) {
+        let below = format!("{path}/");
+        self.nodes.retain(|name, _| name != path && !name.starts_with(&below));
+        self.members.retain(|pod| {
+            let data = format!("{}/data", pod_directory(pod));
+            data != path && !data.starts_with(&below)
+        });
+    }
+
+    /// The records go, and the top directory where nothing is left in it.
+    pub(super) fn leave(&mut self) {
+        self.owner = None;
+        self.applied = None;
+        if self.nodes.keys().all(String::is_empty) {
+            self.nodes.clear();
+        }
+    }
+
+    pub(super) fn has_directory(&self, path: &str) -> bool {
+        self.nodes.get(path).is_some_and(|node| node.state.sha256.is_none())
+    }
+
+    /// A file of a pod.
+    pub(super) fn read(&self, pod: &PodName, name: &str) -> Option<Vec<u8>> {
+        self.nodes
+            .get(&file_path(pod, name))
+            .filter(|node| node.state.sha256.is_some())
+            .map(|node| node.content.clone())
+    }
+
+    pub(super) fn files(&self) -> BTreeMap<String, FileState> {
+        self.nodes.iter().map(|(path, node)| (path.clone(), node.state.clone())).collect()
+    }
+
+    /// Paths of files below the directories that pods read from.
+    pub(super) fn read_by_pods(&self) -> Vec<String> {
+        let inside = format!("/{FILES}/");
+        let of_files = self.nodes.iter().filter(|(path, node)| path.contains(&inside) && node.state.sha256.is_some());
+        of_files.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// Somebody writes over a file.
+    pub(super) fn overwrite(&mut self, path: &str) {
+        if let Some(node) = self.nodes.get_mut(path) {
+            node.content = b"changed by hand".to_vec();
+            node.state.sha256 = Some(sha256_hex(&node.content));
+        }
+    }
+
+    /// Somebody puts a file beside another one.
+    pub(super) fn stray_beside(&mut self, path: &str) {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let content = b"a stray".to_vec();
+        let state = FileState { user: 0, group: 0, mode: 0o644, sha256: Some(sha256_hex(&content)) };
+        self.nodes.insert(format!("{parent}/stray"), Node { state, content });
+    }
+
+    /// Somebody puts a directory in the place of a file.
+    pub(super) fn replace_by_directory(&mut self, path: &str) {
+        self.nodes.insert(path.to_owned(), Node::directory(0, 0, 0o755));
+    }
+
+    fn make_top(&mut self) {
+        self.nodes.entry(String::new()).or_insert_with(|| Node::directory(0, 0, TOP));
+    }
+
+    fn check_parent(&self, path: &str) -> Result<(), Refused> {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        if self.has_directory(parent) { Ok(()) } else { Err(Refused(format!("{parent}: no such directory"))) }
+    }
+}
+
+impl Node {
+    fn directory(user: u32, group: u32, mode: u32) -> Self {
+        Self { state: FileState { user, group, mode, sha256: None }, content: Vec::new() }
+    }
+}

@@ -1,0 +1,265 @@
+//! One run, from the first document to a world at rest.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use keelway_api::name::HypervisorName;
+use keelway_hypervisor_agent::report::chain_text;
+use keelway_planner::{Waiting, invariants};
+use keelway_reconciler::{Context, End, Limits, Outcome, PassError, Progress, Run, pass, run};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    bug::Bug,
+    components::SimulatedComponents,
+    fault::Table,
+    machine::Machine,
+    machines::SimulatedMachines,
+    minter::SimulatedMinter,
+    rules::shows_a_key,
+    sim::Sim,
+    store::SimulatedStore,
+    world::{Broken, Counts, World},
+};
+
+/// How many passes a world may take to settle once nothing goes wrong.
+const MOST_PASSES: u64 = 60;
+/// The time that it has.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// What came of one run.
+#[derive(Debug, Clone)]
+pub struct Life {
+    /// The number that all of it follows from.
+    pub seed: u64,
+    /// The first rule that did not hold.
+    pub broken: Option<Broken>,
+    /// What happened, a line each.
+    pub trace: Vec<String>,
+    /// Which fault hit which step.
+    pub table: Table,
+    /// How much happened.
+    pub counts: Counts,
+    /// Passes from the last fault to rest.
+    pub settled_in: u64,
+}
+
+/// Runs one simulation, with a planted bug or without.
+///
+/// Whatever happens in it, time included, follows from the seed.
+pub fn live(seed: u64, bug: Option<Bug>) -> Life {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let sim = Sim::new(World::new(seed, bug));
+        let settled_in = go_through(&sim).await;
+        let mut world = sim.world();
+        if !world.trace().iter().all(|line| !shows_a_key(line)) {
+            world.breaks("no key is in what people read", "see the trace");
+        }
+        Life {
+            seed,
+            broken: world.broken.clone(),
+            trace: world.trace().to_vec(),
+            table: world.table.clone(),
+            counts: world.counts,
+            settled_in,
+        }
+    })
+}
+
+async fn go_through(sim: &Sim) -> u64 {
+    sim.world().begin();
+    let ticking = tokio::spawn(tick(sim.clone()));
+    let epochs = sim.world().random.between(2, 4);
+    for epoch in 0..epochs {
+        {
+            let mut world = sim.world();
+            let goes = world.weather.aim.1.takes_away() || world.random.once_in(4);
+            match epoch {
+                0 => {}
+                last if last + 1 == epochs && goes => world.delete_all(),
+                _ => world.edit(),
+            }
+        }
+        drive_for_a_while(sim).await;
+        if sim.world().broken.is_some() {
+            break;
+        }
+    }
+    let settled_in = come_to_rest(sim).await;
+    ticking.abort();
+    settled_in
+}
+
+/// What happens by itself.
+async fn tick(sim: Sim) {
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        sim.world().pass_a_moment();
+        sim.changed.notify_one();
+    }
+}
+
+/// Drives until the time is over, starting the driver again where it died or gave up.
+async fn drive_for_a_while(sim: &Sim) {
+    let (lasts, once, stops) = {
+        let mut world = sim.world();
+        (world.random.millis(3_000, 15_000), world.random.once_in(5), world.random.once_in(5))
+    };
+    let begins = tokio::time::Instant::now();
+    while begins.elapsed() < lasts && sim.world().broken.is_none() {
+        let limits = Limits { once, timeout: lasts.saturating_sub(begins.elapsed()) };
+        let stop = CancellationToken::new();
+        if stops {
+            let (stop, after) = (stop.clone(), sim.world().random.millis(50, 5_000));
+            tokio::spawn(async move {
+                sleep(after).await;
+                stop.cancel();
+            });
+        }
+        if let Some(End::Settled) = drive(sim, limits, stop).await {
+            break;
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// One life of the driver's process.
+async fn drive(sim: &Sim, limits: Limits, stop: CancellationToken) -> Option<End> {
+    let context = context(sim, stop);
+    let mut minter = SimulatedMinter(sim.clone());
+    {
+        let mut world = sim.world();
+        world.dead = false;
+        world.unsaved = None;
+    }
+    let ended = tokio::select! {
+        biased;
+        () = sim.died.notified() => None,
+        ended = run(&context, &mut minter, limits) => Some(ended),
+    };
+    let mut world = sim.world();
+    let Some(ended) = ended else {
+        world.tell("the driver dies");
+        return None;
+    };
+    match ended {
+        Ok((end, outcome)) => {
+            world.tell(format!("the driver ends: {end:?}"));
+            world.check_outcome(&outcome);
+            Some(end)
+        }
+        Err(error) => {
+            world.tell(format!("the driver fails: {}", chain_text(&error)));
+            world.check_error(&error);
+            None
+        }
+    }
+}
+
+/// Nothing goes wrong any more: the world settles, and stays as it is.
+async fn come_to_rest(sim: &Sim) -> u64 {
+    if sim.world().broken.is_some() {
+        return 0;
+    }
+    let before = {
+        let mut world = sim.world();
+        world.mend();
+        world.counts.passes
+    };
+    let end = drive(sim, Limits { once: false, timeout: PATIENCE }, CancellationToken::new()).await;
+    let taken = sim.world().counts.passes - before;
+    {
+        let mut world = sim.world();
+        let waiting = world.waiting.join("; ");
+        if end != Some(End::Settled) {
+            world.breaks("a world without faults settles", format!("{end:?}: {waiting}"));
+        } else if taken > MOST_PASSES {
+            world.breaks("a world without faults settles soon", format!("{taken} passes: {waiting}"));
+        }
+        if world.broken.is_some() {
+            return taken;
+        }
+        world.check_rest();
+    }
+    stay(sim).await;
+    taken
+}
+
+/// One more pass of a settled world changes nothing.
+async fn stay(sim: &Sim) {
+    let context = context(sim, CancellationToken::new());
+    let (saved, machines) = {
+        let world = sim.world();
+        (world.saved.clone(), as_found(&world.machines))
+    };
+    let outcome = pass(&context, &mut SimulatedMinter(sim.clone())).await;
+    let mut world = sim.world();
+    let rule = "a settled world plans to nothing";
+    match outcome {
+        Ok(outcome) if outcome.settled && outcome.effects == 0 && outcome.failures.is_empty() => {}
+        Ok(outcome) => world.breaks(rule, format!("{} effects, waits for {:?}", outcome.effects, outcome.plan.waiting)),
+        Err(error) => world.breaks(rule, chain_text(&error)),
+    }
+    if world.saved != saved {
+        world.breaks(rule, "documents were saved");
+    }
+    if as_found(&world.machines) != machines {
+        world.breaks(rule, "a machine changed");
+    }
+}
+
+fn as_found(machines: &BTreeMap<HypervisorName, Machine>) -> Vec<keelway_api::machine::MachineState> {
+    machines.values().map(Machine::state).collect()
+}
+
+fn context(sim: &Sim, stop: CancellationToken) -> Context {
+    let clock = sim.clone();
+    Context {
+        store: Arc::new(SimulatedStore(sim.clone())),
+        machines: Arc::new(SimulatedMachines(sim.clone())),
+        components: Arc::new(SimulatedComponents(sim.clone())),
+        clock: Arc::new(move || clock.world().now()),
+        run: Run { stop, progress: Arc::new(Watching(sim.clone())) },
+    }
+}
+
+/// Writes down what a person who watches is told.
+struct Watching(Sim);
+
+impl Progress for Watching {
+    fn effect(&self, machine: &HypervisorName, action: &str) {
+        self.0.world().tell(format!("{machine} {action}"));
+    }
+
+    fn waiting(&self, waiting: &[Waiting]) {
+        let mut world = self.0.world();
+        world.waiting = waiting.iter().map(ToString::to_string).collect();
+    }
+}
+
+impl World {
+    fn check_outcome(&mut self, outcome: &Outcome) {
+        let documents = outcome.plan.documents.clone();
+        self.check_documents(&documents);
+        for violation in invariants::check_replicas(&outcome.plan) {
+            self.breaks(violation.invariant, violation.what);
+        }
+        for failure in &outcome.failures {
+            self.tell(format!("{} failed: {}", failure.at, failure.why));
+            if shows_a_key(&failure.why) {
+                self.breaks("no key is in an error", failure.why.clone());
+            }
+        }
+    }
+
+    /// Stores fail; nothing else of a pass does.
+    fn check_error(&mut self, error: &PassError) {
+        if !matches!(error, PassError::Store(_)) {
+            self.breaks("a pass fails with its store alone", chain_text(error));
+        }
+        if shows_a_key(&chain_text(error)) {
+            self.breaks("no key is in an error", chain_text(error));
+        }
+    }
+}

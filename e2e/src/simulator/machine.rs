@@ -1,0 +1,168 @@
+//! A simulated machine.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use keelway_api::{
+    machine::{CgroupDriver, MachineState, PortFacts, RuntimeFacts},
+    name::{InstallationId, PodName},
+};
+use keelway_hypervisor_agent::{
+    action::{Action, PodAction},
+    execute::Made,
+    layout::{file_path, pod_directory},
+};
+use tokio::time::Instant;
+
+use super::{disk::Disk, error::Refused, runtime::Runtime};
+
+/// A machine with what is on it.
+#[derive(Debug, Clone)]
+pub(super) struct Machine {
+    pub(super) private: IpAddr,
+    pub(super) disk: Disk,
+    pub(super) runtime: Runtime,
+    pub(super) reach: Reach,
+    pub(super) ephemeral: Option<(u16, u16)>,
+    /// What others have on it.
+    pub(super) strangers: Strangers,
+}
+
+/// Whether a machine answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    Up,
+    /// Its runtime hangs; what runs on it runs on.
+    Hangs {
+        until: Instant,
+    },
+    /// It is off the network, or off.
+    Off {
+        until: Instant,
+    },
+}
+
+/// What is not ours.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Strangers {
+    /// Ports that their processes listen on.
+    pub(super) ports: BTreeSet<u16>,
+    /// Ids of their sandboxes.
+    pub(super) sandboxes: BTreeSet<String>,
+    /// The installation that the machine obeys, where it is not this one.
+    pub(super) owner: Option<InstallationId>,
+}
+
+impl Machine {
+    pub(super) fn new(private: IpAddr) -> Self {
+        Self {
+            private,
+            disk: Disk::default(),
+            runtime: Runtime::default(),
+            reach: Reach::Up,
+            ephemeral: Some((32768, 60999)),
+            strangers: Strangers::default(),
+        }
+    }
+
+    /// Whether its runtime answers now.
+    pub(super) fn answers(&self, now: Instant) -> bool {
+        match self.reach {
+            Reach::Up => true,
+            Reach::Hangs { until } | Reach::Off { until } => until <= now,
+        }
+    }
+
+    /// Whether others on the network reach its processes.
+    pub(super) fn on_network(&self, now: Instant) -> bool {
+        match self.reach {
+            Reach::Up | Reach::Hangs { .. } => true,
+            Reach::Off { until } => until <= now,
+        }
+    }
+
+    pub(super) fn state(&self) -> MachineState {
+        let ours = self.runtime.processes().flat_map(|(_, process)| process.program.listens());
+        let listening = ours.map(|address| address.port()).chain(self.strangers.ports.iter().copied()).collect();
+        MachineState {
+            runtime: RuntimeFacts {
+                name: "simulated".to_owned(),
+                version: "1".to_owned(),
+                cgroup_driver: CgroupDriver::Cgroupfs,
+            },
+            owner: self.disk.owner.clone(),
+            applied: self.disk.applied.clone(),
+            sandboxes: self.runtime.sandboxes.clone(),
+            containers: self.runtime.containers.iter().map(|kept| kept.state.clone()).collect(),
+            files: self.disk.files(),
+            images: self.runtime.images.clone(),
+            ports: PortFacts { ephemeral: self.ephemeral, listening },
+        }
+    }
+
+    /// Does one action but for a start, which needs the rest of the world.
+    pub(super) fn perform(&mut self, action: &Action) {
+        match action {
+            Action::WriteOwner(installation) => self.disk.write_owner(installation),
+            Action::ForgetCluster(cluster) => self.disk.remove(cluster.as_str()),
+            Action::RecordApplied(applied) => self.disk.record_applied(applied),
+            Action::Leave => self.disk.leave(),
+            Action::Pod(..) => {}
+        }
+    }
+
+    /// The same for a pod; returns the id of what was made.
+    pub(super) fn perform_for_pod(
+        &mut self,
+        pod: &PodName,
+        action: &PodAction,
+        made: &Made,
+    ) -> Result<Option<String>, Refused> {
+        match action {
+            PodAction::EnsureImage(image) => {
+                self.runtime.images.insert(image.clone());
+            }
+            PodAction::MakeDirectories(directories) => {
+                directories.iter().try_for_each(|directory| self.disk.make_directory(directory))?;
+            }
+            PodAction::WriteFile { file, user } => {
+                self.disk.write_file(&file_path(pod, &file.path), *user, &file.content)?;
+            }
+            PodAction::RemovePath { path } => self.disk.remove(path),
+            PodAction::RemoveTree => self.disk.remove(&pod_directory(pod)),
+            PodAction::StopContainer { id, .. } => self.runtime.stop_container(id),
+            PodAction::RemoveContainer { id, .. } => self.runtime.remove_container(id),
+            PodAction::StopSandbox { id } => self.runtime.stop_sandbox(id),
+            PodAction::RemoveSandbox { id } => self.runtime.remove_sandbox(id),
+            PodAction::CreateSandbox(new) => return self.runtime.create_sandbox(pod, new).map(Some),
+            PodAction::CreateContainer(new) => {
+                let sandbox = new.sandbox_id.as_ref().or(made.sandbox.as_ref());
+                let sandbox = sandbox.ok_or_else(|| Refused("no sandbox was made".to_owned()))?;
+                self.check_mounts(pod, new.container.mounts.iter().map(|mount| mount.source.as_str()))?;
+                return self.runtime.create_container(pod, sandbox, new).map(Some);
+            }
+            PodAction::StartContainer { .. } => {}
+        }
+        Ok(None)
+    }
+
+    fn check_mounts<'a>(&self, pod: &PodName, sources: impl Iterator<Item = &'a str>) -> Result<(), Refused> {
+        let mut paths = sources.map(|source| format!("{}/{source}", pod_directory(pod)));
+        match paths.find(|path| !self.disk.has_directory(path)) {
+            Some(path) => Err(Refused(format!("cannot mount {path}: no such directory"))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn reboot(&mut self, until: Instant, loses_track: bool) {
+        self.runtime.reboot(loses_track);
+        self.reach = Reach::Off { until };
+    }
+
+    /// A machine of the same name and addresses with nothing on it.
+    pub(super) fn empty(&mut self, until: Instant) {
+        self.disk = Disk::default();
+        self.runtime = Runtime::default();
+        self.strangers = Strangers::default();
+        self.reach = Reach::Off { until };
+    }
+}

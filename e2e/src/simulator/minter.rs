@@ -1,0 +1,129 @@
+//! Keys and certificates that cost nothing: certificates can be read and are signed by nobody, keys can be found in any text.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{
+    ByteString, Documents, ObjectMeta, Secret, documents::SecretName, duration::Span, jiff::Timestamp,
+    machine::CLUSTER_LABEL,
+};
+use keelway_planner::{MintRequest, Subject};
+use keelway_reconciler::{MintError, Minter};
+use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData, SanType, SignatureAlgorithm, SigningKey};
+use time::OffsetDateTime;
+
+use super::{rules::KEY, sim::Sim};
+
+/// The length of a key that encrypts Secrets at rest.
+const ENCRYPTION_KEY: usize = 32;
+
+pub(super) struct SimulatedMinter(pub(super) Sim);
+
+impl Minter for SimulatedMinter {
+    fn id(&mut self) -> String {
+        self.0.world().random.id()
+    }
+
+    fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
+        for request in wanted {
+            let (name, data) = self.data(request, now);
+            let secret = documents.secrets.entry(name.clone()).or_insert_with(|| empty(&name));
+            secret.data.get_or_insert_default().extend(data);
+        }
+        Ok(())
+    }
+}
+
+impl SimulatedMinter {
+    fn data(&mut self, request: &MintRequest, now: Timestamp) -> (SecretName, BTreeMap<String, ByteString>) {
+        let key = self.key();
+        let entries = match request {
+            MintRequest::Authority { common_name, ttl, .. } => {
+                let subject = Subject {
+                    common_name: common_name.clone(),
+                    organizations: Vec::new(),
+                    dns_names: Vec::new(),
+                    addresses: Vec::new(),
+                    server: false,
+                    client: false,
+                };
+                let pem = certificate(&subject, now, *ttl);
+                vec![
+                    ("active.crt".to_owned(), pem.clone()),
+                    ("bundle.crt".to_owned(), pem),
+                    ("active.key".to_owned(), key),
+                ]
+            }
+            MintRequest::ServiceAccountKey { .. } => vec![
+                ("active.key".to_owned(), key),
+                ("active.pub".to_owned(), "public".to_owned()),
+                ("bundle.pub".to_owned(), "public".to_owned()),
+            ],
+            MintRequest::EncryptionKey { .. } => vec![("active.key".to_owned(), key[..ENCRYPTION_KEY].to_owned())],
+            MintRequest::Certificate { name, subject, ttl, .. } => {
+                vec![(format!("{name}.crt"), certificate(subject, now, *ttl)), (format!("{name}.key"), key)]
+            }
+        };
+        let (MintRequest::Authority { secret, .. }
+        | MintRequest::ServiceAccountKey { secret }
+        | MintRequest::EncryptionKey { secret }
+        | MintRequest::Certificate { secret, .. }) = request;
+        let entries = entries.into_iter().map(|(name, value)| (name, ByteString(value.into_bytes())));
+        (secret.clone(), entries.collect())
+    }
+
+    /// The marker is there at each offset that base64 knows.
+    fn key(&mut self) -> String {
+        format!("{}{}", KEY.repeat(3), self.0.world().random.id())
+    }
+}
+
+/// A key that signs nothing.
+struct Nobody;
+
+impl PublicKeyData for Nobody {
+    fn der_bytes(&self) -> &[u8] {
+        &[4; 65]
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &rcgen::PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl SigningKey for Nobody {
+    fn sign(&self, _message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        Ok(vec![0; 64])
+    }
+}
+
+fn certificate(subject: &Subject, now: Timestamp, ttl: Span) -> String {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name = DistinguishedName::new();
+    parameters.distinguished_name.push(DnType::CommonName, subject.common_name.as_str());
+    for organization in &subject.organizations {
+        parameters.distinguished_name.push(DnType::OrganizationName, organization.as_str());
+    }
+    let names = subject.dns_names.iter().map(|name| SanType::DnsName(name.as_str().try_into().unwrap()));
+    parameters.subject_alt_names = names.chain(subject.addresses.iter().copied().map(SanType::IpAddress)).collect();
+    parameters.not_before = OffsetDateTime::from_unix_timestamp(now.as_second()).unwrap();
+    parameters.not_after = parameters.not_before + std::time::Duration::from(ttl);
+    let der = parameters.self_signed(&Nobody).unwrap().der().to_vec();
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+fn empty(name: &SecretName) -> Secret {
+    let id = name.namespace.strip_prefix("keelway-").unwrap_or_default();
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.name.clone()),
+            namespace: Some(name.namespace.clone()),
+            labels: Some([(CLUSTER_LABEL.to_owned(), id.to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
+}

@@ -1,0 +1,228 @@
+//! The rules that hold at every moment. Written from the rules, not from the code that keeps them.
+
+use std::collections::BTreeSet;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{
+    Cluster, Documents,
+    machine::{MachineConfig, Seen},
+    name::{ClusterId, HypervisorName, PodName},
+};
+use keelway_hypervisor_agent::action::{Action, PodAction};
+use keelway_planner::{invariants, machine_configs};
+
+use super::{machine::Machine, program::Member, world::World};
+
+/// Whether a member of a born store that lost its data is recognised, and not started as a new one.
+const LOST_DATA_IS_RECOGNISED: bool = false;
+
+/// What every simulated key begins with.
+pub(super) const KEY: &str = "SIMKEY";
+
+/// Whether a text shows a key: as it is, as numbers, or in base64 at any offset.
+pub(super) fn shows_a_key(text: &str) -> bool {
+    // The marker is repeated in each key, so that each offset is met.
+    let coded = ["SIMKEY", "IMKEYS", "MKEYSI"].map(|rotated| STANDARD.encode(rotated));
+    text.contains(KEY) || text.contains("83, 73, 77, 75, 69, 89") || coded.iter().any(|coded| text.contains(coded))
+}
+
+impl World {
+    /// Rules of documents, at each save and at the end of each pass.
+    pub(super) fn check_documents(&mut self, after: &Documents) {
+        let found = invariants::check(&self.pass.loaded, after, &self.pass.seen);
+        for violation in found {
+            self.breaks(violation.invariant, violation.what);
+        }
+    }
+
+    /// Rules of a config and its actions, before any of them begins.
+    pub(super) fn check_actions(&mut self, machine: &HypervisorName, config: &MachineConfig, actions: &[Action]) {
+        let seen = match self.pass.seen.machines.get(machine) {
+            Some(Seen::Known(state)) => state.clone(),
+            Some(Seen::Unreachable { .. }) | None => {
+                return self.breaks("nothing is planned on what was not seen", machine.to_string());
+            }
+        };
+        if self.pass.configs.is_none() {
+            self.pass.configs = machine_configs(&self.saved, &self.pass.seen).ok();
+        }
+        let saved = self.pass.configs.as_ref().and_then(|configs| configs.get(machine));
+        if saved != Some(config) {
+            self.breaks("documents are saved before any effect that relies on them", machine.to_string());
+        }
+        let for_pods = actions.iter().any(|action| action.pod().is_some()) && !config.pods.is_empty();
+        if seen.owner.is_none() && for_pods && !matches!(actions.first(), Some(Action::WriteOwner(_))) {
+            self.breaks("a machine's owner is recorded before anything else", machine.to_string());
+        }
+        for action in actions {
+            if shows_a_key(&format!("{action} {action:?}")) {
+                self.breaks("no key is in the words of an action", format!("{machine} {action}"));
+            }
+        }
+    }
+
+    /// Rules of one action, at the moment when it takes place.
+    pub(super) fn check_action(&mut self, machine: &HypervisorName, action: &Action) {
+        let Some(found) = self.machines.get(machine) else { return };
+        if found.strangers.owner.is_some() && found.disk.owner == found.strangers.owner {
+            self.breaks("a machine of another installation is never changed", format!("{machine}: {action}"));
+            return;
+        }
+        match action {
+            Action::Pod(pod, action) => self.check_pod_action(machine, pod, action),
+            Action::ForgetCluster(cluster) => {
+                let wanted = self.saved.components_of(cluster).any(|(_, component)| {
+                    component.spec.hypervisor == *machine && !self.is_deleted(&component.spec.cluster_id)
+                });
+                if wanted {
+                    self.breaks("files of wanted components stay", format!("{machine}: forgets {cluster}"));
+                }
+            }
+            Action::WriteOwner(_) | Action::RecordApplied(_) | Action::Leave => {}
+        }
+    }
+
+    fn check_pod_action(&mut self, machine: &HypervisorName, pod: &PodName, action: &PodAction) {
+        let Some(found) = self.machines.get(machine) else { return };
+        if let Some(id) = touched(action).filter(|id| found.strangers.sandboxes.contains(*id)) {
+            let what = format!("{machine}: {action} of {id}");
+            return self.breaks("pods of others are never touched", what);
+        }
+        let outside = match action {
+            PodAction::RemovePath { path } => !path.starts_with(&format!("{pod}/")),
+            PodAction::MakeDirectories(directories) => {
+                let own = |path: &str| path == pod.cluster.as_str() || path.starts_with(&pod.to_string());
+                !directories.iter().all(|directory| own(&directory.path))
+            }
+            PodAction::WriteFile { file, .. } => {
+                file.path.starts_with('/') || file.path.split('/').any(|name| name == "..")
+            }
+            PodAction::StopContainer { .. }
+            | PodAction::RemoveContainer { .. }
+            | PodAction::StopSandbox { .. }
+            | PodAction::RemoveSandbox { .. }
+            | PodAction::CreateContainer(_)
+            | PodAction::StartContainer { .. } => touched(action).is_some_and(|id| belongs_to_other(found, pod, id)),
+            PodAction::EnsureImage(_) | PodAction::CreateSandbox(_) | PodAction::RemoveTree => false,
+        };
+        if outside {
+            self.breaks("what is done for a pod is done to that pod", format!("{machine} {pod}: {action}"));
+        }
+        let wanted = self.saved.components.get(pod).is_some_and(|component| component.spec.hypervisor == *machine);
+        if *action == PodAction::RemoveTree && wanted && !self.is_deleted(&pod.cluster) {
+            let late = !self.weather.calm && !self.started.contains(pod);
+            if !late {
+                self.breaks("files of wanted components stay", format!("{machine} {pod}: {action}"));
+            }
+        }
+    }
+
+    pub(super) fn is_deleted(&self, id: &ClusterId) -> bool {
+        let cluster = self.saved.clusters.values().find(|cluster| cluster.id() == Some(id));
+        cluster.is_none_or(Cluster::deleted)
+    }
+
+    /// Clusters whose stores have a quorum and must keep it, whatever we do.
+    pub(super) fn quorums(&self) -> BTreeSet<ClusterId> {
+        let born = self.saved.clusters.values().filter(|cluster| !cluster.deleted());
+        let several = born.filter(|cluster| {
+            let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+            store.is_some_and(|store| store.initial_cluster.len() > 1)
+        });
+        several.filter_map(|cluster| cluster.id()).filter(|id| self.has_quorum(id)).cloned().collect()
+    }
+
+    pub(super) fn check_quorums(&mut self, before: &BTreeSet<ClusterId>, action: &Action) {
+        let lost: Vec<ClusterId> = before.iter().filter(|id| !self.has_quorum(id)).cloned().collect();
+        for id in lost {
+            self.breaks("a store's quorum is never reduced by us", format!("{id}: {action}"));
+        }
+    }
+
+    /// A store begins only as it was written down.
+    pub(super) fn check_birth(&mut self, pod: &PodName, member: &Member) {
+        let cluster = self.saved.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
+        let store = cluster.and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
+        let same = store.is_some_and(|store| store.initial_cluster.keys().eq(member.initial.keys()));
+        if !same && cluster.is_some() {
+            self.breaks("a store's first members are written down before the first start", pod.to_string());
+        }
+    }
+
+    /// A member that ran before begins with nothing.
+    pub(super) fn starts_empty(&mut self, pod: &PodName) {
+        self.tell(format!("{pod} starts with nothing, and ran before"));
+        if LOST_DATA_IS_RECOGNISED && !self.is_deleted(&pod.cluster) {
+            self.breaks("a member that lost its data does not start as a new one", pod.to_string());
+        }
+    }
+
+    /// What must be true of a world at rest.
+    pub(super) fn check_rest(&mut self) {
+        let mut found = Vec::new();
+        for (name, machine) in &self.machines {
+            found.extend(self.at_rest(name, machine).into_iter().map(|what| format!("{name}: {what}")));
+        }
+        for what in found {
+            self.breaks("a settled world is as its documents say", what);
+        }
+        let written = self.saved.write();
+        match Documents::read(written.as_bytes()) {
+            Ok(read) if read.write() == written => {}
+            Ok(_) => self.breaks("documents are read as they were written", "they differ"),
+            Err(faults) => self.breaks("documents are read as they were written", format!("{faults:?}")),
+        }
+    }
+
+    fn at_rest(&self, name: &HypervisorName, machine: &Machine) -> Vec<String> {
+        let mut found = Vec::new();
+        let here = self.saved.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
+        let wanted: BTreeSet<PodName> = here.map(|(pod, _)| pod.clone()).collect();
+        let there: Vec<&PodName> = machine.runtime.sandboxes.iter().map(|sandbox| &sandbox.pod).collect();
+        if there.len() != wanted.len() || !there.iter().all(|pod| wanted.contains(*pod)) {
+            found.push(format!("pods {there:?} instead of {wanted:?}"));
+        }
+        let well: BTreeSet<&PodName> = machine
+            .runtime
+            .processes()
+            .filter(|(_, process)| self.is_well(process))
+            .map(|(kept, _)| &kept.pod)
+            .collect();
+        found.extend(wanted.iter().filter(|pod| !well.contains(pod)).map(|pod| format!("{pod} is not well")));
+        let clusters: BTreeSet<&ClusterId> = wanted.iter().map(|pod| &pod.cluster).collect();
+        let files = machine.disk.files();
+        let strays = files.keys().filter(|path| {
+            let cluster = path.split('/').next().and_then(|first| first.parse::<ClusterId>().ok());
+            cluster.is_some_and(|cluster| !clusters.contains(&cluster))
+        });
+        found.extend(strays.map(|path| format!("{path} is left")));
+        if wanted.is_empty() && (machine.disk.owner.is_some() || !files.is_empty()) {
+            found.push("it holds nothing and is not as it was found".to_owned());
+        }
+        found
+    }
+}
+
+/// The runtime's id that an action is about.
+fn touched(action: &PodAction) -> Option<&String> {
+    match action {
+        PodAction::StopContainer { id, .. }
+        | PodAction::RemoveContainer { id, .. }
+        | PodAction::StopSandbox { id }
+        | PodAction::RemoveSandbox { id } => Some(id),
+        PodAction::StartContainer { id, .. } => id.as_ref(),
+        PodAction::CreateContainer(new) => new.sandbox_id.as_ref(),
+        PodAction::EnsureImage(_)
+        | PodAction::MakeDirectories(_)
+        | PodAction::WriteFile { .. }
+        | PodAction::RemovePath { .. }
+        | PodAction::CreateSandbox(_)
+        | PodAction::RemoveTree => None,
+    }
+}
+
+fn belongs_to_other(machine: &Machine, pod: &PodName, id: &str) -> bool {
+    let sandboxes = machine.runtime.sandboxes.iter().filter(|sandbox| sandbox.id == id).map(|sandbox| &sandbox.pod);
+    let containers = machine.runtime.containers.iter().filter(|kept| kept.state.id == id).map(|kept| &kept.pod);
+    sandboxes.chain(containers).any(|owner| owner != pod)
+}

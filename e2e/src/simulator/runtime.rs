@@ -1,0 +1,162 @@
+//! The container runtime of a simulated machine, as strict as real ones are.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    machine::{Container, ContainerPhase, ContainerState, SandboxState},
+    name::PodName,
+};
+use keelway_hypervisor_agent::action::{NewContainer, NewSandbox};
+use tokio::time::Instant;
+
+use super::{error::Refused, program::Program};
+
+/// What a process ends with that a reboot or SIGKILL took away.
+pub(super) const KILLED: i32 = 137;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Runtime {
+    /// Newest first.
+    pub(super) sandboxes: Vec<SandboxState>,
+    /// Newest first.
+    pub(super) containers: Vec<Kept>,
+    pub(super) images: BTreeSet<String>,
+    ids: u64,
+}
+
+/// A container of ours.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) state: ContainerState,
+    pub(super) pod: PodName,
+    pub(super) made_from: Container,
+    /// What runs in it.
+    pub(super) process: Option<Process>,
+}
+
+/// A process of ours.
+#[derive(Debug, Clone)]
+pub(super) struct Process {
+    pub(super) program: Program,
+    pub(super) since: Instant,
+    /// When it first can be ready.
+    pub(super) up_at: Instant,
+}
+
+impl Runtime {
+    pub(super) fn create_sandbox(&mut self, pod: &PodName, new: &NewSandbox) -> Result<String, Refused> {
+        let taken = |sandbox: &SandboxState| sandbox.pod == *pod && sandbox.attempt == new.attempt;
+        if self.sandboxes.iter().any(taken) {
+            return Err(Refused(format!("the name {pod} {} is reserved", new.attempt)));
+        }
+        let id = self.new_id();
+        let state = SandboxState {
+            id: id.clone(),
+            pod: pod.clone(),
+            attempt: new.attempt,
+            digest: new.digest.clone(),
+            ready: true,
+        };
+        self.sandboxes.insert(0, state);
+        Ok(id)
+    }
+
+    pub(super) fn create_container(
+        &mut self,
+        pod: &PodName,
+        sandbox: &str,
+        new: &NewContainer,
+    ) -> Result<String, Refused> {
+        let found = self.sandboxes.iter().find(|found| found.id == sandbox);
+        if !found.is_some_and(|found| found.ready) {
+            return Err(Refused(format!("sandbox {sandbox} is not running")));
+        }
+        let wanted = &new.container;
+        if !self.images.contains(&wanted.image) {
+            return Err(Refused(format!("image {}: not found", wanted.image)));
+        }
+        let taken =
+            |kept: &Kept| kept.pod == *pod && kept.state.name == wanted.name && kept.state.attempt == new.attempt;
+        if self.containers.iter().any(taken) {
+            return Err(Refused(format!("the name {pod} {} {} is reserved", wanted.name, new.attempt)));
+        }
+        let id = self.new_id();
+        let state = ContainerState {
+            id: id.clone(),
+            sandbox: sandbox.to_owned(),
+            name: wanted.name.clone(),
+            attempt: new.attempt,
+            phase: ContainerPhase::Created,
+            stop_seconds: Some(wanted.stop_seconds),
+        };
+        self.containers.insert(0, Kept { state, pod: pod.clone(), made_from: wanted.clone(), process: None });
+        Ok(id)
+    }
+
+    /// The container, where it can be started.
+    pub(super) fn startable(&mut self, id: &str) -> Result<&mut Kept, Refused> {
+        let kept = self.containers.iter_mut().find(|kept| kept.state.id == id);
+        let kept = kept.ok_or_else(|| Refused(format!("container {id}: not found")))?;
+        if kept.state.phase != ContainerPhase::Created {
+            return Err(Refused(format!("container {id} is in state {:?}", kept.state.phase)));
+        }
+        let sandbox = self.sandboxes.iter().find(|sandbox| sandbox.id == kept.state.sandbox);
+        if sandbox.is_some_and(|sandbox| sandbox.ready) {
+            Ok(kept)
+        } else {
+            Err(Refused(format!("the sandbox of container {id} is not running")))
+        }
+    }
+
+    pub(super) fn stop_container(&mut self, id: &str) {
+        self.end(|kept| kept.state.id == id, 0);
+    }
+
+    pub(super) fn remove_container(&mut self, id: &str) {
+        self.containers.retain(|kept| kept.state.id != id);
+    }
+
+    pub(super) fn stop_sandbox(&mut self, id: &str) {
+        self.end(|kept| kept.state.sandbox == id, KILLED);
+        for sandbox in self.sandboxes.iter_mut().filter(|sandbox| sandbox.id == id) {
+            sandbox.ready = false;
+        }
+    }
+
+    pub(super) fn remove_sandbox(&mut self, id: &str) {
+        self.sandboxes.retain(|sandbox| sandbox.id != id);
+        self.containers.retain(|kept| kept.state.sandbox != id);
+    }
+
+    /// Ends processes.
+    pub(super) fn end(&mut self, which: impl Fn(&Kept) -> bool, code: i32) {
+        let ending =
+            self.containers.iter_mut().filter(|kept| kept.state.phase == ContainerPhase::Running && which(kept));
+        for kept in ending {
+            kept.process = None;
+            kept.state.phase = ContainerPhase::Exited { code };
+        }
+    }
+
+    /// All processes are gone; the runtime tells so of what it kept on disk, or has lost track of it.
+    pub(super) fn reboot(&mut self, loses_track: bool) {
+        for sandbox in &mut self.sandboxes {
+            sandbox.ready = false;
+        }
+        for kept in &mut self.containers {
+            if kept.process.take().is_some() {
+                kept.state.phase =
+                    if loses_track { ContainerPhase::Unknown } else { ContainerPhase::Exited { code: KILLED } };
+            }
+        }
+    }
+
+    pub(super) fn processes(&self) -> impl Iterator<Item = (&Kept, &Process)> {
+        self.containers.iter().filter_map(|kept| Some((kept, kept.process.as_ref()?)))
+    }
+
+    fn new_id(&mut self) -> String {
+        self.ids += 1;
+        format!("{:04}", self.ids)
+    }
+}

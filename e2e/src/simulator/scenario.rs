@@ -1,0 +1,195 @@
+//! What people do: they bring machines and ask for clusters, change their minds, and ask for them to go.
+
+use std::net::IpAddr;
+
+use keelway_api::{
+    Cluster, Hypervisor, ObjectMeta, Time,
+    cluster::{CertificatesSpec, ClusterSpec},
+    duration::Span,
+    hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec, PortRange},
+    name::ClusterRef,
+    release,
+    role::Role,
+    validated::ZONE_LABEL,
+};
+use serde_json::json;
+
+use super::{machine::Machine, machine::Reach, world::World};
+
+/// More than a run has time for.
+const MOST_MACHINES: usize = 7;
+const MOST_CLUSTERS: usize = 3;
+
+impl World {
+    /// The first machines and the first cluster.
+    pub(super) fn begin(&mut self) {
+        for _ in 0..self.random.count(1, 2) {
+            self.add_machine(HypervisorRole::Public);
+        }
+        for _ in 0..self.random.count(1, 4) {
+            self.add_machine(HypervisorRole::Private);
+        }
+        self.add_cluster();
+    }
+
+    /// One change of the documents by a person.
+    pub(super) fn edit(&mut self) {
+        match self.random.between(0, 9) {
+            0 if self.saved.clusters.len() < MOST_CLUSTERS => self.add_cluster(),
+            1 if self.machines.len() < MOST_MACHINES => {
+                let role = if self.random.once_in(3) { HypervisorRole::Public } else { HypervisorRole::Private };
+                self.add_machine(role);
+            }
+            2 => self.delete_one(),
+            3..=8 => self.scale(),
+            _ => {}
+        }
+    }
+
+    /// All clusters go.
+    pub(super) fn delete_all(&mut self) {
+        let names: Vec<ClusterRef> = self.saved.clusters.keys().cloned().collect();
+        for name in names {
+            self.delete(&name);
+        }
+    }
+
+    /// Nothing goes wrong any more, and nothing is asked for that cannot be.
+    pub(super) fn mend(&mut self) {
+        self.weather.calm = true;
+        for machine in self.machines.values_mut() {
+            machine.reach = Reach::Up;
+            machine.strangers.ports.clear();
+            if machine.strangers.owner.take().is_some() {
+                machine.disk = super::disk::Disk::default();
+            }
+        }
+        let is_public = |machine: &&Hypervisor| machine.spec.role == HypervisorRole::Public;
+        let public = u32::try_from(self.saved.hypervisors.values().filter(is_public).count()).unwrap();
+        for cluster in self.saved.clusters.values_mut() {
+            cluster.spec.ingress.replicas = cluster.spec.ingress.replicas.min(public);
+            let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+            if let Some(store) = store {
+                cluster.spec.etcd.replicas = u32::try_from(store.initial_cluster.len()).unwrap();
+            }
+        }
+        self.tell("from here on nothing goes wrong");
+    }
+
+    fn add_machine(&mut self, role: HypervisorRole) {
+        let number = self.machines.len() + 1;
+        let name = format!("hv-{number}");
+        let private = IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]);
+        let public = match role {
+            HypervisorRole::Public => vec![format!("198.51.100.{number}")],
+            HypervisorRole::Private => vec![],
+        };
+        let to = if self.random.once_in(4) { 20_063 } else { 22_767 };
+        let spec = HypervisorSpec {
+            role,
+            endpoint: Endpoint::Unix { path: format!("/run/{name}.sock") },
+            addresses: Addresses { private: vec![private.to_string()], public },
+            port_range: PortRange { from: 20_000, to },
+        };
+        let mut document = Hypervisor::new(&name, spec);
+        let zone = format!("zone-{}", self.random.between(1, 3));
+        document.metadata = ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some([(ZONE_LABEL.to_owned(), zone)].into()),
+            ..ObjectMeta::default()
+        };
+        let name: keelway_api::name::HypervisorName = name.parse().unwrap();
+        let machine = self.machine(Machine::new(private));
+        self.tell(format!("a person brings {name}, {role:?}, owner {:?}", machine.strangers.owner));
+        self.machines.insert(name.clone(), machine);
+        self.saved.hypervisors.insert(name, document);
+    }
+
+    /// A machine with others on it, perhaps.
+    fn machine(&mut self, mut machine: Machine) -> Machine {
+        for number in 0..self.random.count(0, 2) {
+            machine.strangers.sandboxes.insert(format!("stranger-{number}"));
+        }
+        for _ in 0..self.random.count(0, 2) {
+            machine.strangers.ports.insert(u16::try_from(self.random.between(20_000, 20_010)).unwrap());
+        }
+        if self.random.once_in(5) {
+            machine.ephemeral = Some((20_005, 20_015));
+        }
+        if self.random.once_in(12) {
+            let owner: keelway_api::name::InstallationId = self.random.id().parse().unwrap();
+            machine.disk.write_owner(&owner);
+            machine.strangers.owner = Some(owner);
+        }
+        machine
+    }
+
+    fn add_cluster(&mut self) {
+        let number = (1..100).find(|number| !self.saved.clusters.contains_key(&reference(*number))).unwrap();
+        let reference = reference(number);
+        let version = release::newest().kubernetes.to_owned();
+        let mut spec: ClusterSpec = serde_json::from_value(json!({ "version": version })).unwrap();
+        spec.etcd.replicas = self.number_of_members();
+        spec.control_plane.replicas = self.random.count(1, 3);
+        spec.ingress.replicas = self.random.count(1, 2);
+        if self.random.once_in(3) {
+            // Short enough for a jump of the clock to make them due.
+            spec.certificates = CertificatesSpec { component_ttl: Span::hours(2), ..spec.certificates };
+        }
+        let mut cluster = Cluster::new(&reference.name, spec);
+        cluster.metadata = ObjectMeta {
+            name: Some(reference.name.clone()),
+            namespace: Some(reference.namespace.clone()),
+            ..ObjectMeta::default()
+        };
+        self.tell(format!("a person asks for {reference}: {}", sizes(&cluster)));
+        self.saved.clusters.insert(reference, cluster);
+    }
+
+    fn number_of_members(&mut self) -> u32 {
+        self.random.pick([1, 1, 3, 3, 5]).unwrap()
+    }
+
+    fn scale(&mut self) {
+        let Some(name) = self.random.pick(self.saved.clusters.keys().cloned().collect::<Vec<_>>()) else { return };
+        let (what, members) = (self.random.between(0, 5), self.number_of_members());
+        let (few, some, maybe) = (self.random.count(0, 2), self.random.count(1, 3), self.random.once_in(2));
+        let Some(cluster) = self.saved.clusters.get_mut(&name) else { return };
+        let plane = &mut cluster.spec.control_plane;
+        match what {
+            0 | 1 => plane.replicas = some,
+            2 => plane.kube_api_server.replicas = maybe.then_some(some),
+            3 => plane.kube_controller_manager.replicas = maybe.then_some(few),
+            4 => cluster.spec.ingress.replicas = few,
+            _ => cluster.spec.etcd.replicas = members,
+        }
+        let sizes = sizes(cluster);
+        self.tell(format!("a person changes {name}: {sizes}"));
+    }
+
+    fn delete_one(&mut self) {
+        if let Some(name) = self.random.pick(self.saved.clusters.keys().cloned().collect::<Vec<_>>()) {
+            self.delete(&name);
+        }
+    }
+
+    /// As `keelway cluster delete` does it.
+    fn delete(&mut self, name: &ClusterRef) {
+        self.tell(format!("a person deletes {name}"));
+        let now = Time(self.now());
+        let Some(cluster) = self.saved.clusters.get_mut(name) else { return };
+        if cluster.id().is_none() {
+            self.saved.clusters.remove(name);
+        } else {
+            cluster.metadata.deletion_timestamp.get_or_insert(now);
+        }
+    }
+}
+
+fn reference(number: u32) -> ClusterRef {
+    ClusterRef { namespace: "default".to_owned(), name: format!("c{number}") }
+}
+
+fn sizes(cluster: &Cluster) -> String {
+    Role::ALL.map(|role| format!("{role} {}", cluster.spec.replicas(role))).join(", ")
+}

@@ -1,0 +1,280 @@
+//! The world outside of the driver: machines, what runs on them, the clock, the store of documents.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use keelway_api::{
+    Documents,
+    jiff::{SignedDuration, Timestamp},
+    machine::MachineConfig,
+    name::{ClusterId, HypervisorName, PodName},
+};
+use keelway_planner::Observation;
+use tokio::time::Instant;
+
+use super::{
+    bug::Bug,
+    fault::{Cell, Table},
+    machine::Machine,
+    program::{Member, Program},
+    random::Random,
+    runtime::{Kept, Process},
+    weather::Weather,
+};
+
+/// When simulated time begins: 2026-01-01T00:00:00Z.
+const BEGINNING: i64 = 1_767_225_600;
+
+/// A rule that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// The rule.
+    pub rule: &'static str,
+    /// What breaks it.
+    pub what: String,
+}
+
+/// Everything that the simulation knows.
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) machines: BTreeMap<HypervisorName, Machine>,
+    /// What the store holds.
+    pub(super) saved: Documents,
+    /// The digest of the bindings in each cluster's store.
+    pub(super) bindings: BTreeMap<ClusterId, String>,
+    /// Members of stores that were started at least once.
+    pub(super) started: BTreeSet<PodName>,
+    pub(super) weather: Weather,
+    pub(super) bug: Option<Bug>,
+    pub(super) pass: Pass,
+    pub(super) counts: Counts,
+    pub(super) table: Table,
+    pub(super) broken: Option<Broken>,
+    /// The driver's process is gone.
+    pub(super) dead: bool,
+    /// What the driver said last that it waits for.
+    pub(super) waiting: Vec<String>,
+    /// What a planted bug keeps from the store.
+    pub(super) unsaved: Option<Documents>,
+    trace: Vec<String>,
+    began: Instant,
+    skew: SignedDuration,
+}
+
+/// What the pass that runs now has to do with.
+#[derive(Default)]
+pub(super) struct Pass {
+    /// The documents that it loaded.
+    pub(super) loaded: Documents,
+    /// What it saw, as it was.
+    pub(super) seen: Observation,
+    /// What follows from the saved documents for each machine.
+    pub(super) configs: Option<BTreeMap<HypervisorName, MachineConfig>>,
+}
+
+/// How much happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Passes that were begun.
+    pub passes: u64,
+    /// Effects on machines and in clusters that were asked for.
+    pub effects: u64,
+    /// Faults of any kind.
+    pub faults: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut random = Random::new(seed);
+        let weather = Weather::new(&mut random, seed);
+        Self {
+            random,
+            machines: BTreeMap::new(),
+            saved: Documents::default(),
+            bindings: BTreeMap::new(),
+            started: BTreeSet::new(),
+            weather,
+            bug,
+            pass: Pass::default(),
+            counts: Counts::default(),
+            table: Table::default(),
+            broken: None,
+            dead: false,
+            waiting: Vec::new(),
+            unsaved: None,
+            trace: Vec::new(),
+            began: Instant::now(),
+            skew: SignedDuration::ZERO,
+        }
+    }
+
+    /// The wall clock.
+    pub(super) fn now(&self) -> Timestamp {
+        let passed = SignedDuration::try_from(self.began.elapsed()).unwrap();
+        Timestamp::from_second(BEGINNING).unwrap() + passed + self.skew
+    }
+
+    pub(super) fn jump(&mut self, by: SignedDuration) {
+        self.skew += by;
+    }
+
+    /// Writes a line for whoever reads what happened.
+    pub(super) fn tell(&mut self, line: impl AsRef<str>) {
+        let at = self.began.elapsed();
+        self.trace.push(format!("{:>8.3} {}", at.as_secs_f64(), line.as_ref()));
+    }
+
+    pub(super) fn trace(&self) -> &[String] {
+        &self.trace
+    }
+
+    /// The first rule that breaks is the one that counts.
+    pub(super) fn breaks(&mut self, rule: &'static str, what: impl Into<String>) {
+        let what = what.into();
+        self.tell(format!("BROKEN {rule}: {what}"));
+        self.broken.get_or_insert(Broken { rule, what });
+    }
+
+    pub(super) fn hit(&mut self, cell: Cell, at: &str) {
+        self.table.count(cell);
+        self.counts.faults += 1;
+        self.tell(format!("FAULT {:?} during {:?} on {at}", cell.0, cell.1));
+    }
+
+    /// Starts what is in a container; what cannot run ends at once.
+    pub(super) fn start(&mut self, machine: &HypervisorName, id: &str) {
+        let Some(found) = self.machines.get(machine) else { return };
+        let Some(kept) = found.runtime.containers.iter().find(|kept| kept.state.id == id).cloned() else { return };
+        let program = Program::of(&kept.made_from, |name| found.disk.read(&kept.pod, name));
+        let program = program.and_then(|program| {
+            self.check_ports(machine, &kept, &program)?;
+            match &program {
+                Program::Etcd(member) => self.start_member(machine, &kept.pod, member)?,
+                Program::ApiServer { .. } | Program::Controller { .. } | Program::Proxy { .. } => {}
+            }
+            Ok(program)
+        });
+        let up_at = Instant::now() + self.random.millis(50, 1500);
+        let outcome = match program {
+            Ok(program) => Some(Process { program, since: Instant::now(), up_at }),
+            Err(why) => {
+                self.tell(format!("{machine} {} ends at once: {why}", kept.pod));
+                None
+            }
+        };
+        let Some(found) = self.machines.get_mut(machine) else { return };
+        if let Some(kept) = found.runtime.containers.iter_mut().find(|kept| kept.state.id == id) {
+            kept.state.phase = match outcome {
+                Some(_) => keelway_api::machine::ContainerPhase::Running,
+                None => keelway_api::machine::ContainerPhase::Exited { code: 1 },
+            };
+            kept.process = outcome;
+        }
+    }
+
+    fn check_ports(&mut self, machine: &HypervisorName, kept: &Kept, program: &Program) -> Result<(), String> {
+        let Some(found) = self.machines.get(machine) else { return Ok(()) };
+        let ports: BTreeSet<u16> = program.listens().iter().map(SocketAddr::port).collect();
+        if let Some(port) = found.strangers.ports.intersection(&ports).next() {
+            return Err(format!("somebody else listens on {port}"));
+        }
+        let holds = |process: &Process| process.program.listens().iter().any(|at| ports.contains(&at.port()));
+        let holder =
+            found.runtime.processes().find(|(_, process)| holds(process)).map(|(holder, _)| holder.pod.clone());
+        let Some(holder) = holder else { return Ok(()) };
+        let what = format!("{holder} and {} on {machine}", kept.pod);
+        self.breaks("no two processes hold the same port of a machine", what);
+        Err("address in use".to_owned())
+    }
+
+    /// As etcd does: one with data goes on with it, one without begins a store, unless a peer knows that it had begun.
+    fn start_member(&mut self, machine: &HypervisorName, pod: &PodName, member: &Member) -> Result<(), String> {
+        let Some(found) = self.machines.get(machine) else { return Ok(()) };
+        if found.disk.members.contains(pod) {
+            return Ok(());
+        }
+        self.check_birth(pod, member);
+        if self.started.contains(pod) {
+            self.starts_empty(pod);
+            if self.members(&member.cluster).count() > 0 {
+                return Err("the member has already been bootstrapped".to_owned());
+            }
+        }
+        self.started.insert(pod.clone());
+        if let Some(found) = self.machines.get_mut(machine) {
+            found.disk.members.insert(pod.clone());
+        }
+        Ok(())
+    }
+
+    /// Members of a store that run and that others reach.
+    pub(super) fn members(&self, cluster: &ClusterId) -> impl Iterator<Item = (&PodName, &Member)> {
+        let now = Instant::now();
+        let machines = self.machines.values().filter(move |machine| machine.on_network(now));
+        machines.flat_map(|machine| machine.runtime.processes()).filter_map(move |(kept, process)| {
+            match &process.program {
+                Program::Etcd(member) if member.cluster == *cluster => Some((&kept.pod, member)),
+                Program::Etcd(_) | Program::ApiServer { .. } | Program::Controller { .. } | Program::Proxy { .. } => {
+                    None
+                }
+            }
+        })
+    }
+
+    /// Whether more than half of a store's members run.
+    pub(super) fn has_quorum(&self, cluster: &ClusterId) -> bool {
+        let size = self.members(cluster).map(|(_, member)| member.initial.len()).max();
+        size.is_some_and(|size| self.members(cluster).count() > size / 2)
+    }
+
+    /// The process that listens there, where others reach it.
+    fn listener(&self, at: SocketAddr) -> Option<&Process> {
+        let now = Instant::now();
+        let machines = self.machines.values().filter(|machine| machine.private == at.ip() && machine.on_network(now));
+        machines
+            .flat_map(|machine| machine.runtime.processes())
+            .map(|(_, process)| process)
+            .find(|process| process.program.listens().contains(&at))
+    }
+
+    /// Whether a process answers that it is well.
+    pub(super) fn is_well(&self, process: &Process) -> bool {
+        let reached = |at: &SocketAddr| self.listener(*at).is_some_and(|other| self.is_well(other));
+        process.up_at <= Instant::now()
+            && match &process.program {
+                Program::Etcd(member) => self.has_quorum(&member.cluster),
+                Program::ApiServer { stores, .. } => stores.iter().any(reached),
+                Program::Controller { server, .. } => reached(server),
+                Program::Proxy { servers, .. } => servers.iter().any(reached),
+            }
+    }
+
+    /// The process that listens at an address of one machine.
+    pub(super) fn process_at(&self, machine: &HypervisorName, at: SocketAddr) -> Option<&Process> {
+        let found = self.machines.get(machine).filter(|found| found.on_network(Instant::now()))?;
+        found.runtime.processes().map(|(_, process)| process).find(|process| process.program.listens().contains(&at))
+    }
+
+    /// Programs end that wait too long for what they need, as Kubernetes' own do.
+    pub(super) fn end_the_impatient(&mut self, patience: Duration) {
+        let now = Instant::now();
+        let mut ending = Vec::new();
+        for (name, machine) in &self.machines {
+            for (kept, process) in machine.runtime.processes() {
+                let waits = matches!(process.program, Program::ApiServer { .. } | Program::Controller { .. });
+                if waits && now.duration_since(process.since) > patience && !self.is_well(process) {
+                    ending.push((name.clone(), kept.state.id.clone(), kept.pod.clone()));
+                }
+            }
+        }
+        for (machine, id, pod) in ending {
+            self.tell(format!("{machine} {pod} gives up"));
+            if let Some(found) = self.machines.get_mut(&machine) {
+                found.runtime.end(|kept| kept.state.id == id, 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The simulated fleet, seed by seed.
+#![expect(clippy::panic, clippy::print_stdout, reason = "tests fail by panicking, and tell what they counted")]
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Instant,
+};
+
+use keelway_e2e::simulator::{Bug, Cell, Life, Table, live, seeds_for};
+
+/// Runs of `cargo test`.
+const SEEDS: u64 = 524;
+/// Runs of `make soak`, where `KEELWAY_SEEDS` does not say otherwise.
+const SOAK: u64 = 20_000;
+/// Within how many runs a planted bug is found.
+const FOUND_WITHIN: u64 = 60;
+/// How many further runs a cell of the table gets that was not met.
+const AIMED: usize = 40;
+/// How much of what happened is shown of a run that fails.
+const SHOWN: usize = 250;
+
+#[test]
+fn every_rule_holds_whatever_happens() {
+    if let Some(seed) = number("KEELWAY_SEED") {
+        return replay(seed);
+    }
+    let mut table = run(0..SEEDS);
+    for cell in table.empty() {
+        aim_at(cell, &mut table);
+    }
+    assert!(table.empty().is_empty(), "no fault hit these steps: {:?}", table.empty());
+}
+
+/// Runs that are for one cell of the table, until one of them hits it: what is rare is not met by each.
+fn aim_at(cell: Cell, table: &mut Table) {
+    let hit = seeds_for(cell).skip_while(|seed| *seed < SEEDS).take(AIMED).any(|seed| {
+        let life = live(seed, None);
+        table.add(&life.table);
+        if life.broken.is_some() {
+            fail(&life);
+        }
+        !table.empty().contains(&cell)
+    });
+    println!("{cell:?} was aimed at: {hit}");
+}
+
+#[test]
+#[ignore = "a long run"]
+fn every_rule_holds_for_long() {
+    let from = number("KEELWAY_FIRST_SEED").unwrap_or(0);
+    run(from..from + number("KEELWAY_SEEDS").unwrap_or(SOAK));
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [3, 77] {
+        assert_eq!(live(seed, None).trace, live(seed, None).trace, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for bug in Bug::ALL {
+        let found = (0..FOUND_WITHIN).find_map(|seed| Some((seed, live(seed, Some(bug)).broken?)));
+        let (seed, broken) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {FOUND_WITHIN} runs"));
+        println!("{bug:?}: found by seed {seed}: {}: {}", broken.rule, broken.what);
+    }
+}
+
+/// Runs these seeds on all cores, and prints what they met.
+fn run(seeds: Range<u64>) -> Table {
+    let began = Instant::now();
+    let next = AtomicU64::new(seeds.start);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let take = || {
+        let mut met = Met::default();
+        while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end) {
+            met.add(live(seed, None));
+            if !met.failed.is_empty() {
+                next.store(seeds.end, Ordering::Relaxed);
+            }
+        }
+        met
+    };
+    let all = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(take)).collect();
+        workers.into_iter().filter_map(|worker| worker.join().ok()).collect::<Vec<_>>()
+    });
+    let mut met = Met::default();
+    for other in all {
+        met.merge(other);
+    }
+    println!(
+        "{} runs in {:.0} s: {} passes, {} effects, {} faults; at rest after at most {} passes without faults",
+        met.runs,
+        began.elapsed().as_secs_f64(),
+        met.passes,
+        met.effects,
+        met.faults,
+        met.settled_in
+    );
+    println!("{}", met.table);
+    met.failed.sort_by_key(|life| life.seed);
+    if let Some(life) = met.failed.first() {
+        fail(life);
+    }
+    met.table
+}
+
+#[derive(Default)]
+struct Met {
+    runs: u64,
+    passes: u64,
+    effects: u64,
+    faults: u64,
+    settled_in: u64,
+    table: Table,
+    failed: Vec<Life>,
+}
+
+impl Met {
+    fn add(&mut self, life: Life) {
+        self.runs += 1;
+        self.passes += life.counts.passes;
+        self.effects += life.counts.effects;
+        self.faults += life.counts.faults;
+        self.settled_in = self.settled_in.max(life.settled_in);
+        self.table.add(&life.table);
+        if life.broken.is_some() {
+            self.failed.push(life);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.passes += other.passes;
+        self.effects += other.effects;
+        self.faults += other.faults;
+        self.settled_in = self.settled_in.max(other.settled_in);
+        self.table.add(&other.table);
+        self.failed.extend(other.failed);
+    }
+}
+
+fn replay(seed: u64) {
+    let life = live(seed, None);
+    println!("{}\n{:?}", life.trace.join("\n"), life.counts);
+    if life.broken.is_some() {
+        fail(&life);
+    }
+}
+
+fn fail(life: &Life) {
+    let from = life.trace.len().saturating_sub(SHOWN);
+    let broken = life.broken.as_ref().map(|broken| format!("{}: {}", broken.rule, broken.what)).unwrap_or_default();
+    panic!(
+        "seed {seed}: {broken}\n\n{trace}\n\nreplay it with\n  KEELWAY_SEED={seed} cargo test -p keelway-e2e --test simulation every_rule_holds_whatever -- --nocapture",
+        seed = life.seed,
+        trace = life.trace[from..].join("\n"),
+    );
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
