@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{FileState, sha256_hex},
+    machine::{DataState, FileState, sha256_hex},
     name::{InstallationId, PodName},
 };
 use keelway_hypervisor_agent::layout::{Directory, FILES, file_path, pod_directory};
@@ -23,6 +23,8 @@ pub(super) struct Disk {
     nodes: BTreeMap<String, Node>,
     /// Members of stores that have written into their data directory.
     pub(super) members: BTreeSet<PodName>,
+    /// Data directories that carry the mark of their pod.
+    marks: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,10 +70,35 @@ impl Disk {
     pub(super) fn remove(&mut self, path: &str) {
         let below = format!("{path}/");
         self.nodes.retain(|name, _| name != path && !name.starts_with(&below));
+        self.marks.retain(|data| data != path && !data.starts_with(&below));
         self.members.retain(|pod| {
             let data = format!("{}/data", pod_directory(pod));
             data != path && !data.starts_with(&below)
         });
+    }
+
+    pub(super) fn mark(&mut self, path: &str) -> Result<(), Refused> {
+        if !self.has_directory(path) {
+            return Err(Refused(format!("{path}: no such directory")));
+        }
+        self.marks.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Whether a member of a store has, or was promised, data here.
+    pub(super) fn has_members(&self) -> bool {
+        !self.members.is_empty() || self.marks.iter().any(|path| path.contains("/etcd-"))
+    }
+
+    /// The data directories of pods.
+    pub(super) fn data(&self) -> BTreeMap<String, DataState> {
+        let of_data = |path: &&String| {
+            let names: Vec<&str> = path.split('/').collect();
+            matches!(names.as_slice(), [_, _, name] if *name != FILES) && self.has_directory(path)
+        };
+        let used: BTreeSet<String> = self.members.iter().map(|pod| format!("{}/data", pod_directory(pod))).collect();
+        let state = |path: &String| DataState { marked: self.marks.contains(path), used: used.contains(path) };
+        self.nodes.keys().filter(of_data).map(|path| (path.clone(), state(path))).collect()
     }
 
     /// The records go, and the top directory where nothing is left in it.

@@ -64,6 +64,7 @@ pub enum Step {
     WriteOwner,
     EnsureImage,
     MakeDirectories,
+    MarkData,
     WriteFile,
     RemovePath,
     StopContainer,
@@ -73,6 +74,7 @@ pub enum Step {
     CreateSandbox,
     CreateContainer,
     StartContainer,
+    ChangeServer,
     RemoveTree,
     ForgetCluster,
     RecordApplied,
@@ -81,7 +83,7 @@ pub enum Step {
 
 impl Step {
     /// Every step.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Load,
         Self::Save,
         Self::Observe,
@@ -91,6 +93,7 @@ impl Step {
         Self::WriteOwner,
         Self::EnsureImage,
         Self::MakeDirectories,
+        Self::MarkData,
         Self::WriteFile,
         Self::RemovePath,
         Self::StopContainer,
@@ -100,6 +103,7 @@ impl Step {
         Self::CreateSandbox,
         Self::CreateContainer,
         Self::StartContainer,
+        Self::ChangeServer,
         Self::RemoveTree,
         Self::ForgetCluster,
         Self::RecordApplied,
@@ -121,6 +125,7 @@ impl Step {
         match action {
             PodAction::EnsureImage(_) => Self::EnsureImage,
             PodAction::MakeDirectories(_) => Self::MakeDirectories,
+            PodAction::MarkData { .. } => Self::MarkData,
             PodAction::WriteFile { .. } => Self::WriteFile,
             PodAction::RemovePath { .. } => Self::RemovePath,
             PodAction::StopContainer { .. } => Self::StopContainer,
@@ -130,6 +135,7 @@ impl Step {
             PodAction::CreateSandbox(_) => Self::CreateSandbox,
             PodAction::CreateContainer(_) => Self::CreateContainer,
             PodAction::StartContainer { .. } => Self::StartContainer,
+            PodAction::ChangeServer { .. } => Self::ChangeServer,
             PodAction::RemoveTree => Self::RemoveTree,
         }
     }

@@ -94,6 +94,10 @@ impl Machine {
             sandboxes: self.runtime.sandboxes.clone(),
             containers: self.runtime.containers.iter().map(|kept| kept.state.clone()).collect(),
             files: self.disk.files(),
+            data: self.disk.data(),
+            servers: self.runtime.servers(),
+            capacity: None,
+            kubelet_pods: 0,
             images: self.runtime.images.clone(),
             ports: PortFacts { ephemeral: self.ephemeral, listening },
         }
@@ -124,6 +128,8 @@ impl Machine {
             PodAction::MakeDirectories(directories) => {
                 directories.iter().try_for_each(|directory| self.disk.make_directory(directory))?;
             }
+            PodAction::MarkData { path } => self.disk.mark(path)?,
+            PodAction::ChangeServer { server, change } => self.runtime.change_server(pod, server, change)?,
             PodAction::WriteFile { file, user } => {
                 self.disk.write_file(&file_path(pod, &file.path), *user, &file.content)?;
             }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use keelway_api::{
-    machine::Container,
+    machine::{Container, ServerAdmin, ServerState},
     name::{ClusterId, ComponentName},
 };
 
@@ -16,7 +16,7 @@ pub(super) enum Program {
     Etcd(Member),
     ApiServer { listen: SocketAddr, stores: Vec<SocketAddr> },
     Controller { listen: SocketAddr, server: SocketAddr },
-    Proxy { binds: Vec<SocketAddr>, servers: Vec<SocketAddr> },
+    Proxy { binds: Vec<SocketAddr>, servers: BTreeMap<String, ServerState> },
 }
 
 /// A member of a store as its flags say.
@@ -39,7 +39,10 @@ impl Program {
             Some("etcd") => flags.etcd(),
             Some("kube-apiserver") => flags.api_server(),
             Some("kube-controller-manager" | "kube-scheduler") => flags.controller(&file),
-            Some("haproxy") => proxy(&text(&file, "haproxy.cfg")?),
+            Some("haproxy") => {
+                let named = container.command.iter().filter_map(|word| word.strip_prefix(FILES));
+                proxy(&named.map(|name| text(&file, name)).collect::<Result<Vec<_>, _>>()?.concat())
+            }
             other => Err(format!("no such program: {other:?}")),
         }
     }
@@ -108,12 +111,17 @@ impl<'a> Flags<'a> {
 
 fn proxy(config: &str) -> Result<Program, String> {
     let mut binds = Vec::new();
-    let mut servers = Vec::new();
+    let mut servers = BTreeMap::new();
+    let mut backend = "";
     for line in config.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["bind", at, ..] if !at.starts_with('/') && !at.starts_with("unix@") => binds.push(address(at)?),
-            ["server", _, at, ..] => servers.push(address(at)?),
+            ["backend", name, ..] => backend = name,
+            ["server", name, at, ..] => {
+                let state = ServerState { address: address(at)?, admin: ServerAdmin::Serves, sessions: 0 };
+                servers.insert(format!("{backend}/{name}"), state);
+            }
             _ => {}
         }
     }

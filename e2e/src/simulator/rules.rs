@@ -14,7 +14,7 @@ use keelway_planner::{invariants, machine_configs};
 use super::{machine::Machine, program::Member, world::World};
 
 /// Whether a member of a born store that lost its data is recognised, and not started as a new one.
-const LOST_DATA_IS_RECOGNISED: bool = false;
+const LOST_DATA_IS_RECOGNISED: bool = true;
 
 /// What every simulated key begins with.
 pub(super) const KEY: &str = "SIMKEY";
@@ -89,7 +89,7 @@ impl World {
             return self.breaks("pods of others are never touched", what);
         }
         let outside = match action {
-            PodAction::RemovePath { path } => !path.starts_with(&format!("{pod}/")),
+            PodAction::RemovePath { path } | PodAction::MarkData { path } => !path.starts_with(&format!("{pod}/")),
             PodAction::MakeDirectories(directories) => {
                 let own = |path: &str| path == pod.cluster.as_str() || path.starts_with(&pod.to_string());
                 !directories.iter().all(|directory| own(&directory.path))
@@ -103,7 +103,10 @@ impl World {
             | PodAction::RemoveSandbox { .. }
             | PodAction::CreateContainer(_)
             | PodAction::StartContainer { .. } => touched(action).is_some_and(|id| belongs_to_other(found, pod, id)),
-            PodAction::EnsureImage(_) | PodAction::CreateSandbox(_) | PodAction::RemoveTree => false,
+            PodAction::EnsureImage(_)
+            | PodAction::CreateSandbox(_)
+            | PodAction::ChangeServer { .. }
+            | PodAction::RemoveTree => false,
         };
         if outside {
             self.breaks("what is done for a pod is done to that pod", format!("{machine} {pod}: {action}"));
@@ -214,6 +217,8 @@ fn touched(action: &PodAction) -> Option<&String> {
         PodAction::CreateContainer(new) => new.sandbox_id.as_ref(),
         PodAction::EnsureImage(_)
         | PodAction::MakeDirectories(_)
+        | PodAction::MarkData { .. }
+        | PodAction::ChangeServer { .. }
         | PodAction::WriteFile { .. }
         | PodAction::RemovePath { .. }
         | PodAction::CreateSandbox(_)

@@ -1,12 +1,12 @@
 //! The container runtime of a simulated machine, as strict as real ones are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    machine::{Container, ContainerPhase, ContainerState, SandboxState},
+    machine::{Container, ContainerPhase, ContainerState, SandboxState, ServerAdmin, ServerState},
     name::PodName,
 };
-use keelway_hypervisor_agent::action::{NewContainer, NewSandbox};
+use keelway_hypervisor_agent::action::{NewContainer, NewSandbox, ServerChange};
 use tokio::time::Instant;
 
 use super::{error::Refused, program::Program};
@@ -149,6 +149,38 @@ impl Runtime {
                     if loses_track { ContainerPhase::Unknown } else { ContainerPhase::Exited { code: KILLED } };
             }
         }
+    }
+
+    /// What each haproxy tells of its servers.
+    pub(super) fn servers(&self) -> BTreeMap<PodName, BTreeMap<String, ServerState>> {
+        let of = |(kept, process): (&Kept, &Process)| match &process.program {
+            Program::Proxy { servers, .. } => Some((kept.pod.clone(), servers.clone())),
+            Program::Etcd(_) | Program::ApiServer { .. } | Program::Controller { .. } => None,
+        };
+        self.processes().filter_map(of).collect()
+    }
+
+    pub(super) fn change_server(&mut self, pod: &PodName, server: &str, change: &ServerChange) -> Result<(), Refused> {
+        let mut processes =
+            self.containers.iter_mut().filter(|kept| kept.pod == *pod).filter_map(|kept| kept.process.as_mut());
+        let Some(Program::Proxy { servers, .. }) = processes.next().map(|process| &mut process.program) else {
+            return Err(Refused("no haproxy answers".to_owned()));
+        };
+        match (change, servers.get_mut(server)) {
+            (ServerChange::Add { address, .. }, None) => {
+                let state = ServerState { address: *address, admin: ServerAdmin::Serves, sessions: 0 };
+                servers.insert(server.to_owned(), state);
+            }
+            (ServerChange::Enable, Some(found)) => found.admin = ServerAdmin::Serves,
+            (ServerChange::Drain, Some(found)) => found.admin = ServerAdmin::Drains,
+            (ServerChange::Remove, Some(_)) => {
+                servers.remove(server);
+            }
+            (ServerChange::Remove, None) => {}
+            (ServerChange::Add { .. }, Some(_)) => return Err(Refused(format!("{server} is there already"))),
+            (ServerChange::Enable | ServerChange::Drain, None) => return Err(Refused(format!("no server {server}"))),
+        }
+        Ok(())
     }
 
     pub(super) fn processes(&self) -> impl Iterator<Item = (&Kept, &Process)> {

@@ -90,6 +90,8 @@ impl World {
             endpoint: Endpoint::Unix { path: format!("/run/{name}.sock") },
             addresses: Addresses { private: vec![private.to_string()], public },
             port_range: PortRange { from: 20_000, to },
+            unschedulable: false,
+            drain: false,
         };
         let mut document = Hypervisor::new(&name, spec);
         let zone = format!("zone-{}", self.random.between(1, 3));

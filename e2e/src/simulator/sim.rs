@@ -234,6 +234,8 @@ impl World {
             Step::Bind
             | Step::WriteOwner
             | Step::MakeDirectories
+            | Step::MarkData
+            | Step::ChangeServer
             | Step::WriteFile
             | Step::RemovePath
             | Step::RemoveContainer
@@ -272,6 +274,7 @@ fn of_files(step: Step) -> bool {
         step,
         Step::WriteOwner
             | Step::MakeDirectories
+            | Step::MarkData
             | Step::WriteFile
             | Step::RemovePath
             | Step::RemoveTree

@@ -94,8 +94,8 @@ impl World {
             }
             Fault::Rebooted => found.reboot(until, loses_track),
             Fault::Emptied => {
-                // A member of a store that lost its data is not told from a new one yet.
-                if !found.disk.members.is_empty() || found.strangers.owner.is_some() {
+                // A member of a store that lost its data is not replaced yet: such a world does not settle.
+                if found.disk.has_members() || found.strangers.owner.is_some() {
                     return false;
                 }
                 found.empty(until);

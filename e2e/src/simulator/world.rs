@@ -9,7 +9,7 @@ use std::{
 use keelway_api::{
     Documents,
     jiff::{SignedDuration, Timestamp},
-    machine::MachineConfig,
+    machine::{MachineConfig, ServerAdmin},
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_planner::Observation;
@@ -248,7 +248,10 @@ impl World {
                 Program::Etcd(member) => self.has_quorum(&member.cluster),
                 Program::ApiServer { stores, .. } => stores.iter().any(reached),
                 Program::Controller { server, .. } => reached(server),
-                Program::Proxy { servers, .. } => servers.iter().any(reached),
+                Program::Proxy { servers, .. } => {
+                    let mut serving = servers.values().filter(|server| server.admin == ServerAdmin::Serves);
+                    serving.any(|server| reached(&server.address))
+                }
             }
     }
 
