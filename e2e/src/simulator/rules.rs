@@ -9,7 +9,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_hypervisor_agent::action::{Action, PodAction};
-use keelway_planner::{invariants, machine_configs};
+use keelway_planner::{Observation, invariants, machine_configs, refuse};
 
 use super::{machine::Machine, program::Member, world::World};
 
@@ -29,10 +29,18 @@ pub(super) fn shows_a_key(text: &str) -> bool {
 impl World {
     /// Rules of documents, at each save and at the end of each pass.
     pub(super) fn check_documents(&mut self, after: &Documents) {
-        let found = invariants::check(&self.pass.loaded, after, &self.pass.seen);
+        let found = invariants::check(&self.pass.loaded, after, &self.usable());
         for violation in found {
             self.breaks(violation.invariant, violation.what);
         }
+    }
+
+    /// What was seen but for machines that take nothing from these documents: nothing is planned on those, so what is on them
+    /// is in nobody's way.
+    fn usable(&self) -> Observation {
+        let mut seen = self.pass.seen.clone();
+        refuse(&self.pass.loaded, &mut seen);
+        seen
     }
 
     /// Rules of a config and its actions, before any of them begins.
@@ -44,7 +52,7 @@ impl World {
             }
         };
         if self.pass.configs.is_none() {
-            self.pass.configs = machine_configs(&self.saved, &self.pass.seen).ok();
+            self.pass.configs = machine_configs(&self.saved, &self.usable()).ok();
         }
         let saved = self.pass.configs.as_ref().and_then(|configs| configs.get(machine));
         if saved != Some(config) {
