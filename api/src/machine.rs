@@ -1,5 +1,7 @@
 //! What a machine should run and what was seen on it: the nouns of the second level of planning.
 
+mod replacement;
+
 use core::{fmt, net::SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +12,8 @@ use crate::{
     hypervisor::Applied,
     name::{ClusterId, InstallationId, PodName},
 };
+
+pub use replacement::FILES;
 
 /// Where a machine keeps everything of Keelway's, as an absolute path on the machine.
 pub const STATE_DIRECTORY: &str = "/var/lib/keelway";
@@ -65,6 +69,10 @@ pub struct Pod {
     /// What its data directories must hold before anything of it is started.
     #[serde(default)]
     pub start: Start,
+    /// Whether what runs of it goes on although it is to be replaced: the turn of another pod that does the same work is
+    /// first. What does not run is not held.
+    #[serde(default)]
+    pub hold: bool,
 }
 
 /// The servers behind a haproxy. They change while it runs, and no connection but those to the server in question notices.

@@ -11,11 +11,11 @@ use std::{
 use keelway_e2e::simulator::{Bug, Cell, Life, Table, live, seeds_for};
 
 /// Runs of `cargo test`.
-const SEEDS: u64 = 524;
+const SEEDS: u64 = 286;
 /// Runs of `make soak`, where `KEELWAY_SEEDS` does not say otherwise.
 const SOAK: u64 = 20_000;
 /// Within how many runs a planted bug is found.
-const FOUND_WITHIN: u64 = 60;
+const FOUND_WITHIN: u64 = 1_000;
 /// How many further runs a cell of the table gets that was not met.
 const AIMED: usize = 40;
 /// How much of what happened is shown of a run that fails.

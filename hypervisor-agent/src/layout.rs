@@ -1,5 +1,6 @@
 //! Where things are on a machine, who owns them, and what a path below may be.
 
+pub use keelway_api::machine::FILES;
 use keelway_api::{
     machine::{CgroupDriver, STATE_DIRECTORY},
     name::{ClusterId, PodName},
@@ -7,9 +8,6 @@ use keelway_api::{
 
 /// Where container logs are, as an absolute path on the machine: `LOG_DIRECTORY/CLUSTER/COMPONENT/NAME-ATTEMPT.log`.
 pub const LOG_DIRECTORY: &str = "/var/log/keelway";
-
-/// The directory of a pod that holds what it reads.
-pub const FILES: &str = "files";
 
 /// The names of the machine's own records, in [`STATE_DIRECTORY`].
 pub(crate) const OWNER: &str = "owner";

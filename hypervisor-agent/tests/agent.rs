@@ -164,6 +164,7 @@ fn pod(content: &str) -> Pod {
         pause_image: "example.test/pause:1".to_owned(),
         servers: None,
         start: keelway_api::machine::Start::Always,
+        hold: false,
     }
 }
 

@@ -123,6 +123,7 @@ fn pod() -> Pod {
         pause_image: PAUSE.to_owned(),
         servers: None,
         start: Start::Always,
+        hold: false,
     }
 }
 

@@ -150,6 +150,7 @@ fn pod(user: u32, image: &str, content: &str) -> Pod {
         pause_image: IMAGES[2].to_owned(),
         servers: None,
         start: Start::Always,
+        hold: false,
     }
 }
 

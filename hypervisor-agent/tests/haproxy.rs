@@ -143,6 +143,7 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         pause_image: IMAGE.to_owned(),
         servers: Some(Servers { options: OPTIONS.to_owned(), addresses }),
         start: keelway_api::machine::Start::Always,
+        hold: false,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),

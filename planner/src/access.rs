@@ -9,7 +9,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    Documents,
+    Component, Documents, condition,
     documents::SecretName,
     machine::{Seen, sha256_hex},
     name::{ClusterId, HypervisorName},
@@ -46,11 +46,14 @@ pub struct Access {
     pub authority: SecretName,
 }
 
-/// Every API server of a cluster, by name.
+/// Every API server of a cluster, those that were ready first, then by name.
 #[must_use]
 pub fn access(documents: &Documents, id: &ClusterId) -> Vec<Access> {
     let servers = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::KubeApiserver);
+    let mut servers: Vec<_> = servers.collect();
+    servers.sort_by_key(|(_, component)| !is_ready(component));
     servers
+        .into_iter()
         .filter_map(|(_, component)| {
             let machine = documents.hypervisors.get(&component.spec.hypervisor)?;
             let address = machine.spec.addresses.private.first()?.parse().ok()?;
@@ -62,6 +65,10 @@ pub fn access(documents: &Documents, id: &ClusterId) -> Vec<Access> {
             })
         })
         .collect()
+}
+
+fn is_ready(component: &Component) -> bool {
+    component.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
 /// The pass's own identity in a cluster.

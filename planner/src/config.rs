@@ -13,7 +13,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 
-use crate::{Observation, deletion::keeps_running, pod::Site, world::World};
+use crate::{Observation, deletion::keeps_running, pod::Site, turns, world::World};
 
 /// The config of every machine that could be seen, from documents whose keys are all minted.
 ///
@@ -34,11 +34,9 @@ pub fn machine_configs(
     for (pod, component) in &documents.components {
         by_machine.entry(&component.spec.hypervisor).or_default().push((pod, component));
     }
-    let mut configs = BTreeMap::new();
-    for (name, document) in &documents.hypervisors {
-        let installation = document.status.as_ref().and_then(|status| status.installation.clone());
-        let (Some(state), Some(installation)) = (seen.machine(name), installation) else { continue };
-        let pods = by_machine
+    let mut pods: turns::Pods = BTreeMap::new();
+    for name in documents.hypervisors.keys().filter(|name| seen.machine(name).is_some()) {
+        let of_machine = by_machine
             .remove(name)
             .unwrap_or_default()
             .into_iter()
@@ -51,6 +49,14 @@ pub fn machine_configs(
                 (!goes).then(|| site.pod().ok()).flatten().map(|wanted| (pod.clone(), wanted))
             })
             .collect();
+        pods.insert(name, of_machine);
+    }
+    turns::hold_replicas(documents, &world, seen, &mut pods);
+    let mut configs = BTreeMap::new();
+    for (name, pods) in pods {
+        let Some(document) = documents.hypervisors.get(name) else { continue };
+        let installation = document.status.as_ref().and_then(|status| status.installation.clone());
+        let (Some(state), Some(installation)) = (seen.machine(name), installation) else { continue };
         let others = state.clusters().filter(|id| !known.contains(id)).collect();
         let config = MachineConfig { installation, term: 1, generation: 1, pods, others };
         configs.insert(name.clone(), fenced(config, document));

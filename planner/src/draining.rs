@@ -9,7 +9,7 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{Observation, plan::Plan, pod::server_name, retirement::runs, words::count, world::World};
+use crate::{Observation, plan::Plan, pod::server_name, words::count, world::World};
 
 /// Waits for the ends of connections to API servers that are no longer wanted, and for each haproxy that runs and does not
 /// tell.
@@ -37,7 +37,7 @@ fn waits(
     for (ingress, component) in of_role(Role::Ingress) {
         let Some(state) = seen.machine(&component.spec.hypervisor) else { continue };
         let Some(servers) = state.servers.get(ingress) else {
-            if runs(state, ingress) {
+            if state.runs(ingress) {
                 found.push((ingress.clone(), "its haproxy to tell of its servers".into()));
             }
             continue;

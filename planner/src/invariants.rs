@@ -20,7 +20,7 @@ use keelway_api::{
     role::{API, Role},
 };
 
-use crate::{Observation, Plan, machine_configs};
+use crate::{Health, Observation, Plan, machine_configs};
 
 /// A rule that a plan breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 18] = [
+const INVARIANTS: [(&str, Invariant); 19] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -61,6 +61,7 @@ const INVARIANTS: [(&str, Invariant); 18] = [
     ("nothing is placed where there is no room for it", placements_have_room),
     ("a deleted cluster is in no machine config but for a store that is still asked", deleted_clusters_leave),
     ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
+    ("of those that do the same work one is replaced at a time, while the others work", replicas_take_turns),
     ("an API server goes only once no ingress sends it connections", servers_are_drained),
     ("the documents of a deleted cluster go last", documents_go_last),
     ("Secrets go only with their cluster or component", secrets_stay),
@@ -392,6 +393,40 @@ fn servers_are_drained(step: &Step) -> Vec<String> {
     })
     .map(|(pod, _)| pod.to_string())
     .collect()
+}
+
+/// Judged by the configs that the machines would get.
+fn replicas_take_turns(step: &Step) -> Vec<String> {
+    let configs = machine_configs(step.after, step.seen).unwrap_or_default();
+    let well = |pod: &PodName| matches!(step.seen.health.get(pod), Some(Health::Healthy));
+    let mut found = Vec::new();
+    for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
+        let Some(id) = cluster.id() else { continue };
+        for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress] {
+            let all: Vec<(&PodName, &Component)> =
+                step.after.components_of(id).filter(|(_, component)| component.spec.role == role).collect();
+            let free: Vec<&PodName> = all
+                .iter()
+                .filter(|(pod, component)| {
+                    let config = configs.get(&component.spec.hypervisor);
+                    config.and_then(|config| config.pods.get(*pod)).is_some_and(|pod| !pod.hold)
+                })
+                .map(|(pod, _)| *pod)
+                .collect();
+            if all.len() > 1 && free.len() > 1 {
+                found.push(format!("{name}: more than one of its {role}"));
+            }
+            let Some(pod) = free.first().filter(|_| all.len() > 1 && all.iter().any(|(pod, _)| well(pod))) else {
+                continue;
+            };
+            let mut others = all.iter().map(|(other, _)| *other).filter(|other| other != pod);
+            let enough = if role == Role::Etcd { others.all(well) } else { others.any(well) };
+            if !enough {
+                found.push(format!("{pod} while others are not well"));
+            }
+        }
+    }
+    found
 }
 
 fn documents_go_last(step: &Step) -> Vec<String> {

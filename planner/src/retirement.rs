@@ -10,7 +10,7 @@ use keelway_api::{
     Component, Documents,
     component::{ComponentSpec, Stage},
     documents::SecretName,
-    machine::{ContainerPhase, MachineState, ServerAdmin},
+    machine::{MachineState, ServerAdmin},
     name::{ClusterId, PodName},
     role::Role,
     validated::ValidatedCluster,
@@ -143,15 +143,8 @@ fn relied_on_by(documents: &Documents, seen: &Observation, pod: &PodName) -> Opt
 fn sends(state: &MachineState, ingress: &PodName, server: &PodName) -> bool {
     match state.servers.get(ingress) {
         Some(servers) => servers.get(&server_name(server)).is_some_and(|found| found.admin == ServerAdmin::Serves),
-        None => runs(state, ingress),
+        None => state.runs(ingress),
     }
-}
-
-/// Whether a container of a pod runs.
-pub(crate) fn runs(state: &MachineState, pod: &PodName) -> bool {
-    let of_pod = |id: &str| state.sandboxes.iter().any(|sandbox| sandbox.id == id && sandbox.pod == *pod);
-    let mut running = state.containers.iter().filter(|container| container.phase == ContainerPhase::Running);
-    running.any(|container| of_pod(&container.sandbox))
 }
 
 /// Its machine ends it, with its own time to drain, because it is in no config any more.

@@ -264,3 +264,48 @@ fn a_drained_machine_is_left_once_replacements_are_ready() {
     let conditions = &world.documents.hypervisors[&from].status.as_ref().unwrap().conditions;
     assert!(conditions.iter().any(|condition| condition.type_ == "Drained"));
 }
+
+/// Every program changes at once: of those that do the same work one is replaced at a time, and the others are well.
+#[test]
+fn what_does_the_same_work_is_replaced_one_by_one() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(3, 2));
+    }
+    let digests = |world: &World| -> BTreeMap<PodName, String> {
+        let sandboxes = world.machines.values().flat_map(|state| &state.sandboxes);
+        sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
+    };
+    let role = |pod: &PodName| pod.component.as_str().rsplit_once('-').unwrap().0.to_owned();
+    let first = digests(&world);
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.images.registry = Some("registry.example.com/mirror".to_owned());
+
+    // One member is not well, and does not have to be replaced for it: nothing of the store is touched.
+    let number = world.documents.components.keys().position(|pod| pod.component.as_str() == "etcd-1").unwrap();
+    let ill = Round { ill: 1 << number, ..calm(3, 2) };
+    let before = digests(&world);
+    let _ = world.pass(&ill);
+    let replaced: Vec<String> =
+        digests(&world).iter().filter(|(pod, digest)| before[*pod] != **digest).map(|(pod, _)| role(pod)).collect();
+    assert_eq!(replaced.iter().filter(|role| *role == "etcd").count(), 1);
+
+    let mut most = BTreeMap::<String, usize>::new();
+    for _ in 0..12 {
+        let before = digests(&world);
+        let _ = world.pass(&calm(3, 2));
+        let after = digests(&world);
+        let mut replaced = BTreeMap::<String, usize>::new();
+        for (pod, _) in after.iter().filter(|(pod, digest)| before[*pod] != **digest) {
+            *replaced.entry(role(pod)).or_default() += 1;
+        }
+        for (role, count) in replaced {
+            let most = most.entry(role).or_default();
+            *most = count.max(*most);
+        }
+    }
+    for role in ["etcd", "kube-apiserver", "ingress"] {
+        assert_eq!(most.get(role), Some(&1), "{most:?}");
+    }
+    assert!(digests(&world).iter().all(|(pod, digest)| first[pod] != *digest), "all of them were replaced");
+}

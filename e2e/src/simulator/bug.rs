@@ -1,10 +1,13 @@
 //! Planted bugs: what the simulation must find.
 
 use keelway_api::{
-    machine::{ContainerPhase, MachineState, Seen},
+    machine::{ContainerPhase, MachineConfig, MachineState, Pod, Seen, Start},
     name::{HypervisorName, PodName},
 };
-use keelway_hypervisor_agent::action::{Action, PodAction};
+use keelway_hypervisor_agent::{
+    action::{Action, PodAction},
+    converge::converge,
+};
 
 use super::world::World;
 
@@ -35,11 +38,15 @@ pub enum Bug {
     StopsMembers,
     /// A pod of somebody else is stopped.
     StopsStrangers,
+    /// All that do the same work are replaced at once.
+    ReplacesAllAtOnce,
+    /// A member of a store starts whether its data is there or not.
+    StartsOnAnyData,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -52,6 +59,8 @@ impl Bug {
         Self::RemovesData,
         Self::StopsMembers,
         Self::StopsStrangers,
+        Self::ReplacesAllAtOnce,
+        Self::StartsOnAnyData,
     ];
 }
 
@@ -59,8 +68,8 @@ impl World {
     /// What a pass takes for the state of a machine.
     pub(super) fn misjudged(&mut self, machine: &HypervisorName, seen: Seen<MachineState>) -> Seen<MachineState> {
         match (self.bug, seen) {
-            (Some(Bug::ActsOnTheUnreachable), Seen::Unreachable { why }) => {
-                self.machines.get(machine).map_or(Seen::Unreachable { why }, |found| Seen::Known(found.state()))
+            (Some(Bug::ActsOnTheUnreachable), unreachable @ Seen::Unreachable { .. }) => {
+                self.machines.get(machine).map_or(unreachable, |found| Seen::Known(found.state()))
             }
             (Some(Bug::IgnoresTheOwner), Seen::Known(state)) => {
                 let of_others = self.machines.get(machine).is_some_and(|found| found.strangers.owner.is_some());
@@ -77,8 +86,19 @@ impl World {
     }
 
     /// What is done instead of what was decided.
-    pub(super) fn misled(&mut self, machine: &HypervisorName, mut actions: Vec<Action>) -> Vec<Action> {
+    pub(super) fn misled(
+        &mut self,
+        machine: &HypervisorName,
+        config: &MachineConfig,
+        mut actions: Vec<Action>,
+    ) -> Vec<Action> {
         match self.bug {
+            Some(Bug::ReplacesAllAtOnce) => {
+                actions = self.decided_for(machine, config, actions, |pod| Pod { hold: false, ..pod });
+            }
+            Some(Bug::StartsOnAnyData) => {
+                actions = self.decided_for(machine, config, actions, |pod| Pod { start: Start::Always, ..pod });
+            }
             Some(Bug::ForgetsTheOwner) => actions.retain(|action| !matches!(action, Action::WriteOwner(_))),
             Some(Bug::ForgetsAPort) => each_command(&mut actions, |word| {
                 if word.starts_with("--secure-port=") { "--secure-port=20000".to_owned() } else { word }
@@ -105,6 +125,25 @@ impl World {
             _ => {}
         }
         actions
+    }
+
+    /// The actions, those for pods as if the config were another one.
+    fn decided_for(
+        &self,
+        machine: &HypervisorName,
+        config: &MachineConfig,
+        actions: Vec<Action>,
+        change: impl Fn(Pod) -> Pod,
+    ) -> Vec<Action> {
+        let Some(Seen::Known(state)) = self.pass.seen.machines.get(machine) else { return actions };
+        let pods = config.pods.iter().map(|(name, pod)| (name.clone(), change(pod.clone())));
+        let other = MachineConfig { pods: pods.collect(), generation: config.generation + 1, ..config.clone() };
+        let (first, last): (Vec<_>, Vec<_>) = actions
+            .into_iter()
+            .filter(|action| action.pod().is_none())
+            .partition(|action| matches!(action, Action::WriteOwner(_)));
+        let for_pods = converge(&other, state).unwrap_or_default().into_iter().filter(|action| action.pod().is_some());
+        first.into_iter().chain(for_pods).chain(last).collect()
     }
 
     /// A member of a store that runs on the machine, with its container.

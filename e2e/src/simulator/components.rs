@@ -35,14 +35,14 @@ impl Components for SimulatedComponents {
 
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String> {
         let seen = match access(documents, id).into_iter().next() {
-            None => Seen::Unreachable { why: "an API server with a place".to_owned() },
+            None => Seen::unreachable("an API server with a place"),
             Some(server) => {
                 let (asked, of) = (server.clone(), id.clone());
                 let bindings = self.0.step(Step::AskBindings, Of::Network(&server.machine), move |world| {
                     world.check_server(&asked)?;
                     Ok(world.bindings.get(&of).cloned().unwrap_or_default())
                 });
-                bindings.await.map_or_else(|refused| Seen::Unreachable { why: refused.to_string() }, Seen::Known)
+                bindings.await.map_or_else(|refused| Seen::unreachable(refused.to_string()), Seen::Known)
             }
         };
         self.0.world().pass.seen.bindings.insert(id.clone(), seen.clone());

@@ -90,6 +90,11 @@ impl Disk {
         !self.members.is_empty() || self.marks.iter().any(|path| path.contains("/etcd-"))
     }
 
+    /// Whether the data directory of a member carries its mark.
+    pub(super) fn is_marked(&self, pod: &PodName) -> bool {
+        self.marks.contains(&format!("{}/data", pod_directory(pod)))
+    }
+
     /// The data directories of pods.
     pub(super) fn data(&self) -> BTreeMap<String, DataState> {
         let of_data = |path: &&String| {

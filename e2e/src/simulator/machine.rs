@@ -97,6 +97,7 @@ impl Machine {
             data: self.disk.data(),
             servers: self.runtime.servers(),
             capacity: None,
+            disk_pressure: false,
             kubelet_pods: 0,
             images: self.runtime.images.clone(),
             ports: PortFacts { ephemeral: self.ephemeral, listening },

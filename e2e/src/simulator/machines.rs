@@ -1,6 +1,6 @@
 //! Simulated machines as the pass reaches them: what is there is told, what was decided is executed by the real executor.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use keelway_api::{
@@ -37,7 +37,7 @@ impl Machines for SimulatedMachines {
         });
         let seen = match seen.await {
             Ok(state) => Seen::Known(state),
-            Err(refused) => Seen::Unreachable { why: refused.to_string() },
+            Err(refused) => Seen::unreachable(refused.to_string()),
         };
         let mut world = self.0.world();
         world.pass.seen.machines.insert(name.clone(), seen.clone());
@@ -48,7 +48,7 @@ impl Machines for SimulatedMachines {
         let name = name_of(machine);
         let actions = {
             let mut world = self.0.world();
-            let actions = world.misled(&name, actions);
+            let actions = world.misled(&name, config, actions);
             world.check_actions(&name, config, &actions);
             actions
         };
@@ -98,7 +98,13 @@ impl Hands for SimulatedHands<'_> {
     async fn for_pod(&self, pod: &PodName, action: &PodAction, made: &mut Made) -> Result<(), Refused> {
         let (machine, done) = (self.machine.clone(), Action::Pod(pod.clone(), action.clone()));
         let before = Made { sandbox: made.sandbox.clone(), containers: made.containers.clone() };
-        let doing = move |world: &mut World| world.perform(&machine, &done, &before);
+        let spared = ends(action) && self.sim.world().is_spared(pod);
+        let doing = move |world: &mut World| {
+            let working = if ends_what_runs(&done) { world.working() } else { BTreeSet::new() };
+            let made = world.perform(&machine, &done, &before);
+            world.check_work_goes_on(&working, &done, spared);
+            made
+        };
         let Some(id) = self.sim.step(Step::of_pod(action), Of::Machine(self.machine), doing).await? else {
             return Ok(());
         };
@@ -115,10 +121,9 @@ impl World {
     /// One action takes place on a machine; returns the id of what was made.
     fn perform(&mut self, machine: &HypervisorName, action: &Action, made: &Made) -> Result<Option<String>, Refused> {
         self.counts.effects += 1;
-        let quorums = self.quorums();
         self.check_action(machine, action);
         let found = self.machines.get_mut(machine).ok_or_else(|| Refused("no such machine".to_owned()))?;
-        let done = match action {
+        match action {
             Action::Pod(_, PodAction::StartContainer { id, name }) => {
                 let id = id.as_ref().or_else(|| made.containers.get(name));
                 let id = id.ok_or_else(|| Refused("no container was made".to_owned()))?.clone();
@@ -131,10 +136,23 @@ impl World {
                 found.perform(action);
                 Ok(None)
             }
-        };
-        self.check_quorums(&quorums, action);
-        done
+        }
     }
+}
+
+fn ends_what_runs(action: &Action) -> bool {
+    matches!(action, Action::Pod(_, action) if ends(action))
+}
+
+/// Whether an action may end a process.
+fn ends(action: &PodAction) -> bool {
+    matches!(
+        action,
+        PodAction::StopContainer { .. }
+            | PodAction::RemoveContainer { .. }
+            | PodAction::StopSandbox { .. }
+            | PodAction::RemoveSandbox { .. }
+    )
 }
 
 fn name_of(machine: &Hypervisor) -> HypervisorName {

@@ -5,16 +5,20 @@ use std::collections::BTreeSet;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     Cluster, Documents,
-    machine::{MachineConfig, Seen},
+    machine::{ContainerPhase, MachineConfig, MachineState, Seen},
     name::{ClusterId, HypervisorName, PodName},
+    role::Role,
 };
 use keelway_hypervisor_agent::action::{Action, PodAction};
-use keelway_planner::{Observation, invariants, machine_configs, refuse};
+use keelway_planner::{Health, Observation, invariants, machine_configs, refuse};
 
 use super::{machine::Machine, program::Member, world::World};
 
 /// Whether a member of a born store that lost its data is recognised, and not started as a new one.
 const LOST_DATA_IS_RECOGNISED: bool = true;
+
+/// Roles without which requests fail.
+const RELIED_ON: [Role; 3] = [Role::Etcd, Role::KubeApiserver, Role::Ingress];
 
 /// What every simulated key begins with.
 pub(super) const KEY: &str = "SIMKEY";
@@ -62,6 +66,7 @@ impl World {
         if seen.owner.is_none() && for_pods && !matches!(actions.first(), Some(Action::WriteOwner(_))) {
             self.breaks("a machine's owner is recorded before anything else", machine.to_string());
         }
+        self.check_ends(&seen, config, actions);
         for action in actions {
             if shows_a_key(&format!("{action} {action:?}")) {
                 self.breaks("no key is in the words of an action", format!("{machine} {action}"));
@@ -133,20 +138,75 @@ impl World {
         cluster.is_none_or(Cluster::deleted)
     }
 
-    /// Clusters whose stores have a quorum and must keep it, whatever we do.
-    pub(super) fn quorums(&self) -> BTreeSet<ClusterId> {
-        let born = self.saved.clusters.values().filter(|cluster| !cluster.deleted());
-        let several = born.filter(|cluster| {
-            let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
-            store.is_some_and(|store| store.initial_cluster.len() > 1)
-        });
-        several.filter_map(|cluster| cluster.id()).filter(|id| self.has_quorum(id)).cloned().collect()
+    /// Roles of clusters that work, and that have more than one replica to go on with.
+    pub(super) fn working(&self) -> BTreeSet<(ClusterId, Role)> {
+        let mut working = BTreeSet::new();
+        for id in self.saved.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(Cluster::id) {
+            for role in RELIED_ON {
+                if self.replicas(id, role).count() > 1 && self.works(id, role) {
+                    working.insert((id.clone(), role));
+                }
+            }
+        }
+        working
     }
 
-    pub(super) fn check_quorums(&mut self, before: &BTreeSet<ClusterId>, action: &Action) {
-        let lost: Vec<ClusterId> = before.iter().filter(|id| !self.has_quorum(id)).cloned().collect();
-        for id in lost {
-            self.breaks("a store's quorum is never reduced by us", format!("{id}: {action}"));
+    fn replicas<'a>(&'a self, id: &'a ClusterId, role: Role) -> impl Iterator<Item = &'a PodName> {
+        let of_role = self.saved.components_of(id).filter(move |(_, component)| component.spec.role == role);
+        of_role.filter(|(_, component)| !component.is_leaving()).map(|(pod, _)| pod)
+    }
+
+    fn works(&self, id: &ClusterId, role: Role) -> bool {
+        if role == Role::Etcd {
+            return self.has_quorum(id);
+        }
+        let of_role = |pod: &PodName| pod.cluster == *id && role_of(pod) == Some(role);
+        let processes = self.machines.values().flat_map(|machine| machine.runtime.processes());
+        processes.filter(|(kept, _)| of_role(&kept.pod)).any(|(_, process)| self.is_well(process))
+    }
+
+    /// Whether the pass that runs has seen that the others of a pod do its work, or that none does, and has ended none of them.
+    /// What happens to them after that is nobody's fault.
+    pub(super) fn is_spared(&mut self, pod: &PodName) -> bool {
+        let Some(role) = role_of(pod) else { return true };
+        let ended = self.pass.ended.entry((pod.cluster.clone(), role)).or_insert_with(|| pod.clone()).clone();
+        let seen_well = |pod: &PodName| matches!(self.pass.seen.health.get(pod), Some(Health::Healthy));
+        let mut others = self.replicas(&pod.cluster, role).filter(|other| *other != pod);
+        let others_work = if role == Role::Etcd { others.all(seen_well) } else { others.any(seen_well) };
+        ended == *pod && (others_work || !self.replicas(&pod.cluster, role).any(seen_well))
+    }
+
+    pub(super) fn check_work_goes_on(&mut self, before: &BTreeSet<(ClusterId, Role)>, action: &Action, spared: bool) {
+        let Some(pod) = action.pod().filter(|_| !spared) else { return };
+        let Some(role) = role_of(pod).filter(|role| before.contains(&(pod.cluster.clone(), *role))) else { return };
+        let stays = self.saved.components.get(pod).is_some_and(|component| !component.is_leaving());
+        if stays && !self.works(&pod.cluster, role) {
+            self.breaks("what several do goes on while one is replaced", format!("{pod}: {action}"));
+        }
+    }
+
+    /// What is as it should be runs on.
+    fn check_ends(&mut self, seen: &MachineState, config: &MachineConfig, actions: &[Action]) {
+        let ended: BTreeSet<&PodName> = actions
+            .iter()
+            .filter(|action| {
+                matches!(action, Action::Pod(_, PodAction::StopSandbox { .. } | PodAction::StopContainer { .. }))
+            })
+            .filter_map(Action::pod)
+            .collect();
+        for pod in ended {
+            let Some(wanted) = config.pods.get(pod) else { continue };
+            let sandboxes = seen.sandboxes.iter().filter(|sandbox| sandbox.pod == *pod).count();
+            let all_run = wanted.containers.iter().all(|container| {
+                let of_name = seen.containers.iter().filter(|found| found.name == container.name);
+                let mut of_pod = of_name.filter(|found| {
+                    seen.sandboxes.iter().any(|sandbox| sandbox.id == found.sandbox && sandbox.pod == *pod)
+                });
+                of_pod.next().is_some_and(|found| found.phase == ContainerPhase::Running) && of_pod.next().is_none()
+            });
+            if sandboxes == 1 && all_run && !seen.is_interrupted(pod, wanted) {
+                self.breaks("what runs as it should is left alone", pod.to_string());
+            }
         }
     }
 
@@ -212,6 +272,11 @@ impl World {
         }
         found
     }
+}
+
+fn role_of(pod: &PodName) -> Option<Role> {
+    let (role, _) = pod.component.as_str().rsplit_once('-')?;
+    Role::ALL.into_iter().find(|known| known.to_string() == role)
 }
 
 /// The runtime's id that an action is about.

@@ -154,7 +154,7 @@ impl World {
 
     fn scale(&mut self) {
         let Some(name) = self.random.pick(self.saved.clusters.keys().cloned().collect::<Vec<_>>()) else { return };
-        let (what, members) = (self.random.between(0, 5), self.number_of_members());
+        let (what, members) = (self.random.between(0, 7), self.number_of_members());
         let (few, some, maybe) = (self.random.count(0, 2), self.random.count(1, 3), self.random.once_in(2));
         let Some(cluster) = self.saved.clusters.get_mut(&name) else { return };
         let plane = &mut cluster.spec.control_plane;
@@ -163,10 +163,11 @@ impl World {
             2 => plane.kube_api_server.replicas = maybe.then_some(some),
             3 => plane.kube_controller_manager.replicas = maybe.then_some(few),
             4 => cluster.spec.ingress.replicas = few,
+            5 | 6 => cluster.spec.images.registry = maybe.then(|| "registry.example.com/mirror".to_owned()),
             _ => cluster.spec.etcd.replicas = members,
         }
-        let sizes = sizes(cluster);
-        self.tell(format!("a person changes {name}: {sizes}"));
+        let (sizes, registry) = (sizes(cluster), cluster.spec.images.registry.clone());
+        self.tell(format!("a person changes {name}: {sizes}, registry {registry:?}"));
     }
 
     fn delete_one(&mut self) {

@@ -129,8 +129,7 @@ impl World {
         true
     }
 
-    /// Somebody edits, adds, replaces or removes files that pods read. What makes a restart necessary is left out where it is a
-    /// member of a store that it hurts: one at a time is as many as a store bears.
+    /// Somebody edits, adds, replaces or removes files that pods read.
     fn tamper(&mut self, machine: &HypervisorName) -> bool {
         let Some(found) = self.machines.get(machine) else { return false };
         let Some(path) = self.random.pick(found.disk.read_by_pods()) else { return false };
@@ -138,12 +137,11 @@ impl World {
         self.tell(format!("{machine} somebody changes {path} ({how})"));
         let Some(found) = self.machines.get_mut(machine) else { return false };
         let directory = path.split_once(&format!("/{FILES}/")).map(|(pod, _)| format!("{pod}/{FILES}"));
-        let of_member = path.contains("/etcd-");
         match (how, directory) {
-            (0, _) if !of_member => found.disk.overwrite(&path),
+            (0, _) => found.disk.overwrite(&path),
             (1, _) => found.disk.stray_beside(&path),
-            (2, _) if !of_member => found.disk.replace_by_directory(&path),
-            (3, Some(directory)) if !of_member => found.disk.remove(&directory),
+            (2, _) => found.disk.replace_by_directory(&path),
+            (3, Some(directory)) => found.disk.remove(&directory),
             (_, _) => found.disk.remove(&path),
         }
         true

@@ -11,6 +11,7 @@ use keelway_api::{
     jiff::{SignedDuration, Timestamp},
     machine::{MachineConfig, ServerAdmin},
     name::{ClusterId, HypervisorName, PodName},
+    role::Role,
 };
 use keelway_planner::Observation;
 use tokio::time::Instant;
@@ -73,6 +74,8 @@ pub(super) struct Pass {
     pub(super) seen: Observation,
     /// What follows from the saved documents for each machine.
     pub(super) configs: Option<BTreeMap<HypervisorName, MachineConfig>>,
+    /// Which replica of each role it began to end.
+    pub(super) ended: BTreeMap<(ClusterId, Role), PodName>,
 }
 
 /// How much happened.
@@ -195,6 +198,9 @@ impl World {
         let Some(found) = self.machines.get(machine) else { return Ok(()) };
         if found.disk.members.contains(pod) {
             return Ok(());
+        }
+        if !found.disk.is_marked(pod) {
+            self.breaks("a member starts first on data that was marked for it", pod.to_string());
         }
         self.check_birth(pod, member);
         if self.started.contains(pod) {

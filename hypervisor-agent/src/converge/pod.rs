@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{
-    machine::{Container, ContainerPhase, ContainerState, MachineState, Pod, SandboxState, Start},
+    machine::{Container, ContainerPhase, ContainerState, File, MachineState, OnChange, Pod, SandboxState, Start},
     name::PodName,
 };
 
@@ -20,7 +20,6 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 /// the pod itself; what only its predecessor read goes last.
 pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let seen = Seen::new(name, state);
-    let digest = pod.digest();
     if pod.start == Start::Never {
         return plan_ready(name, pod, state);
     }
@@ -28,20 +27,20 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
         // Whoever mends it finds it as it is.
         return Vec::new();
     }
-    // A mount of a directory that was removed stays what it was, and shows nothing of a new one.
-    let kept = seen
-        .newest_ready(&digest)
-        .filter(|_| tree::has_files_directory(name, state) && tree::starts_as_wanted(name, pod, state));
+    if pod.hold && state.is_interrupted(name, pod) {
+        return plan_held(name, pod, state);
+    }
+    let kept = state.lasting_sandbox(name, pod);
     let old = seen.sandboxes.iter().filter(|sandbox| kept.is_none_or(|kept| kept.id != sandbox.id));
     let replacing: Vec<_> = old.flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
     let running = match kept {
         Some(sandbox) => seen.plan_containers(sandbox, pod),
-        None => seen.plan_new(pod, digest),
+        None => seen.plan_new(pod),
     };
 
     // A haproxy that starts reads of its servers in its files.
     let goes_on = replacing.is_empty() && running.is_empty();
-    let servers = pod.servers.iter().filter(|_| goes_on).flat_map(|wanted| servers::plan_servers(name, wanted, state));
+    let servers = goes_on.then(|| plan_servers(name, pod, state)).into_iter().flatten();
 
     let mut steps = plan_images(pod, &running, state);
     steps.extend(tree::plan_present(name, pod, state));
@@ -59,6 +58,21 @@ fn plan_ready(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction>
     steps.extend(tree::plan_marks(name, pod, state));
     steps.extend(tree::plan_absent(name, pod, state));
     steps
+}
+
+/// What runs goes on as it was started, with what it picks up by itself. What it read at its start is left as it is: where
+/// that was changed, it tells that there is something to replace.
+fn plan_held(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+    let picked_up = |file: &&File| file.on_change == OnChange::PickedUp;
+    let now = Pod { files: pod.files.iter().filter(picked_up).cloned().collect(), ..pod.clone() };
+    let mut steps = fetch(images_of(pod), state);
+    steps.extend(tree::plan_present(name, &now, state));
+    steps.extend(plan_servers(name, pod, state));
+    steps
+}
+
+fn plan_servers(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+    pod.servers.iter().flat_map(|wanted| servers::plan_servers(name, wanted, state)).collect()
 }
 
 /// Stops and removes all of a pod, its data last.
@@ -107,14 +121,6 @@ impl<'a> Seen<'a> {
         Self { name, state, sandboxes: state.sandboxes.iter().filter(of_pod).collect() }
     }
 
-    fn newest_ready(&self, digest: &str) -> Option<&'a SandboxState> {
-        self.sandboxes
-            .iter()
-            .copied()
-            .filter(|sandbox| sandbox.ready && sandbox.digest == digest)
-            .max_by_key(|sandbox| sandbox.attempt)
-    }
-
     fn containers_in(&self, sandbox: &SandboxState) -> impl Iterator<Item = &'a ContainerState> {
         let id = sandbox.id.clone();
         self.state.containers.iter().filter(move |container| container.sandbox == id)
@@ -129,9 +135,9 @@ impl<'a> Seen<'a> {
     }
 
     /// A new sandbox with all its containers.
-    fn plan_new(&self, pod: &Pod, digest: String) -> Vec<PodAction> {
+    fn plan_new(&self, pod: &Pod) -> Vec<PodAction> {
         let attempt = next(self.sandboxes.iter().map(|sandbox| sandbox.attempt));
-        let sandbox = self.sandbox(attempt, digest, pod.user);
+        let sandbox = self.sandbox(attempt, pod.digest(), pod.user);
         let containers = pod.containers.iter().flat_map(|container| self.plan_container(None, &sandbox, container));
         let create = PodAction::CreateSandbox(sandbox.clone());
         std::iter::once(create).chain(containers).collect()

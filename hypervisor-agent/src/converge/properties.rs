@@ -86,6 +86,7 @@ prop_compose! {
             pause_image: "pause:1".to_owned(),
             servers: None,
             start: Start::Always,
+            hold: false,
         }
     }
 }

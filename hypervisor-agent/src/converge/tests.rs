@@ -47,6 +47,7 @@ fn config() -> MachineConfig {
         pause_image: "registry.k8s.io/pause:3.10.2".to_owned(),
         servers: None,
         start: Start::Always,
+        hold: false,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
@@ -175,6 +176,34 @@ fn a_pod_is_replaced_when_what_it_reads_at_its_start_was_changed_by_hand() {
             "start container etcd",
         ]
     );
+}
+
+/// Another one of its kind is replaced first. Certificates are read anew without an end of anything.
+#[test]
+fn a_pod_that_is_held_runs_on() {
+    let mut config = config();
+    let pod = config.pods.get_mut(&etcd()).unwrap();
+    pod.files.push(File { path: "conf".to_owned(), content: b"old".to_vec(), on_change: OnChange::Restart });
+    let mut machine = settled(&config);
+    let pod = config.pods.get_mut(&etcd()).unwrap();
+    pod.hold = true;
+    pod.files[0].content = b"renewed".to_vec();
+    pod.files[1].content = b"new".to_vec();
+    pod.containers[0].image = "registry.k8s.io/etcd:3.7.1-0".to_owned();
+    config.generation += 1;
+    assert_eq!(
+        plan(&config, &machine),
+        ["fetch image registry.k8s.io/etcd:3.7.1-0", "write file pki/ca.crt", "record config 3.8 as applied",]
+    );
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert_eq!(plan(&config, &machine), [""; 0]);
+
+    machine.state.containers[0].phase = ContainerPhase::Exited { code: 1 };
+    assert!(plan(&config, &machine).contains(&"create sandbox 1".to_owned()), "there is nothing to hold");
+    machine.state.containers[0].phase = ContainerPhase::Running;
+    config.pods.get_mut(&etcd()).unwrap().hold = false;
+    config.generation += 1;
+    assert_eq!(plan(&config, &machine)[..2], ["write file conf", "stop container etcd within 25 s"]);
 }
 
 #[test]

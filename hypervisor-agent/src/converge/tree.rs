@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{
-    machine::{File, FileState, MachineState, OnChange, Pod, Start, sha256_hex},
+    machine::{File, FileState, MachineState, Pod, Start, sha256_hex},
     name::PodName,
 };
 
@@ -45,20 +45,6 @@ pub(super) fn plan_marks(name: &PodName, pod: &Pod, state: &MachineState) -> Vec
 /// Whether every data directory holds what a start of the pod asks for.
 pub(super) fn allows_start(name: &PodName, pod: &Pod, state: &MachineState) -> bool {
     pod.start == Start::Always || pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start))
-}
-
-/// Whether the directory that all containers of the pod have mounted is there.
-pub(super) fn has_files_directory(name: &PodName, state: &MachineState) -> bool {
-    is_directory(&format!("{}/{FILES}", pod_directory(name)), state)
-}
-
-/// Whether no file that is read at a start only has another content: whoever changed it may have done so before the last start.
-pub(super) fn starts_as_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> bool {
-    let mut read_at_start = pod.files.iter().filter(|file| file.on_change == OnChange::Restart);
-    read_at_start.all(|file| {
-        let found = state.files.get(&file_path(name, &file.path)).and_then(|found| found.sha256.as_ref());
-        found.is_none_or(|found| *found == sha256_hex(&file.content))
-    })
 }
 
 /// Removes files that nobody wants any more. Only below `files`: data is never looked into.

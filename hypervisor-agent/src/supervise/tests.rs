@@ -47,6 +47,7 @@ fn config() -> MachineConfig {
         pause_image: "pause".to_owned(),
         servers: None,
         start: Start::Always,
+        hold: false,
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),

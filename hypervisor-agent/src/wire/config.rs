@@ -18,6 +18,7 @@ impl From<&MachineConfig> for proto::MachineConfig {
             pause_image: pod.pause_image.clone(),
             servers: pod.servers.as_ref().map(Into::into),
             start: wire_start(pod.start).into(),
+            hold: pod.hold,
         });
         Self {
             installation: config.installation.to_string(),
@@ -39,8 +40,8 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             let files = all(pod.files)?;
             let containers = all(pod.containers)?;
             let servers = pod.servers.map(TryInto::try_into).transpose()?;
-            let (user, data, pause_image) = (pod.user, pod.data, pod.pause_image);
-            Ok((name, Pod { user, files, data, containers, pause_image, servers, start }))
+            let (user, data, pause_image, hold) = (pod.user, pod.data, pod.pause_image, pod.hold);
+            Ok((name, Pod { user, files, data, containers, pause_image, servers, start, hold }))
         });
         Ok(Self {
             installation: config.installation.parse()?,

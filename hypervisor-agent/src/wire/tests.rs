@@ -90,8 +90,8 @@ fn config() -> impl Strategy<Value = MachineConfig> {
         .prop_map(|addresses| Servers { options: "check".to_owned(), addresses });
     let starts = [Start::Always, Start::Never, Start::OnMarkedData, Start::OnUsedData];
     let start = proptest::sample::select(starts.to_vec());
-    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers), start).prop_map(
-        |(user, files, containers, servers, start)| Pod {
+    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers), start, any::<bool>())
+        .prop_map(|(user, files, containers, servers, start, hold)| Pod {
             user,
             files,
             data: vec!["data".to_owned()],
@@ -99,8 +99,8 @@ fn config() -> impl Strategy<Value = MachineConfig> {
             pause_image: "pause".to_owned(),
             servers,
             start,
-        },
-    );
+            hold,
+        });
     let others = proptest::collection::btree_set(name().prop_map(|name| name.cluster), 0..3);
     let parts = (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>(), others);
     parts.prop_map(|(pods, term, generation, others)| MachineConfig {

@@ -120,6 +120,7 @@ impl<'a> Site<'a> {
             pause_image: self.cluster.release.pause_image(self.cluster.registry.as_deref()),
             servers: parts.servers,
             start: self.start(),
+            hold: false,
         })
     }
 

@@ -8,8 +8,8 @@ use keelway_api::{
     documents::SecretName,
     jiff::Timestamp,
     machine::{
-        CLUSTER_LABEL, CgroupDriver, ContainerPhase, ContainerState, DataState, MachineConfig, MachineState, Pod,
-        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
+        CLUSTER_LABEL, CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineConfig, MachineState,
+        Pod, PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
     },
     name::PodName,
 };
@@ -80,7 +80,10 @@ pub(crate) fn empty() -> MachineState {
 
 /// Pods come and go at once; a haproxy is told what its machine would tell it.
 pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
-    state.sandboxes.retain(|sandbox| config.pods.get(&sandbox.pod).is_some_and(|pod| pod.digest() == sandbox.digest));
+    let stays = |sandbox: &SandboxState| {
+        config.pods.get(&sandbox.pod).is_some_and(|pod| pod.hold || pod.digest() == sandbox.digest)
+    };
+    state.sandboxes.retain(stays);
     let kept: BTreeSet<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
     state.containers.retain(|container| kept.iter().any(|pod| pod.to_string() == container.sandbox));
     state.servers.retain(|pod, _| kept.contains(pod));
@@ -110,6 +113,8 @@ fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {
     let id = name.to_string();
     let sandbox = SandboxState { id: id.clone(), pod: name.clone(), attempt: 0, digest: pod.digest(), ready: true };
     state.sandboxes.push(sandbox);
+    let directory = FileState { user: 0, group: pod.user, mode: 0o750, sha256: None };
+    state.files.insert(format!("{name}/files"), directory);
     state.containers.push(ContainerState {
         id: format!("{id}-container"),
         sandbox: id,

@@ -1,0 +1,99 @@
+//! Whose turn it is to be replaced, where several do the same work: one at a time, while the others do it.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use keelway_api::{
+    Documents,
+    component::ComponentSpec,
+    machine::{MachineState, Pod, ServerAdmin},
+    name::{ClusterId, HypervisorName, PodName},
+    role::Role,
+};
+
+use crate::{Observation, pod::server_name, world::World};
+
+/// The pods of each machine.
+pub(crate) type Pods<'a> = BTreeMap<&'a HypervisorName, BTreeMap<PodName, Pod>>;
+
+/// Holds what runs of every replica that its cluster relies on, but for the one of each role whose turn it is.
+///
+/// A replica that does the work of its role alone is not held: nobody could take over.
+pub(crate) fn hold_replicas(documents: &Documents, world: &World, seen: &Observation, pods: &mut Pods) {
+    for (name, (id, _)) in &world.clusters {
+        if documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
+            continue;
+        }
+        for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
+            let replicas = Replicas::of(documents, seen, id, role);
+            if replicas.all.len() < 2 {
+                continue;
+            }
+            let turn = replicas.turn(pods);
+            for (name, spec) in &replicas.all {
+                if let Some(pod) = pods.get_mut(&spec.hypervisor).and_then(|pods| pods.get_mut(*name)) {
+                    pod.hold = turn != Some(*name);
+                }
+            }
+        }
+    }
+}
+
+/// Whether requests fail while none of a role's replicas works. Of controllers one leads, and its end is made up for later.
+fn is_relied_on(role: Role) -> bool {
+    match role {
+        Role::Etcd | Role::KubeApiserver | Role::Ingress => true,
+        Role::KubeControllerManager | Role::KubeScheduler => false,
+    }
+}
+
+/// All components of one role of a cluster, those that leave included.
+struct Replicas<'a> {
+    documents: &'a Documents,
+    seen: &'a Observation,
+    role: Role,
+    all: Vec<(&'a PodName, &'a ComponentSpec)>,
+}
+
+impl<'a> Replicas<'a> {
+    fn of(documents: &'a Documents, seen: &'a Observation, id: &'a ClusterId, role: Role) -> Self {
+        let of_role = documents.components_of(id).filter(|(_, component)| component.spec.role == role);
+        Self { documents, seen, role, all: of_role.map(|(name, component)| (name, &component.spec)).collect() }
+    }
+
+    /// The first one that has to be replaced and can be spared. On a machine that cannot be seen an earlier turn may not be over.
+    fn turn(&self, pods: &Pods) -> Option<&'a PodName> {
+        let states: Option<Vec<&MachineState>> =
+            self.all.iter().map(|(_, spec)| self.seen.machine(&spec.hypervisor)).collect();
+        let replaced = self.all.iter().zip(states?).filter(|((name, spec), state)| {
+            let wanted = pods.get(&spec.hypervisor).and_then(|pods| pods.get(*name));
+            wanted.is_some_and(|pod| state.is_interrupted(name, pod))
+        });
+        replaced.map(|((name, _), _)| *name).find(|name| self.can_spare(name))
+    }
+
+    /// Where none is well there is nothing to lose, and the new ones may be the mend.
+    fn can_spare(&self, name: &PodName) -> bool {
+        let mut others = self.all.iter().map(|(other, _)| *other).filter(|other| *other != name);
+        let spared = match self.role {
+            Role::Etcd => others.all(|other| self.seen.healthy(other)),
+            Role::KubeApiserver => others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other)),
+            Role::Ingress | Role::KubeControllerManager | Role::KubeScheduler => {
+                others.any(|other| self.seen.healthy(other))
+            }
+        };
+        spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name))
+    }
+
+    /// Whether every haproxy that tells of its servers passes connections on to this one.
+    fn is_sent_connections(&self, server: &PodName) -> bool {
+        let mut ingresses =
+            self.documents.components_of(&server.cluster).filter(|(_, component)| component.spec.role == Role::Ingress);
+        ingresses.all(|(ingress, component)| {
+            let state = self.seen.machine(&component.spec.hypervisor);
+            let servers = state.and_then(|state| state.servers.get(ingress));
+            servers.is_none_or(|servers| {
+                servers.get(&server_name(server)).is_some_and(|found| found.admin == ServerAdmin::Serves)
+            })
+        })
+    }
+}
