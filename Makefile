@@ -18,6 +18,10 @@ images: setup ## Container images and programs that are missing, into the cache
 build: setup ## The programs, and beside them the images
 	@hack/build.sh
 
+.PHONY: agent-static
+agent-static: setup ## The agent as it is shipped, without shared libraries: target/dist
+	@cargo xtask agent
+
 .PHONY: test
 test: setup ## Every check and every test
 	@hack/test.sh

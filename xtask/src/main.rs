@@ -1,4 +1,4 @@
-//! Tasks of the project: `cargo xtask images`, `cargo xtask bench`.
+//! Tasks of the project: `cargo xtask images`, `cargo xtask agent`, `cargo xtask bench`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,10 +8,12 @@ use anyhow::{Result, bail};
 use crate::cache::Cache;
 use crate::images::Options;
 
+mod agent;
 mod archive;
 mod bench;
 mod cache;
 mod debian;
+mod elf;
 mod go;
 mod images;
 #[cfg(test)]
@@ -25,6 +27,8 @@ mod table;
 
 const USAGE: &str = "\
 usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plain]
+       cargo xtask agent
+       cargo xtask bench start [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
 
 images makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
@@ -34,6 +38,13 @@ images makes container images and programs in the cache, $KEELWAY_CACHE or keelw
   --list         say what there is, and make nothing
   --pull         images are pulled: make only the programs that are not in PATH
   --plain        no changing line, also on a terminal
+
+agent builds keelway-hypervisor-agent without shared libraries, as it is shipped, and says where it is.
+
+bench start measures how fast control planes start and what they take, beside the same programs as plain processes, and writes
+the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about thirteen minutes.
+
+  --rounds N     how often both take their turn (7)
 
 bench vpn measures the VPN beside others and writes the table of docs/performance.md. It makes network namespaces: as root.
 
@@ -57,11 +68,21 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
             Some(options) => images::run(&options, &Cache::of_environment()?),
             None => help(),
         },
+        Some("agent") => match arguments.next() {
+            None => shipped_agent(),
+            Some(option) => bail!("agent has no option {option}"),
+        },
         Some("bench") => bench::run(arguments),
         Some("help" | "--help" | "-h") => help(),
         Some(task) => bail!("there is no task {task}\n\n{USAGE}"),
         None => bail!("no task is named\n\n{USAGE}"),
     }
+}
+
+fn shipped_agent() -> Result<()> {
+    let program = agent::build()?;
+    writeln!(io::stdout(), "{}", program.display())?;
+    Ok(())
 }
 
 fn help() -> Result<()> {

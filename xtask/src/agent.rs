@@ -1,0 +1,78 @@
+//! `cargo xtask agent`: the agent as it is shipped, one file that runs on any Linux of its kind.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{elf, process::output};
+
+const NAME: &str = "keelway-hypervisor-agent";
+
+/// Builds the agent without shared libraries, and returns where it is: `dist` in the target directory.
+pub(crate) fn build() -> Result<PathBuf> {
+    let host = host()?;
+    // Only with a target named do these flags leave build scripts and macros alone, which are shared libraries themselves.
+    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", host.to_uppercase().replace('-', "_"));
+    run(cargo()
+        .args(["build", "--release", "--package", NAME, "--target", &host])
+        .env(flags, "-C target-feature=+crt-static"))?;
+    let built = target()?.join(&host).join("release").join(NAME);
+    let program = shipped(&built)?;
+    let bytes = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
+    ensure!(!elf::has_loader(&bytes)?, "{} wants shared libraries", program.display());
+    Ok(program)
+}
+
+/// Builds `keelway` as it is released, beside the agent that is shipped.
+pub(crate) fn keelway() -> Result<PathBuf> {
+    run(cargo().args(["build", "--release", "--package", "keelway-cli"]))?;
+    shipped(&target()?.join("release/keelway"))
+}
+
+/// Replaces what is there in one step: it may run.
+fn shipped(built: &Path) -> Result<PathBuf> {
+    let name = built.file_name().context("a program has a name")?;
+    let directory = target()?.join("dist");
+    fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
+    let (next, program) = (directory.join(".next"), directory.join(name));
+    fs::copy(built, &next).with_context(|| format!("copy {}", built.display()))?;
+    fs::rename(&next, &program).with_context(|| format!("write {}", program.display()))?;
+    Ok(program)
+}
+
+/// What rustc builds for when it is told nothing.
+fn host() -> Result<String> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let said = output(Command::new(rustc).arg("-vV"))?;
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not say its host")?.to_owned())
+}
+
+/// The directory of the workspace.
+pub(crate) fn workspace() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")
+}
+
+fn target() -> Result<PathBuf> {
+    let named = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    Ok(workspace()?.join(named))
+}
+
+/// Cargo, in the workspace.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    command
+}
+
+/// Runs a program whose words are for people.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("run {program}"))?;
+    ensure!(status.success(), "{program}: {status}");
+    Ok(())
+}
