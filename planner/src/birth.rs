@@ -101,7 +101,8 @@ pub(crate) fn start_of(documents: &Documents, cluster: &ClusterRef, member: &Com
     }
 }
 
-/// Whether any member of the store may start. API servers that start before one only wait.
+/// Whether any member of the store may start. API servers and controllers that start before one only wait, and hold up the pass
+/// that prepares the store.
 pub(crate) fn any_may_start(documents: &Documents, cluster: &ClusterRef) -> bool {
     members(documents, cluster)
         .is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))

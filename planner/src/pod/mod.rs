@@ -129,7 +129,11 @@ impl<'a> Site<'a> {
         let cluster = &self.cluster.reference;
         match self.spec.role {
             Role::Etcd => birth::start_of(self.documents, cluster, &self.pod.component),
-            Role::KubeApiserver if !birth::any_may_start(self.documents, cluster) => Start::Never,
+            Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler
+                if !birth::any_may_start(self.documents, cluster) =>
+            {
+                Start::Never
+            }
             Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler | Role::Ingress => Start::Always,
         }
     }
