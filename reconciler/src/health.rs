@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc, time::Duration};
 
-use futures::future::join_all;
+use futures::future::select_all;
 use http::{Request, StatusCode};
 use http_body_util::Empty;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -25,25 +25,31 @@ pub(crate) async fn ask(machines: &Arc<dyn Machines>, documents: &Documents, pro
     }
 }
 
-/// Returns when a component that the documents do not call ready is well. Asks all of them at once, again and again.
+/// Returns when a component that the documents do not call ready is well. Each is asked again and again, and none waits for
+/// the answer of another.
 pub(crate) async fn until_better(components: &dyn Components, documents: &Documents, pause: Duration) {
     let probes = probes(documents).unwrap_or_default();
-    let waiting: Vec<&Probe> = probes.iter().filter(|probe| !ready(documents, probe)).collect();
-    if waiting.is_empty() {
+    let waiting = probes.iter().filter(|probe| !ready(documents, probe));
+    let each: Vec<_> = waiting.map(|probe| Box::pin(until_well(components, documents, probe, pause))).collect();
+    if each.is_empty() {
         return std::future::pending().await;
     }
+    select_all(each).await;
+}
+
+async fn until_well(components: &dyn Components, documents: &Documents, probe: &Probe, pause: Duration) {
     let mut again = interval(pause);
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         again.tick().await;
-        let answers = join_all(waiting.iter().map(|probe| components.health(documents, probe))).await;
-        if answers.contains(&Health::Healthy) {
+        if components.health(documents, probe).await == Health::Healthy {
             return;
         }
     }
 }
 
-fn ready(documents: &Documents, probe: &Probe) -> bool {
+/// Whether the documents call a component ready.
+pub(crate) fn ready(documents: &Documents, probe: &Probe) -> bool {
     let component = documents.components.get(&probe.component);
     let status = component.and_then(|component| component.status.as_ref());
     status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))

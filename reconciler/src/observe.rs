@@ -1,12 +1,23 @@
 //! What is there now, asked of everybody at once.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::{join_all, join3};
-use keelway_api::{Documents, fault::Faults};
-use keelway_planner::{Observation, probes};
+use keelway_api::{
+    Documents,
+    fault::Faults,
+    machine::Seen,
+    name::{ClusterId, PodName},
+    role::Role,
+};
+use keelway_planner::{Health, Observation, Probe, probes};
+use tokio::time::timeout;
 
-use crate::{Components, Machines, certificates};
+use crate::{Components, Machines, certificates, health::ready};
+
+/// How long the answer of a component may take that was never ready. One that starts takes connections long before it
+/// answers on them, and nothing that is well waits for it.
+const STARTING: Duration = Duration::from_secs(1);
 
 /// Looks at every machine, component and cluster of the documents.
 pub(crate) async fn observe(
@@ -22,20 +33,55 @@ pub(crate) async fn observe(
             .map(|(name, document)| async move { (name.clone(), machines.observe(document).await) }),
     );
     let health = join_all(
-        probes.iter().map(|probe| async { (probe.component.clone(), components.health(documents, probe).await) }),
+        probes.iter().map(|probe| async { (probe.component.clone(), health(components, documents, probe).await) }),
     );
-    let serving = documents.clusters.values().filter(|cluster| !cluster.deleted());
-    let bindings = join_all(
-        serving
-            .filter_map(|cluster| cluster.id())
-            .map(|id| async move { (id.clone(), components.bindings(documents, id).await) }),
-    );
+    let (asked, starting): (Vec<_>, Vec<_>) = serving(documents)
+        .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
+    let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let (seen, health, bindings) = join3(seen, health, bindings).await;
+    let health: BTreeMap<PodName, Health> = health.into_iter().collect();
+    let mut bindings: BTreeMap<ClusterId, Seen<String>> = bindings.into_iter().collect();
+    let (up, down): (Vec<_>, Vec<_>) = starting.into_iter().partition(|id| {
+        api_server(documents, &probes, id).is_some_and(|probe| health.get(&probe.component) == Some(&Health::Healthy))
+    });
+    bindings.extend(join_all(up.into_iter().map(|id| self::bindings(components, documents, id))).await);
+    let none = || Seen::unreachable("its API to be ready");
+    bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
     Ok(Observation {
         refused: BTreeMap::new(),
         machines: seen.into_iter().collect(),
-        health: health.into_iter().collect(),
-        bindings: bindings.into_iter().collect(),
+        health,
+        bindings,
         certificates: certificates::read(documents),
     })
 }
+
+/// Clusters that are to have an API.
+fn serving(documents: &Documents) -> impl Iterator<Item = &ClusterId> {
+    documents.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(|cluster| cluster.id())
+}
+
+/// The API server that a cluster's bindings are asked of: its first.
+fn api_server<'a>(documents: &Documents, probes: &'a [Probe], id: &ClusterId) -> Option<&'a Probe> {
+    let is_one = |probe: &&Probe| {
+        let component = documents.components.get(&probe.component);
+        component.is_some_and(|component| component.spec.role == Role::KubeApiserver)
+    };
+    probes.iter().filter(|probe| probe.component.cluster == *id).find(is_one)
+}
+
+async fn bindings(components: &dyn Components, documents: &Documents, id: &ClusterId) -> (ClusterId, Seen<String>) {
+    (id.clone(), components.bindings(documents, id).await)
+}
+
+async fn health(components: &dyn Components, documents: &Documents, probe: &Probe) -> Health {
+    let answer = components.health(documents, probe);
+    if ready(documents, probe) {
+        return answer.await;
+    }
+    let silent = |_| Health::Unhealthy(format!("{} does not answer yet", probe.path));
+    timeout(STARTING, answer).await.unwrap_or_else(silent)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! What is waited for, and what is not.
+
+use std::{io, net::SocketAddr, sync::Mutex};
+
+use async_trait::async_trait;
+use keelway_api::{
+    Hypervisor,
+    jiff::Timestamp,
+    machine::{CgroupDriver, MachineConfig, MachineState, PortFacts, RuntimeFacts},
+};
+use keelway_hypervisor_agent::action::Action;
+use keelway_planner::{identify, plan};
+use rand::{SeedableRng, rngs::StdRng};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::{Applying, Minter, PkiMinter, Run, health::until_better};
+
+const DOCUMENTS: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1, namespace: default}
+spec:
+  version: 1.37.0
+  ingress: {replicas: 0}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-1}
+spec:
+  role: Private
+  endpoint: {unix: {path: /run/1.sock}}
+  addresses: {private: [10.0.0.1]}
+";
+
+/// 2026-01-01.
+const NOW: i64 = 1_767_225_600;
+
+/// One cluster whose components have a machine, and were never ready.
+fn placed() -> Documents {
+    let mut minter = PkiMinter::new(StdRng::seed_from_u64(1));
+    let mut documents = Documents::read(DOCUMENTS.as_bytes()).unwrap();
+    identify(&mut documents, || minter.id()).unwrap();
+    let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
+    let seen = Observation { machines, ..Observation::default() };
+    let now = Timestamp::from_second(NOW).unwrap();
+    let mut plan = plan(&documents, &seen, now).unwrap();
+    minter.mint(&mut plan.documents, &plan.mint, now).unwrap();
+    plan.documents
+}
+
+fn empty() -> MachineState {
+    MachineState {
+        runtime: RuntimeFacts {
+            name: "test".to_owned(),
+            version: "1".to_owned(),
+            cgroup_driver: CgroupDriver::Cgroupfs,
+        },
+        owner: None,
+        applied: None,
+        sandboxes: Vec::new(),
+        containers: Vec::new(),
+        files: BTreeMap::new(),
+        data: BTreeMap::new(),
+        images: std::collections::BTreeSet::new(),
+        ports: PortFacts::default(),
+        servers: BTreeMap::new(),
+        capacity: None,
+        kubelet_pods: 0,
+        disk_pressure: false,
+    }
+}
+
+/// Machines that nobody reaches.
+struct Away;
+
+#[async_trait]
+impl Machines for Away {
+    async fn observe(&self, _machine: &Hypervisor) -> Seen<MachineState> {
+        Seen::unreachable("away")
+    }
+    async fn apply(&self, _: &Hypervisor, _: &MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
+        Applying::default()
+    }
+    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<TcpStream> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+    async fn changed(&self, _: &[&Hypervisor]) {}
+}
+
+/// Components of which one takes questions and never answers.
+struct Silent {
+    component: &'static str,
+    asked_for_bindings: Mutex<usize>,
+}
+
+impl Silent {
+    fn new(component: &'static str) -> Self {
+        Self { component, asked_for_bindings: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Components for Silent {
+    async fn health(&self, _: &Documents, probe: &Probe) -> Health {
+        if probe.component.component.as_str() == self.component {
+            return std::future::pending().await;
+        }
+        Health::Healthy
+    }
+    async fn bindings(&self, _: &Documents, _: &ClusterId) -> Seen<String> {
+        *self.asked_for_bindings.lock().unwrap() += 1;
+        Seen::Known(String::new())
+    }
+    async fn bind(&self, _: &Documents, _: &ClusterId, _: Timestamp) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+async fn seen_with(silent: &Silent) -> Observation {
+    observe(&Away, silent, &placed()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_component_that_starts_keeps_nobody_waiting() {
+    let silent = Silent::new("kube-apiserver-0");
+    let seen = seen_with(&silent).await;
+    let well = seen.health.iter().filter(|(_, health)| **health == Health::Healthy).count();
+    assert_eq!((well, seen.health.len()), (3, 4));
+    assert!(matches!(seen.bindings.values().next(), Some(Seen::Unreachable { .. })), "{:?}", seen.bindings);
+    assert_eq!(*silent.asked_for_bindings.lock().unwrap(), 0, "its API is not there yet");
+}
+
+#[tokio::test]
+async fn bindings_are_asked_for_as_soon_as_there_is_an_api() {
+    let silent = Silent::new("kube-scheduler-0");
+    let seen = seen_with(&silent).await;
+    assert!(matches!(seen.bindings.values().next(), Some(Seen::Known(_))), "{:?}", seen.bindings);
+}
+
+#[tokio::test]
+async fn one_that_is_well_is_noticed_beside_one_that_is_silent() {
+    until_better(&Silent::new("kube-apiserver-0"), &placed(), Duration::from_millis(10)).await;
+}
