@@ -61,6 +61,7 @@ pub(super) struct Keeper {
     book: Arc<Book>,
     board: Arc<Board>,
     supervisor: Supervisor,
+    clients: Arc<probe::Clients>,
     started: Instant,
     tasks: JoinSet<Done>,
     /// Cancelled where another config is in effect: nothing more of the plan for the last one is begun.
@@ -109,6 +110,7 @@ impl Keeper {
             book,
             board,
             supervisor: Supervisor::default(),
+            clients: Arc::default(),
             started: now,
             tasks: JoinSet::new(),
             plan: CancellationToken::new(),
@@ -159,6 +161,7 @@ impl Keeper {
         self.plan.cancel();
         self.plan = CancellationToken::new();
         self.supervisor.forgive();
+        self.clients.clear();
         self.failures.clear();
         self.machine_failure = None;
         self.dirty = true;
@@ -167,9 +170,9 @@ impl Keeper {
     /// Begins what is due: questions, and a look.
     fn begin(&mut self) {
         for question in self.supervisor.questions(self.now()) {
-            let machine = Arc::clone(&self.machine);
+            let (machine, clients) = (Arc::clone(&self.machine), Arc::clone(&self.clients));
             self.tasks.spawn(async move {
-                let answer = probe::ask(&machine, &question).await;
+                let answer = probe::ask(&machine, &clients, &question).await;
                 Done::Answer { container: question.container, answer }
             });
         }

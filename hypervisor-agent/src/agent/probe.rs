@@ -1,12 +1,23 @@
 //! Asking a container whether it is well.
 
-use std::{net::SocketAddr, os::fd::AsRawFd, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::SocketAddr,
+    os::fd::AsRawFd,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
+use futures::future::{Either, select};
 use http::{Request, StatusCode, header::HOST};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use keelway_api::{machine::Check, name::PodName};
+use keelway_api::{
+    machine::{CertificateFiles, Check},
+    name::PodName,
+};
 use rustls_pki_types::ServerName;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -51,36 +62,99 @@ enum ProbeError {
     Answer { expected: String },
 }
 
+/// The TLS clients of containers that answered. Each resumes its sessions, which spares both sides the signatures of a
+/// handshake: a question that comes again every few seconds costs next to nothing.
+#[derive(Debug, Default)]
+pub(super) struct Clients(Mutex<BTreeMap<PodName, Kept>>);
+
+/// A client, and the container that it is for.
+struct Kept {
+    container: String,
+    connector: TlsConnector,
+}
+
+impl Clients {
+    fn of(&self, question: &Question) -> Option<TlsConnector> {
+        let kept = self.held();
+        let kept = kept.get(&question.pod).filter(|kept| kept.container == question.container);
+        kept.map(|kept| kept.connector.clone())
+    }
+
+    fn keep(&self, question: &Question, connector: TlsConnector) {
+        let kept = Kept { container: question.container.clone(), connector };
+        self.held().insert(question.pod.clone(), kept);
+    }
+
+    fn forget(&self, pod: &PodName) {
+        self.held().remove(pod);
+    }
+
+    /// Forgets all of them, and so those of pods that are not kept any more.
+    pub(super) fn clear(&self) {
+        self.held().clear();
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<PodName, Kept>> {
+        // Whoever panicked with it left a map of whole entries behind.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("container", &self.container).finish_non_exhaustive()
+    }
+}
+
 /// Asks one question, within its time.
-pub(super) async fn ask(machine: &LocalMachine, question: &Question) -> Result<(), String> {
-    match timeout(question.within, answer(machine, question)).await {
+pub(super) async fn ask(machine: &LocalMachine, clients: &Clients, question: &Question) -> Result<(), String> {
+    match timeout(question.within, answer(machine, clients, question)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(chain_text(&error)),
         Err(_) => Err(format!("no answer within {} s", question.within.as_secs())),
     }
 }
 
-async fn answer(machine: &LocalMachine, question: &Question) -> Result<(), ProbeError> {
+async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) -> Result<(), ProbeError> {
     let pod = &question.pod;
     match &question.check {
         Check::Https { address, path, server_name, authority, identity } => {
-            let authority = file(machine, pod, authority).await?;
-            let shown = match identity {
-                Some(files) => {
-                    Some((file(machine, pod, &files.certificate).await?, file(machine, pod, &files.key).await?))
-                }
-                None => None,
-            };
-            let shown = shown.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
-            let connector = TlsConnector::from(Arc::new(client_from_pem(&authority, shown)?));
-            let stream = machine.dial(*address, question.within).await?;
             let name = ServerName::try_from(server_name.clone())
                 .map_err(|_| ProbeError::Name { name: server_name.clone() })?;
-            let stream = connector.connect(name, stream).await.map_err(ProbeError::Connect)?;
-            get(TokioIo::new(stream), *address, path).await
+            let ask = async |connector: &TlsConnector| {
+                let stream = machine.dial(*address, question.within).await?;
+                let stream = connector.connect(name.clone(), stream).await.map_err(ProbeError::Connect)?;
+                get(TokioIo::new(stream), *address, path).await
+            };
+            if let Some(connector) = clients.of(question) {
+                if ask(&connector).await.is_ok() {
+                    return Ok(());
+                }
+                // Its files may be others by now.
+                clients.forget(pod);
+            }
+            let connector = connector(machine, pod, authority, identity.as_ref()).await?;
+            ask(&connector).await?;
+            clients.keep(question, connector);
+            Ok(())
         }
         Check::Socket { path, request, answer } => line(machine, pod, path, request, answer).await,
     }
+}
+
+async fn connector(
+    machine: &LocalMachine,
+    pod: &PodName,
+    authority: &str,
+    identity: Option<&CertificateFiles>,
+) -> Result<TlsConnector, ProbeError> {
+    let authority = file(machine, pod, authority).await?;
+    let shown = match identity {
+        Some(files) => Some((file(machine, pod, &files.certificate).await?, file(machine, pod, &files.key).await?)),
+        None => None,
+    };
+    let shown = shown.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
+    Ok(TlsConnector::from(Arc::new(client_from_pem(&authority, shown)?)))
 }
 
 async fn file(machine: &LocalMachine, pod: &PodName, path: &str) -> Result<Vec<u8>, ProbeError> {
@@ -96,12 +170,13 @@ where
     let (mut sender, connection) = http1::handshake(stream).await?;
     let request = Request::get(path).header(HOST, address.to_string()).body(Empty::<&[u8]>::new())?;
     // Both in one task: the connection ends with the question.
-    let answer = tokio::select! {
-        answer = sender.send_request(request) => answer?,
-        ended = connection => match ended {
-            Ok(()) => return Err(ProbeError::Connect(std::io::ErrorKind::UnexpectedEof.into())),
-            Err(error) => return Err(error.into()),
-        },
+    let answer = match select(pin!(sender.send_request(request)), pin!(connection)).await {
+        Either::Left((answer, _)) => answer?,
+        // The answer came just before the end, or never comes.
+        Either::Right((ended, answer)) => {
+            ended?;
+            answer.await?
+        }
     };
     match answer.status() {
         StatusCode::OK => Ok(()),
@@ -125,3 +200,6 @@ async fn line(
     BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut answer).await.map_err(ProbeError::Connect)?;
     if answer.starts_with(expected) { Ok(()) } else { Err(ProbeError::Answer { expected: expected.to_owned() }) }
 }
+
+#[cfg(test)]
+mod tests;
