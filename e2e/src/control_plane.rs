@@ -64,10 +64,7 @@ impl<'a> ControlPlane<'a> {
 
     /// Where clients find the API.
     pub fn ingress(&self) -> SocketAddr {
-        let address: IpAddr = self.public().document.spec.addresses.public[0].parse().unwrap();
-        let mut components = self.documents.components.values();
-        let ingress = components.find(|component| component.spec.role == Role::Ingress).unwrap();
-        SocketAddr::new(address, ingress.spec.port(API))
+        ingress_of(&self.documents).unwrap()
     }
 
     /// A value of one of its Secrets.
@@ -75,4 +72,12 @@ impl<'a> ControlPlane<'a> {
         let secret = &self.documents.secrets[&SecretName::of(self.id(), name)];
         secret.data.as_ref().unwrap()[key].0.clone()
     }
+}
+
+/// Where clients find the API of the first cluster, once its ingress has a machine.
+pub fn ingress_of(documents: &Documents) -> Option<SocketAddr> {
+    let ingress = documents.components.values().find(|component| component.spec.role == Role::Ingress)?;
+    let machine = &documents.hypervisors[&ingress.spec.hypervisor];
+    let address: IpAddr = machine.spec.addresses.public[0].parse().unwrap();
+    Some(SocketAddr::new(address, ingress.spec.port(API)))
 }

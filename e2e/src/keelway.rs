@@ -64,8 +64,14 @@ impl Keelway {
         self.said.lock().unwrap().clone()
     }
 
-    fn start(&self, arguments: &[&str], stdin: &[u8]) -> Runs {
+    /// Starts `keelway`, for those who have something to do while it runs. See [`Self::end`].
+    pub fn start(&self, arguments: &[&str], stdin: &[u8]) -> Runs {
         Runs::start(self.command("keelway").args(arguments), stdin)
+    }
+
+    /// The end of what was started.
+    pub fn end(&self, running: Runs) -> Ran {
+        self.ended(running.end(deadline::SETTLE))
     }
 
     fn command(&self, program: &str) -> Command {
@@ -89,16 +95,20 @@ pub(crate) fn program() -> &'static Path {
     BUILT.get_or_init(|| env::var_os(host::PROGRAM).map_or_else(build, PathBuf::from))
 }
 
-/// Built as one of the whole workspace, so that `cargo build --workspace` has done the same work already.
+/// Built as one of the whole workspace, so that `cargo build --workspace` has done the same work already; a benchmark's is
+/// that of a release, without what only tests ask of its crates.
 fn build() -> PathBuf {
     if let Some(cargo) = env::var_os("CARGO") {
+        let of_release = ["--release", "-p", "keelway-cli", "-p", "keelway-hypervisor-agent"];
+        let packages = if cfg!(debug_assertions) { &["--workspace"][..] } else { &of_release };
         let built = Command::new(cargo)
-            .args(["build", "--quiet", "--workspace", "--bin", "keelway", "--bin", "keelway-hypervisor-agent"])
+            .args(["build", "--quiet", "--bin", "keelway", "--bin", "keelway-hypervisor-agent"])
+            .args(packages)
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
             .status()
             .unwrap();
         assert!(built.success(), "keelway was not built: {built}");
     }
-    // target/debug/deps/live-HASH
+    // target/PROFILE/deps/live-HASH
     env::current_exe().unwrap().ancestors().nth(2).unwrap().join("keelway")
 }

@@ -1,7 +1,8 @@
 //! How fast control planes start and pass, and what they take, beside the same programs as plain processes:
 //! `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench start`. Needs what live tests need.
 //!
-//! Rounds are interleaved, so that what else the machine does meets both sides. The table is the last thing on stdout.
+//! Rounds are interleaved, so that what else the machine does meets both sides. The table is the last thing on stdout, and
+//! goes into the page that `$KEELWAY_BENCH_PAGE` names. A cargo task sets both, and has agents be the ones that are shipped.
 
 #![expect(
     clippy::unwrap_used,
@@ -9,6 +10,8 @@
     reason = "a step that fails ends the benchmark; its table is its output"
 )]
 
+mod agent;
+mod born;
 mod memory;
 mod plain;
 mod size;
@@ -22,52 +25,66 @@ use table::Table;
 
 /// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
 const ROUNDS: usize = 7;
-/// What components' users may enter.
+/// What components' users may enter. It and the machines' own state are on one file system.
 const DIRECTORY: &str = "/var/lib/keelway-bench";
 
-/// Figures of one size, a value a round.
+/// Figures of one size, a value a round. Of pairs the first is ours, the second that of plain processes.
 #[derive(Default)]
 struct Figures {
-    start: [Vec<f64>; 2],
+    /// Until `/readyz` through the ingress, in seconds.
+    ready: [Vec<f64>; 2],
+    /// Until `reconcile` ended, in seconds.
+    settled: Vec<f64>,
+    /// In MiB.
     memory: [Vec<f64>; 2],
     total: [Vec<f64>; 2],
+    /// From the end of an API server until it serves again, in seconds.
     again: [Vec<f64>; 2],
+    /// A pass with nothing to do, in milliseconds.
     pass: Vec<f64>,
     processor: Vec<f64>,
 }
 
 fn main() {
-    let rounds = env::var("KEELWAY_BENCH_ROUNDS").map_or(ROUNDS, |text| text.parse().unwrap());
-    on_own_host("start", || println!("{}", measure(rounds)));
+    on_own_host("start", || {
+        let rounds = env::var("KEELWAY_BENCH_ROUNDS").map_or(ROUNDS, |text| text.parse().unwrap());
+        let table = measure(rounds);
+        println!("{table}");
+        if let Some(page) = env::var_os("KEELWAY_BENCH_PAGE") {
+            table::write_into(Path::new(&page), &table);
+        }
+    });
 }
 
 fn measure(rounds: usize) -> String {
-    let mut world = World::new("e2ebst");
-    let made = world.create(|keelway, fleet| {
-        keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "2", "--private", "3"], &[])
-    });
     let sizes = [Size { replicas: 1, ingresses: 1 }, Size { replicas: 3, ingresses: 2 }];
     let mut figures = sizes.each_ref().map(|_| Figures::default());
+    let mut world = World::new("e2ebst");
+    let made = world.create(|keelway, fleet| {
+        let machines = ["--public", "2", "--private", "3", "--agent"];
+        keelway.run(&[&["hypervisor", "local", "create", "--fleet", fleet], &machines[..]].concat(), &[])
+    });
     // The first round imports images, and is not counted.
     for round in 0..=rounds {
         for (size, figures) in sizes.iter().zip(&mut figures) {
             let started = Instant::now();
             let mut seen = Figures::default();
             size.round(&world, &made, Path::new(DIRECTORY), &mut seen);
+            println!("round {round} of {size:?}, {:.1} s: {seen}", started.elapsed().as_secs_f32());
             if round > 0 {
                 figures.extend(seen);
             }
-            println!("round {round} of {size:?}: {:.1} s", started.elapsed().as_secs_f32());
         }
     }
     fs::remove_dir_all(DIRECTORY).unwrap();
-    report(rounds, &figures)
+    drop(world);
+    report(rounds, &figures, &agent::measure())
 }
 
 impl Figures {
     fn extend(&mut self, other: Self) {
         let pairs = [
-            (&mut self.start, other.start),
+            (&mut self.ready, other.ready),
             (&mut self.memory, other.memory),
             (&mut self.total, other.total),
             (&mut self.again, other.again),
@@ -75,55 +92,62 @@ impl Figures {
         for (mine, theirs) in pairs {
             mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.extend(theirs));
         }
+        self.settled.extend(other.settled);
         self.pass.extend(other.pass);
         self.processor.extend(other.processor);
     }
 }
 
-fn report(rounds: usize, [one, three]: &[Figures; 2]) -> String {
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { ready, settled, memory, total, again, pass, processor } = self;
+        write!(
+            f,
+            "ready {ready:.2?} settled {settled:.2?} s, memory {memory:.1?} total {total:.1?} MiB, again {again:.2?} s, \
+             pass {pass:.1?} ms, processor {processor:.1?} ms"
+        )
+    }
+}
+
+fn report(rounds: usize, [one, three]: &[Figures; 2], agent: &agent::Figures) -> String {
     let mut table = Table::new(rounds);
     let beside = "the same programs as plain processes";
-    let [ours, plain] = &one.start;
     table.ratio(
-        &format!("from `reconcile` to its end, one replica, beside {beside} until `/readyz`"),
+        &format!(
+            "one replica: from `reconcile` to `/readyz` through the ingress, beside {beside} with their keys on disk"
+        ),
         "s",
-        ours,
-        plain,
+        &one.ready,
         1.3,
     );
-    let [ours, plain] = &three.start;
+    table.shown("the same until `reconcile` ends, all components being well", "s", &one.settled);
     table.ratio(
-        "three replicas on three machines, beside all the plain processes started at once",
+        "three replicas on three machines behind two ingresses, beside all the plain processes started at once",
         "s",
-        ours,
-        plain,
+        &three.ready,
         1.5,
     );
+    table.shown("the same until `reconcile` ends", "s", &three.settled);
     table.under("settled `reconcile` over that cluster, process and all", "ms", &three.pass, 100.0);
     table.under("CPU time of it", "ms", &three.processor, 20.0);
-    let [ours, plain] = &one.memory;
     table.ratio(
-        &format!("memory of one replica's etcd and Kubernetes components, beside {beside}"),
+        &format!("one replica: anonymous and kernel memory of etcd and the Kubernetes components, beside {beside}"),
         "MiB",
-        ours,
-        plain,
+        &one.memory,
         1.05,
     );
-    let [ours, plain] = &one.total;
     table.ratio(
         "the total, with haproxy, shims and pauses, beside the plain processes with haproxy",
         "MiB",
-        ours,
-        plain,
+        &one.total,
         1.25,
     );
-    let [ours, plain] = &one.again;
     table.difference(
-        "API server killed until `/readyz`, beside the plain process started by hand",
+        "API server killed until its `/readyz`, started again by the agent, beside the plain process started by hand",
         "s",
-        ours,
-        plain,
+        &one.again,
         0.5,
     );
+    agent.report(&mut table);
     table.finish()
 }

@@ -3,10 +3,9 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::id,
 };
 
-use keelway_e2e::process;
+use keelway_e2e::{host, process};
 
 /// Where cgroups count memory: a hierarchy of its own in version 1.
 const VERSION_1: &str = "/sys/fs/cgroup/memory";
@@ -17,7 +16,7 @@ pub(crate) struct Group(PathBuf);
 
 impl Group {
     pub(crate) fn new(name: &str) -> Self {
-        let directory = root().join(format!("keelway-bench-{}-{name}", id()));
+        let directory = root().join(format!("keelway-{}-{name}", host::fleet("bench")));
         fs::create_dir_all(&directory).unwrap();
         Self(directory)
     }

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use keelway_api::component::ComponentSpec;
 use keelway_e2e::{ControlPlane, Machine, deadline, found::tree, https::Https, process};
 
 use crate::memory::Group;
@@ -52,7 +53,10 @@ impl Plain {
             let machine = plane.machines.iter().position(on).unwrap();
             let copy = Copy { plane, machine: &plane.machines[machine], home: directory.join(&name) };
             let user = component.spec.user;
-            programs.insert(name.clone(), Program { machine, arguments: copy.make(&name, user), user });
+            programs.insert(
+                name.clone(),
+                Program { machine, arguments: copy.make(&name, &component.spec, directory), user },
+            );
         }
         let readyz = Https::new(&plane.secret("kubernetes-ca", "bundle.crt"), "kubernetes", None);
         Self { programs, readyz, ingress: plane.ingress() }
@@ -108,13 +112,16 @@ struct Copy<'a> {
 
 impl Copy<'_> {
     /// Copies program and files, and returns the command line with the paths of the copies.
-    fn make(&self, name: &str, user: u32) -> Vec<String> {
+    fn make(&self, name: &str, spec: &ComponentSpec, directory: &Path) -> Vec<String> {
+        let user = spec.user;
         let container = &self.machine.running()[name].container;
         let pid = self.machine.container_pid(container);
         fs::create_dir_all(&self.home).unwrap();
-        let program = self.home.join("program");
-        fs::copy(format!("/proc/{pid}/exe"), &program).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let program = directory.join(format!("program-{}", spec.role));
+        if !program.exists() {
+            fs::copy(format!("/proc/{pid}/exe"), &program).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let files = self.machine.path(&format!("/var/lib/keelway/{}/{name}/files", self.plane.id()));
         for file in tree(&files) {
             let copy = self.home.join("files").join(file.strip_prefix(&files).unwrap());
@@ -141,12 +148,12 @@ impl Copy<'_> {
 
 impl Program {
     fn start(&self, machine: &Machine, group: &Group, home: &Path) -> Child {
-        const ENTER: &str = "for procs in $PROCS; do echo $$ > $procs; done; exec \"$@\"";
+        const ENTER: &str = "echo $$ > \"$PROCS\"; exec \"$@\"";
         let user = self.user.to_string();
         let log = fs::File::create(home.join("log")).unwrap();
         let mut command = Command::new("sh");
         command
-            .args(["-c", ENTER, "sh", "setpriv", "--pdeathsig", "KILL", "--no-new-privs", "--clear-groups"])
+            .args(["-c", ENTER, "sh", "setpriv", "--no-new-privs", "--clear-groups"])
             .args(["--reuid", &user, "--regid", &user, "--bounding-set", "-all"])
             .args(&self.arguments)
             .env("PROCS", group.procs())

@@ -13,10 +13,13 @@ use keelway_e2e::{ControlPlane, World, https::Https, machine::find, process};
 
 use crate::{
     Figures,
+    born::born,
     memory::{anonymous, used_beside},
     plain::{Plain, Running, ready},
 };
 
+/// Passes with nothing to do in each round.
+const PASSES: usize = 5;
 /// After this long all controllers have filled their caches.
 const CALM: Duration = Duration::from_secs(10);
 
@@ -36,15 +39,17 @@ impl Size {
         let numbers =
             ["--etcd-replicas", &replicas, "--control-plane-replicas", &replicas, "--ingress-replicas", &ingresses];
         let wanted = keelway.run(&[&inject[..], &numbers].concat(), made).succeeded().stdout;
-        let ran = keelway.run(&["reconcile"], &wanted).succeeded();
-        figures.start[0].push(ran.took.as_secs_f64());
+        let (ran, took) = born(keelway, &wanted);
+        figures.ready[0].push(took);
+        figures.settled.push(ran.took.as_secs_f64());
         let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &ran.stdout).succeeded().stdout;
         fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
         let plane = ControlPlane::new(keelway, ran.stdout, "c1.kubeconfig");
         let plain = Plain::of(&plane, directory);
-        settled(&plane, figures);
+        fs::write(keelway.directory().join("c1.yaml"), &plane.text).unwrap();
+        (0..PASSES).for_each(|_| settled(&plane, figures));
         if self.replicas == 1 {
-            calm();
+            pause(CALM);
             take(&plane, figures);
             figures.again[0].push(killed(&plane));
         }
@@ -52,9 +57,9 @@ impl Size {
         let _ = keelway.run(&["reconcile"], &deleted).succeeded();
 
         let mut running = plain.start(&plane.machines, directory);
-        figures.start[1].push(running.took.as_secs_f64());
+        figures.ready[1].push(running.took.as_secs_f64());
         if self.replicas == 1 {
-            calm();
+            pause(CALM);
             take_plain(&running, figures);
             figures.again[1].push(killed_plain(&plane, &plain, &mut running, directory));
         }
@@ -64,7 +69,6 @@ impl Size {
 /// A pass that does nothing, by the shell's clocks.
 fn settled(plane: &ControlPlane<'_>, figures: &mut Figures) {
     let keelway = plane.keelway;
-    fs::write(keelway.directory().join("c1.yaml"), &plane.text).unwrap();
     let ran = keelway.shell("TIMEFORMAT='%R %U %S'; time keelway reconcile < c1.yaml > again.yaml").succeeded();
     let last = ran.stderr.lines().last().unwrap();
     let [real, user, system] = last.split(' ').map(|word| word.parse::<f64>().unwrap() * 1e3).collect::<Vec<_>>()[..]
@@ -76,14 +80,18 @@ fn settled(plane: &ControlPlane<'_>, figures: &mut Figures) {
 }
 
 /// Nothing tells when a controller is done; both sides get the same time.
-fn calm() {
-    thread::park_timeout(CALM);
+pub(crate) fn pause(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        thread::park_timeout(left);
+    }
 }
 
+/// A machine's runtime and agent are there for all clusters, and count for none.
 fn take(plane: &ControlPlane<'_>, figures: &mut Figures) {
     let (mut components, mut total) = (0.0, 0.0);
     for machine in &plane.machines {
-        let containerd = machine.pid();
+        let of_machine = [machine.pid(), machine.agent_pid()];
         let mut counted = Vec::new();
         for (name, running) in machine.running() {
             let pid = machine.container_pid(&running.container);
@@ -96,7 +104,7 @@ fn take(plane: &ControlPlane<'_>, figures: &mut Figures) {
         }
         let others = machine.processes().into_iter().filter(|pid| {
             let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-            *pid != containerd && !counted.contains(&group)
+            !of_machine.contains(pid) && !counted.contains(&group)
         });
         total += anonymous(&others.collect::<Vec<_>>());
     }

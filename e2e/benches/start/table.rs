@@ -1,63 +1,92 @@
 //! Rows of a table, each with what it should reach.
 
-use std::{fmt::Write as _, fs, thread};
+use std::{fmt::Write as _, fs, path::Path, thread};
 
 /// A table of Markdown.
 pub(crate) struct Table {
-    text: String,
+    rows: String,
+    rounds: usize,
     missed: usize,
 }
 
+/// The marks of the page between which the table stands.
+const BEGIN: &str = "<!-- start: begin -->";
+const END: &str = "<!-- start: end -->";
+
 impl Table {
     pub(crate) fn new(rounds: usize) -> Self {
-        let cores = thread::available_parallelism().map_or(0, usize::from);
-        let text = format!(
-            "{rounds} rounds on {cores} cores. Figures are medians; a ratio is the median of the rounds' ratios.\n\n\
-             | What | Measured | To reach | |\n|---|---|---|---|\n"
-        );
-        Self { text, missed: 0 }
+        Self { rows: String::new(), rounds, missed: 0 }
     }
 
     /// Ours beside the other, round by round: at most `most` times.
-    pub(crate) fn ratio(&mut self, what: &str, unit: &str, ours: &[f64], other: &[f64], most: f64) {
-        let ratio = median(ours.iter().zip(other).map(|(ours, other)| ours / other));
-        let (ours, other) = (median(ours.iter().copied()), median(other.iter().copied()));
-        let measured = format!("{ours:.2} beside {other:.2} {unit}: {ratio:.2} times");
+    pub(crate) fn ratio(&mut self, what: &str, unit: &str, [ours, other]: &[Vec<f64>; 2], most: f64) {
+        let ratios: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours / other).collect();
+        let ratio = median(&ratios);
+        let measured = format!(
+            "{:.2} beside {:.2} {unit}: {ratio:.2} times ({:.2} to {:.2})",
+            median(ours),
+            median(other),
+            least(&ratios),
+            -least(&ratios.iter().map(|ratio| -ratio).collect::<Vec<_>>()),
+        );
         self.row(what, &measured, &format!("at most {most} times"), ratio <= most);
     }
 
     /// Ours beside the other, round by round: at most `most` above it.
-    pub(crate) fn difference(&mut self, what: &str, unit: &str, ours: &[f64], other: &[f64], most: f64) {
-        let difference = median(ours.iter().zip(other).map(|(ours, other)| ours - other));
-        let (ours, other) = (median(ours.iter().copied()), median(other.iter().copied()));
-        let measured = format!("{ours:.2} beside {other:.2} {unit}: {difference:+.2} {unit}");
+    pub(crate) fn difference(&mut self, what: &str, unit: &str, [ours, other]: &[Vec<f64>; 2], most: f64) {
+        let differences: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours - other).collect();
+        let difference = median(&differences);
+        let measured = format!("{:.2} beside {:.2} {unit}: {difference:+.2} {unit}", median(ours), median(other));
         self.row(what, &measured, &format!("at most {most} {unit} more"), difference <= most);
     }
 
     /// A figure that is to stay below another.
     pub(crate) fn under(&mut self, what: &str, unit: &str, values: &[f64], most: f64) {
-        let value = median(values.iter().copied());
-        self.row(what, &format!("{value:.2} {unit}"), &format!("under {most} {unit}"), value < most);
+        let value = median(values);
+        self.row(what, &format!("{value:.3} {unit}"), &format!("under {most} {unit}"), value < most);
+    }
+
+    /// A figure that is shown and not judged.
+    pub(crate) fn shown(&mut self, what: &str, unit: &str, values: &[f64]) {
+        let _ = writeln!(self.rows, "| {what} | {:.2} {unit} | | |", median(values));
     }
 
     fn row(&mut self, what: &str, measured: &str, target: &str, met: bool) {
         self.missed += usize::from(!met);
         let met = if met { "met" } else { "**missed**" };
         // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "| {what} | {measured} | {target} | {met} |");
+        let _ = writeln!(self.rows, "| {what} | {measured} | {target} | {met} |");
     }
 
     /// The table, with how busy the machine was.
-    pub(crate) fn finish(mut self) -> String {
+    pub(crate) fn finish(self) -> String {
+        let Self { rows, rounds, missed } = self;
+        let cores = thread::available_parallelism().map_or(0, usize::from);
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split_whitespace().next().unwrap_or("unknown");
-        let _ = write!(self.text, "\nLoad average at the end: {load}. Missed: {}.\n", self.missed);
-        self.text
+        format!(
+            "`cargo xtask bench start --rounds {rounds}`, all machines together on {cores} cores. The machine's load average at \
+             the end was {load}. Figures are medians; a ratio is the median of the rounds' ratios, and behind it stand the \
+             lowest and the highest. Rows missed: {missed}.\n\n\
+             | What | Measured | To reach | |\n|---|---|---|---|\n{rows}"
+        )
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
+/// Replaces what stands between the marks of a page.
+pub(crate) fn write_into(page: &Path, table: &str) {
+    let text = fs::read_to_string(page).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    fs::write(page, format!("{before}{BEGIN}\n{table}{END}{after}")).unwrap();
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
 }
