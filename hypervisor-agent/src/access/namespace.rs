@@ -44,6 +44,14 @@ impl Network {
         result.await.map_err(|_| io::Error::other("the thread in the namespace ended early"))?
     }
 
+    /// The same for work that does not block: at once where that is possible.
+    pub(super) async fn make<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+        match self {
+            Self::Own => Ok(work()),
+            Self::Other(_) => self.run(work).await,
+        }
+    }
+
     fn enter(&self) -> io::Result<()> {
         match self {
             Self::Own => Ok(()),

@@ -148,6 +148,7 @@ async fn a_machine_in_our_own_namespaces_needs_no_other() {
     let address = server.local_addr().unwrap();
     let directory = directory();
     let access = Access::of_root(fs::File::open(directory.path()).unwrap().into());
-    assert!(access.dial(address, Duration::from_secs(5)).await.is_ok());
+    let stream = access.dial(address, Duration::from_secs(5)).await.unwrap();
+    assert!(stream.nodelay().unwrap(), "a question is held back");
     assert!(access.ports().await.unwrap().listening.contains(&address.port()));
 }
