@@ -5,6 +5,7 @@
 //! seed: [`live`] runs one. Rules are checked at every step (`rules.rs`); a run ends with a time without faults, in which the
 //! world must come to rest.
 
+mod agents;
 mod bug;
 mod components;
 mod disk;

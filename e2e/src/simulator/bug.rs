@@ -1,7 +1,10 @@
 //! Planted bugs: what the simulation must find.
 
+use std::collections::BTreeMap;
+
 use keelway_api::{
-    machine::{ContainerPhase, MachineConfig, MachineState, Pod, Seen, Start},
+    Documents,
+    machine::{ContainerPhase, MachineConfig, MachineState, Pod, Seen, ServerAdmin, Start},
     name::{HypervisorName, PodName},
 };
 use keelway_hypervisor_agent::{
@@ -42,11 +45,25 @@ pub enum Bug {
     ReplacesAllAtOnce,
     /// A member of a store starts whether its data is there or not.
     StartsOnAnyData,
+    /// A machine never writes down which config it holds.
+    ForgetsToRecord,
+    /// A file that is said to be written is not.
+    LosesAFile,
+    /// A component is said to be on another machine.
+    MovesAComponent,
+    /// A Secret is not kept.
+    DropsASecret,
+    /// API servers are taken for drained that are sent connections.
+    TakesServersForDrained,
+    /// Certificates end when they begin.
+    MintsForNoTime,
+    /// Agents do nothing.
+    AgentsSleep,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 21] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -61,6 +78,13 @@ impl Bug {
         Self::StopsStrangers,
         Self::ReplacesAllAtOnce,
         Self::StartsOnAnyData,
+        Self::ForgetsToRecord,
+        Self::LosesAFile,
+        Self::MovesAComponent,
+        Self::DropsASecret,
+        Self::TakesServersForDrained,
+        Self::MintsForNoTime,
+        Self::AgentsSleep,
     ];
 }
 
@@ -81,8 +105,33 @@ impl World {
                 }
                 Seen::Known(state)
             }
+            (Some(Bug::TakesServersForDrained), Seen::Known(mut state)) => {
+                for server in state.servers.values_mut().flat_map(BTreeMap::values_mut) {
+                    server.admin = ServerAdmin::Drains;
+                }
+                Seen::Known(state)
+            }
             (_, seen) => seen,
         }
+    }
+
+    /// What is saved instead of what was decided.
+    pub(super) fn mistaken(&self, mut documents: Documents) -> Documents {
+        match self.bug {
+            Some(Bug::MovesAComponent) => {
+                let machines: Vec<HypervisorName> = documents.hypervisors.keys().cloned().collect();
+                if let Some(component) = documents.components.values_mut().next()
+                    && let Some(other) = machines.into_iter().find(|name| *name != component.spec.hypervisor)
+                {
+                    component.spec.hypervisor = other;
+                }
+            }
+            Some(Bug::DropsASecret) => {
+                documents.secrets.pop_last();
+            }
+            _ => {}
+        }
+        documents
     }
 
     /// What is done instead of what was decided.
@@ -99,6 +148,7 @@ impl World {
             Some(Bug::StartsOnAnyData) => {
                 actions = self.decided_for(machine, config, actions, |pod| Pod { start: Start::Always, ..pod });
             }
+            Some(Bug::ForgetsToRecord) => actions.retain(|action| !matches!(action, Action::RecordApplied(_))),
             Some(Bug::ForgetsTheOwner) => actions.retain(|action| !matches!(action, Action::WriteOwner(_))),
             Some(Bug::ForgetsAPort) => each_command(&mut actions, |word| {
                 if word.starts_with("--secure-port=") { "--secure-port=20000".to_owned() } else { word }

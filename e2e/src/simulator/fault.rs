@@ -15,8 +15,12 @@ pub enum Fault {
     Repeated,
     /// It is done after who asked gave up.
     Late,
-    /// The machine does not answer for a while, and runs on.
+    /// The machine is off the network for a while, and runs on.
     Unreachable,
+    /// The machine's runtime hangs for a while; what it runs runs on.
+    Hung,
+    /// The machine's disk is full for a while.
+    DiskFull,
     /// The machine reboots: no process is left, all files are.
     Rebooted,
     /// The machine loses its disk.
@@ -35,12 +39,14 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::RequestLost,
         Self::ReplyLost,
         Self::Repeated,
         Self::Late,
         Self::Unreachable,
+        Self::Hung,
+        Self::DiskFull,
         Self::Rebooted,
         Self::Emptied,
         Self::Crashed,

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    agents::live_without_passes,
     bug::Bug,
     components::SimulatedComponents,
     fault::Table,
@@ -24,6 +25,8 @@ use super::{
 
 /// How many passes a world may take to settle once nothing goes wrong.
 const MOST_PASSES: u64 = 60;
+/// How soon a loss is told of.
+const TOLD_WITHIN: Duration = Duration::from_secs(30);
 /// The time that it has.
 const PATIENCE: Duration = Duration::from_secs(900);
 
@@ -87,6 +90,9 @@ async fn go_through(sim: &Sim) -> u64 {
         }
     }
     let settled_in = come_to_rest(sim).await;
+    if sim.world().broken.is_none() {
+        live_without_passes(sim).await;
+    }
     ticking.abort();
     settled_in
 }
@@ -162,11 +168,9 @@ async fn come_to_rest(sim: &Sim) -> u64 {
     if sim.world().broken.is_some() {
         return 0;
     }
-    let before = {
-        let mut world = sim.world();
-        world.mend();
-        world.counts.passes
-    };
+    sim.world().mend();
+    give_up_what_lost_data(sim).await;
+    let before = sim.world().counts.passes;
     let end = drive(sim, Limits { once: false, timeout: PATIENCE }, CancellationToken::new()).await;
     let taken = sim.world().counts.passes - before;
     {
@@ -184,6 +188,27 @@ async fn come_to_rest(sim: &Sim) -> u64 {
     }
     stay(sim).await;
     taken
+}
+
+/// A store whose machine lost its data is told of, and goes with its cluster.
+async fn give_up_what_lost_data(sim: &Sim) {
+    let lost = sim.world().clusters_that_lost_data();
+    if lost.is_empty() {
+        return;
+    }
+    let end = drive(sim, Limits { once: false, timeout: TOLD_WITHIN }, CancellationToken::new()).await;
+    let mut world = sim.world();
+    for name in lost {
+        let told = world
+            .waiting
+            .iter()
+            .any(|waiting| waiting.starts_with(&format!("{name}/etcd-")) && waiting.contains("data"));
+        if end == Some(End::Settled) || !told {
+            let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
+            world.breaks("a store that lost data is told of", what);
+        }
+        world.delete(&name);
+    }
 }
 
 /// One more pass of a settled world changes nothing.

@@ -22,6 +22,8 @@ pub(super) struct Machine {
     pub(super) disk: Disk,
     pub(super) runtime: Runtime,
     pub(super) reach: Reach,
+    /// Until when nothing more can be written.
+    pub(super) full_until: Option<Instant>,
     pub(super) ephemeral: Option<(u16, u16)>,
     /// What others have on it.
     pub(super) strangers: Strangers,
@@ -59,6 +61,7 @@ impl Machine {
             disk: Disk::default(),
             runtime: Runtime::default(),
             reach: Reach::Up,
+            full_until: None,
             ephemeral: Some((32768, 60999)),
             strangers: Strangers::default(),
         }
@@ -80,6 +83,14 @@ impl Machine {
         }
     }
 
+    fn is_full(&self) -> bool {
+        self.full_until.is_some_and(|until| until > Instant::now())
+    }
+
+    fn check_room(&self) -> Result<(), Refused> {
+        if self.is_full() { Err(Refused("no space left on device".to_owned())) } else { Ok(()) }
+    }
+
     pub(super) fn state(&self) -> MachineState {
         let ours = self.runtime.processes().flat_map(|(_, process)| process.program.listens());
         let listening = ours.map(|address| address.port()).chain(self.strangers.ports.iter().copied()).collect();
@@ -97,7 +108,7 @@ impl Machine {
             data: self.disk.data(),
             servers: self.runtime.servers(),
             capacity: None,
-            disk_pressure: false,
+            disk_pressure: self.is_full(),
             kubelet_pods: 0,
             images: self.runtime.images.clone(),
             ports: PortFacts { ephemeral: self.ephemeral, listening },
@@ -105,14 +116,21 @@ impl Machine {
     }
 
     /// Does one action but for a start, which needs the rest of the world.
-    pub(super) fn perform(&mut self, action: &Action) {
+    pub(super) fn perform(&mut self, action: &Action) -> Result<(), Refused> {
         match action {
-            Action::WriteOwner(installation) => self.disk.write_owner(installation),
+            Action::WriteOwner(installation) => {
+                self.check_room()?;
+                self.disk.write_owner(installation);
+            }
             Action::ForgetCluster(cluster) => self.disk.remove(cluster.as_str()),
-            Action::RecordApplied(applied) => self.disk.record_applied(applied),
+            Action::RecordApplied(applied) => {
+                self.check_room()?;
+                self.disk.record_applied(applied);
+            }
             Action::Leave => self.disk.leave(),
             Action::Pod(..) => {}
         }
+        Ok(())
     }
 
     /// The same for a pod; returns the id of what was made.
@@ -122,6 +140,17 @@ impl Machine {
         action: &PodAction,
         made: &Made,
     ) -> Result<Option<String>, Refused> {
+        if matches!(
+            action,
+            PodAction::EnsureImage(_)
+                | PodAction::MakeDirectories(_)
+                | PodAction::MarkData { .. }
+                | PodAction::WriteFile { .. }
+                | PodAction::CreateSandbox(_)
+                | PodAction::CreateContainer(_)
+        ) {
+            self.check_room()?;
+        }
         match action {
             PodAction::EnsureImage(image) => {
                 self.runtime.images.insert(image.clone());
@@ -170,6 +199,7 @@ impl Machine {
         self.disk = Disk::default();
         self.runtime = Runtime::default();
         self.strangers = Strangers::default();
+        self.full_until = None;
         self.reach = Reach::Off { until };
     }
 }

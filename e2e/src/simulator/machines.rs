@@ -17,6 +17,7 @@ use keelway_reconciler::{Applying, Machines, Run};
 use tokio::net::TcpStream;
 
 use super::{
+    bug::Bug,
     error::Refused,
     fault::Step,
     rules::shows_a_key,
@@ -119,7 +120,12 @@ impl Hands for SimulatedHands<'_> {
 
 impl World {
     /// One action takes place on a machine; returns the id of what was made.
-    fn perform(&mut self, machine: &HypervisorName, action: &Action, made: &Made) -> Result<Option<String>, Refused> {
+    pub(super) fn perform(
+        &mut self,
+        machine: &HypervisorName,
+        action: &Action,
+        made: &Made,
+    ) -> Result<Option<String>, Refused> {
         self.counts.effects += 1;
         self.check_action(machine, action);
         let found = self.machines.get_mut(machine).ok_or_else(|| Refused("no such machine".to_owned()))?;
@@ -131,10 +137,10 @@ impl World {
                 self.start(machine, &id);
                 Ok(None)
             }
+            Action::Pod(_, PodAction::WriteFile { .. }) if self.bug == Some(Bug::LosesAFile) => Ok(None),
             Action::Pod(pod, action) => found.perform_for_pod(pod, action, made),
             Action::WriteOwner(_) | Action::ForgetCluster(_) | Action::RecordApplied(_) | Action::Leave => {
-                found.perform(action);
-                Ok(None)
+                found.perform(action).map(|()| None)
             }
         }
     }

@@ -12,7 +12,7 @@ use keelway_reconciler::{MintError, Minter};
 use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData, SanType, SignatureAlgorithm, SigningKey};
 use time::OffsetDateTime;
 
-use super::{rules::KEY, sim::Sim};
+use super::{bug::Bug, rules::KEY, sim::Sim};
 
 /// The length of a key that encrypts Secrets at rest.
 const ENCRYPTION_KEY: usize = 32;
@@ -61,7 +61,8 @@ impl SimulatedMinter {
             ],
             MintRequest::EncryptionKey { .. } => vec![("active.key".to_owned(), key[..ENCRYPTION_KEY].to_owned())],
             MintRequest::Certificate { name, subject, ttl, .. } => {
-                vec![(format!("{name}.crt"), certificate(subject, now, *ttl)), (format!("{name}.key"), key)]
+                let ttl = if self.0.world().bug == Some(Bug::MintsForNoTime) { Span::hours(0) } else { *ttl };
+                vec![(format!("{name}.crt"), certificate(subject, now, ttl)), (format!("{name}.key"), key)]
             }
         };
         let (MintRequest::Authority { secret, .. }

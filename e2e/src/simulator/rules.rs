@@ -230,11 +230,7 @@ impl World {
 
     /// What must be true of a world at rest.
     pub(super) fn check_rest(&mut self) {
-        let mut found = Vec::new();
-        for (name, machine) in &self.machines {
-            found.extend(self.at_rest(name, machine).into_iter().map(|what| format!("{name}: {what}")));
-        }
-        for what in found {
+        for what in self.missing() {
             self.breaks("a settled world is as its documents say", what);
         }
         let written = self.saved.write();
@@ -243,6 +239,15 @@ impl World {
             Ok(_) => self.breaks("documents are read as they were written", "they differ"),
             Err(faults) => self.breaks("documents are read as they were written", format!("{faults:?}")),
         }
+    }
+
+    /// What is not as the documents say.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let all = self.machines.iter();
+        all.flat_map(|(name, machine)| {
+            self.at_rest(name, machine).into_iter().map(move |what| format!("{name}: {what}"))
+        })
+        .collect()
     }
 
     fn at_rest(&self, name: &HypervisorName, machine: &Machine) -> Vec<String> {

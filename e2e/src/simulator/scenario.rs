@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use keelway_api::{
     Cluster, Hypervisor, ObjectMeta, Time,
-    cluster::{CertificatesSpec, ClusterSpec},
+    cluster::{CertificatesSpec, ClusterSpec, MemberPhase},
     duration::Span,
     hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec, PortRange},
     name::ClusterRef,
@@ -46,6 +46,26 @@ impl World {
         }
     }
 
+    /// Clusters of which a member that may have started finds no data any more.
+    pub(super) fn clusters_that_lost_data(&self) -> Vec<ClusterRef> {
+        let lost = |cluster: &Cluster| {
+            let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+            self.saved.components.iter().any(|(pod, component)| {
+                let member = store.and_then(|store| store.members.get(&pod.component));
+                let machine = self.machines.get(&component.spec.hypervisor);
+                let data = machine.map(|machine| machine.state().data_of(pod, "data")).unwrap_or_default();
+                Some(&pod.cluster) == cluster.id()
+                    && match member.map(|member| member.phase) {
+                        None | Some(MemberPhase::Pending) => false,
+                        Some(MemberPhase::Marked) => !data.marked,
+                        Some(MemberPhase::Started) => !(data.marked && data.used),
+                    }
+            })
+        };
+        let clusters = self.saved.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && lost(cluster));
+        clusters.map(|(name, _)| name.clone()).collect()
+    }
+
     /// All clusters go.
     pub(super) fn delete_all(&mut self) {
         let names: Vec<ClusterRef> = self.saved.clusters.keys().cloned().collect();
@@ -59,6 +79,7 @@ impl World {
         self.weather.calm = true;
         for machine in self.machines.values_mut() {
             machine.reach = Reach::Up;
+            machine.full_until = None;
             machine.strangers.ports.clear();
             if machine.strangers.owner.take().is_some() {
                 machine.disk = super::disk::Disk::default();
@@ -177,7 +198,7 @@ impl World {
     }
 
     /// As `keelway cluster delete` does it.
-    fn delete(&mut self, name: &ClusterRef) {
+    pub(super) fn delete(&mut self, name: &ClusterRef) {
         self.tell(format!("a person deletes {name}"));
         let now = Time(self.now());
         let Some(cluster) = self.saved.clusters.get_mut(name) else { return };

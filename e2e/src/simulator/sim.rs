@@ -122,6 +122,8 @@ impl Sim {
                 Noticed::Nothing
             }
             Fault::Unreachable
+            | Fault::Hung
+            | Fault::DiskFull
             | Fault::Rebooted
             | Fault::Emptied
             | Fault::Crashed

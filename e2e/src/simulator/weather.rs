@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     fault::{Cell, Fault, Step, aim_of, impossible},
+    machine::Reach,
     random::Random,
     world::World,
 };
@@ -85,17 +86,13 @@ impl World {
         let loses_track = self.random.once_in(3);
         let Some(found) = self.machines.get_mut(machine) else { return false };
         match fault {
-            Fault::Unreachable => {
-                found.reach = if loses_track {
-                    super::machine::Reach::Off { until }
-                } else {
-                    super::machine::Reach::Hangs { until }
-                };
-            }
+            Fault::Unreachable => found.reach = Reach::Off { until },
+            Fault::Hung => found.reach = Reach::Hangs { until },
+            Fault::DiskFull => found.full_until = Some(until),
             Fault::Rebooted => found.reboot(until, loses_track),
             Fault::Emptied => {
-                // A member of a store that lost its data is not replaced yet: such a world does not settle.
-                if found.disk.has_members() || found.strangers.owner.is_some() {
+                // A member of a store that lost its data is not replaced: its cluster is given up in the end.
+                if found.strangers.owner.is_some() || (found.disk.has_members() && !loses_track) {
                     return false;
                 }
                 found.empty(until);
