@@ -11,7 +11,7 @@ use std::{
 use keelway_e2e::simulator::{Bug, Cell, Life, Table, live, seeds_for};
 
 /// Runs of `cargo test`.
-const SEEDS: u64 = 334;
+const SEEDS: u64 = 359;
 /// Runs of `make soak`, where `KEELWAY_SEEDS` does not say otherwise.
 const SOAK: u64 = 20_000;
 /// Within how many runs a planted bug is found.

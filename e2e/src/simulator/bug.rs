@@ -57,13 +57,15 @@ pub enum Bug {
     TakesServersForDrained,
     /// Certificates end when they begin.
     MintsForNoTime,
+    /// What a machine tells of newer documents is not looked at.
+    ActsOnStaleDocuments,
     /// Agents do nothing.
     AgentsSleep,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -84,6 +86,7 @@ impl Bug {
         Self::DropsASecret,
         Self::TakesServersForDrained,
         Self::MintsForNoTime,
+        Self::ActsOnStaleDocuments,
         Self::AgentsSleep,
     ];
 }
@@ -104,6 +107,9 @@ impl World {
                     sandbox.digest.clear();
                 }
                 Seen::Known(state)
+            }
+            (Some(Bug::ActsOnStaleDocuments), Seen::Known(state)) if self.pass.stale => {
+                Seen::Known(MachineState { applied: None, ..state })
             }
             (Some(Bug::TakesServersForDrained), Seen::Known(mut state)) => {
                 for server in state.servers.values_mut().flat_map(BTreeMap::values_mut) {

@@ -53,7 +53,10 @@ impl Components for SimulatedComponents {
         {
             let mut world = self.0.world();
             world.counts.effects += 1;
-            if *documents != world.saved {
+            if world.pass.stale {
+                world.breaks("nothing is done from stale documents", id.to_string());
+            }
+            if *documents != world.pass.kept {
                 world.breaks("documents are saved before any effect that relies on them", id.to_string());
             }
         }

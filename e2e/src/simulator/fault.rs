@@ -31,6 +31,10 @@ pub enum Fault {
     Tampered,
     /// The clock jumps by an hour.
     ClockJumped,
+    /// A person changes the documents.
+    Edited,
+    /// A person uses old documents again.
+    Stale,
     /// The driver dies before the step is begun.
     DiesBefore,
     /// The driver dies before it hears of the step's end.
@@ -39,7 +43,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::RequestLost,
         Self::ReplyLost,
         Self::Repeated,
@@ -52,6 +56,8 @@ impl Fault {
         Self::Crashed,
         Self::Tampered,
         Self::ClockJumped,
+        Self::Edited,
+        Self::Stale,
         Self::DiesBefore,
         Self::DiesAfter,
     ];
@@ -164,7 +170,13 @@ pub type Cell = (Fault, Step);
 #[must_use]
 pub fn impossible((fault, step): Cell) -> Option<&'static str> {
     let of_store = matches!(step, Step::Load | Step::Save);
-    (fault == Fault::Late && of_store).then_some("a store is waited for as long as it takes")
+    if fault == Fault::Late && of_store {
+        Some("a store is waited for as long as it takes")
+    } else if fault == Fault::Stale && step != Step::Load {
+        Some("documents are read by the load alone")
+    } else {
+        None
+    }
 }
 
 /// Every cell that can be hit.

@@ -56,7 +56,7 @@ impl World {
             }
         };
         if self.pass.configs.is_none() {
-            self.pass.configs = machine_configs(&self.saved, &self.usable()).ok();
+            self.pass.configs = machine_configs(&self.pass.kept, &self.usable()).ok();
         }
         let saved = self.pass.configs.as_ref().and_then(|configs| configs.get(machine));
         if saved != Some(config) {
@@ -65,6 +65,9 @@ impl World {
         let for_pods = actions.iter().any(|action| action.pod().is_some()) && !config.pods.is_empty();
         if seen.owner.is_none() && for_pods && !matches!(actions.first(), Some(Action::WriteOwner(_))) {
             self.breaks("a machine's owner is recorded before anything else", machine.to_string());
+        }
+        if self.pass.stale && !actions.is_empty() {
+            self.breaks("nothing is done from stale documents", machine.to_string());
         }
         self.check_ends(&seen, config, actions);
         for action in actions {
@@ -169,6 +172,10 @@ impl World {
     /// What happens to them after that is nobody's fault.
     pub(super) fn is_spared(&mut self, pod: &PodName) -> bool {
         let Some(role) = role_of(pod) else { return true };
+        let mut processes = self.machines.values().flat_map(|machine| machine.runtime.processes());
+        if !processes.any(|(kept, _)| kept.pod == *pod) {
+            return true;
+        }
         let ended = self.pass.ended.entry((pod.cluster.clone(), role)).or_insert_with(|| pod.clone()).clone();
         let seen_well = |pod: &PodName| matches!(self.pass.seen.health.get(pod), Some(Health::Healthy));
         let mut others = self.replicas(&pod.cluster, role).filter(|other| *other != pod);

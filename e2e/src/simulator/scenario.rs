@@ -77,6 +77,7 @@ impl World {
     /// Nothing goes wrong any more, and nothing is asked for that cannot be.
     pub(super) fn mend(&mut self) {
         self.weather.calm = true;
+        self.uses_old_documents = false;
         for machine in self.machines.values_mut() {
             machine.reach = Reach::Up;
             machine.full_until = None;

@@ -128,7 +128,9 @@ impl Sim {
             | Fault::Emptied
             | Fault::Crashed
             | Fault::Tampered
-            | Fault::ClockJumped => self.strike_beside(cell, at, doing),
+            | Fault::ClockJumped
+            | Fault::Edited
+            | Fault::Stale => self.strike_beside(cell, at, doing),
             Fault::DiesAfter => {
                 let mut world = self.world();
                 world.took_place(cell, at.as_str());

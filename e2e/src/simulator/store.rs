@@ -1,8 +1,9 @@
 //! A store of documents in memory.
 
 use async_trait::async_trait;
-use keelway_api::Documents;
+use keelway_api::{Documents, hypervisor::Applied};
 use keelway_reconciler::{Store, StoreError};
+use tokio::time::Instant;
 
 use super::{
     bug::Bug,
@@ -28,10 +29,7 @@ impl Store for SimulatedStore {
             world.check_documents(&documents);
             documents
         };
-        let saved = self.0.step(Step::Save, Of::Store, move |world| {
-            save(world, &documents);
-            Ok(())
-        });
+        let saved = self.0.step(Step::Save, Of::Store, move |world| save(world, &documents));
         match saved.await {
             Err(_) if self.0.world().bug == Some(Bug::IgnoresFailedSaves) => Ok(()),
             saved => saved.map_err(|refused| failed("save", refused)),
@@ -46,8 +44,13 @@ fn load(world: &mut World) -> Documents {
     world.counts.passes += 1;
     let number = world.counts.passes;
     world.tell(format!("pass {number}"));
-    world.pass = Pass { loaded: world.saved.clone(), ..Pass::default() };
-    let mut documents = world.saved.clone();
+    let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
+    if old.is_some() {
+        world.tell("a person uses old documents");
+    }
+    let stale = old.is_some();
+    let mut documents = old.unwrap_or_else(|| world.saved.clone());
+    world.pass = Pass { loaded: documents.clone(), kept: documents.clone(), stale, ..Pass::default() };
     if world.bug == Some(Bug::BearsTwice) {
         for status in documents.clusters.values_mut().filter_map(|cluster| cluster.status.as_mut()) {
             status.etcd = None;
@@ -56,12 +59,44 @@ fn load(world: &mut World) -> Documents {
     documents
 }
 
-fn save(world: &mut World, documents: &Documents) {
+/// What a person changed since the load is not written over.
+fn save(world: &mut World, documents: &Documents) -> Result<(), Refused> {
     world.pass.configs = None;
     if world.bug == Some(Bug::SavesAfterwards) {
         world.unsaved = Some(documents.clone());
-    } else {
-        world.saved = documents.clone();
+        return Ok(());
+    }
+    if !world.pass.stale {
+        if world.saved != world.pass.kept {
+            return Err(Refused("the documents were changed by somebody else".to_owned()));
+        }
+        let before = std::mem::replace(&mut world.saved, documents.clone());
+        world.history.push(before);
+    }
+    world.pass.kept = documents.clone();
+    Ok(())
+}
+
+impl World {
+    /// Documents of before, where each machine answers and one of them tells that there were newer ones.
+    pub(super) fn old_documents(&self) -> Option<Documents> {
+        let now = Instant::now();
+        if !self.machines.values().all(|machine| machine.answers(now) && machine.strangers.owner.is_none()) {
+            return None;
+        }
+        let holds_newer = |documents: &&Documents| {
+            documents.hypervisors.iter().any(|(name, document)| {
+                let status = document.status.as_ref();
+                let issued = status.and_then(|status| status.issued.as_ref());
+                let disk = self.machines.get(name).map(|machine| &machine.disk);
+                let same_owner = disk
+                    .is_some_and(|disk| disk.owner.as_ref() == status.and_then(|status| status.installation.as_ref()));
+                let applied = disk.and_then(|disk| disk.applied.as_ref());
+                let place = |applied: &Applied| (applied.term, applied.generation);
+                same_owner && applied.is_some_and(|applied| issued.is_none_or(|issued| place(issued) < place(applied)))
+            })
+        };
+        self.history.iter().rev().find(holds_newer).cloned()
     }
 }
 

@@ -44,7 +44,7 @@ impl Weather {
 impl World {
     /// What goes wrong with this step.
     pub(super) fn fault_at(&mut self, step: Step) -> Option<Fault> {
-        if self.weather.calm {
+        if self.weather.calm || self.pass.stale {
             return None;
         }
         if let Some(((fault, at), before)) = self.weather.target.as_mut().filter(|((_, at), _)| *at == step) {
@@ -104,6 +104,11 @@ impl World {
                 let by = if self.random.once_in(2) { hour } else { -hour };
                 self.jump(by);
             }
+            Fault::Edited => self.edit(),
+            Fault::Stale => {
+                self.uses_old_documents = self.old_documents().is_some();
+                return self.uses_old_documents;
+            }
             Fault::RequestLost
             | Fault::ReplyLost
             | Fault::Repeated
@@ -147,7 +152,7 @@ impl World {
     /// Things that happen by themselves, between steps.
     pub(super) fn pass_a_moment(&mut self) {
         self.end_the_impatient(Duration::from_secs(20));
-        if self.weather.calm {
+        if self.weather.calm || self.pass.stale {
             return;
         }
         let enabled = self.weather.enabled.clone();

@@ -60,6 +60,10 @@ pub(super) struct World {
     pub(super) waiting: Vec<String>,
     /// What a planted bug keeps from the store.
     pub(super) unsaved: Option<Documents>,
+    /// What the store held before, the newest last.
+    pub(super) history: Vec<Documents>,
+    /// The next load is of old documents.
+    pub(super) uses_old_documents: bool,
     trace: Vec<String>,
     began: Instant,
     skew: SignedDuration,
@@ -70,6 +74,10 @@ pub(super) struct World {
 pub(super) struct Pass {
     /// The documents that it loaded.
     pub(super) loaded: Documents,
+    /// What it loaded or saved last, whatever people did since.
+    pub(super) kept: Documents,
+    /// Its documents are old ones, and have a file of their own.
+    pub(super) stale: bool,
     /// What it saw, as it was.
     pub(super) seen: Observation,
     /// What follows from the saved documents for each machine.
@@ -108,6 +116,8 @@ impl World {
             dead: false,
             waiting: Vec::new(),
             unsaved: None,
+            history: Vec::new(),
+            uses_old_documents: false,
             trace: Vec::new(),
             began: Instant::now(),
             skew: SignedDuration::ZERO,
