@@ -66,7 +66,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Bring machines to what the documents say, and write the documents as they are then
-    #[command(after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml")]
+    #[command(
+        after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway reconcile --in-place c1.yaml"
+    )]
     Reconcile(ReconcileArguments),
     /// Show what a pass would do and why; nothing is changed
     #[command(after_help = "Example:\n  keelway plan < c1.yaml")]
@@ -408,6 +410,9 @@ pub(crate) struct KubeconfigArguments {
 
 #[derive(Args)]
 pub(crate) struct ReconcileArguments {
+    /// Read the documents from this file and keep it up to date, before every effect; stdout gets nothing
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    pub(crate) in_place: Option<PathBuf>,
     /// Make one pass only, whether the world is settled after it or not
     #[arg(long)]
     pub(crate) once: bool,

@@ -2,9 +2,11 @@
 
 mod args;
 mod commands;
+mod directories;
 mod exit;
 mod faults;
 mod input;
+mod left_over;
 mod pipe;
 mod progress;
 mod signals;

@@ -1,4 +1,4 @@
-//! The store of a pipe: stdin, then a file that holds the documents until stdout has them.
+//! The store of a command line: documents in memory, and a file that holds them before every effect that relies on them.
 
 use std::{
     fs,
@@ -13,18 +13,37 @@ use async_trait::async_trait;
 use keelway_api::Documents;
 use keelway_reconciler::{Store, StoreError};
 
+/// What a file is called, around the process id, that holds documents until stdout has them.
+pub(crate) const PREFIX: &str = "reconcile-";
+pub(crate) const SUFFIX: &str = ".yaml";
+
 /// Documents in memory, saved to a file of mode 0600 before every effect that relies on them.
 pub(crate) struct Pipe {
     documents: Mutex<Documents>,
     file: PathBuf,
+    end: End,
     quiet: bool,
+}
+
+/// What becomes of the file in the end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It is removed once stdout has the documents.
+    Stdout,
+    /// It is the user's own, and has them.
+    InPlace,
 }
 
 impl Pipe {
     /// A pipe that read these documents. Nothing is written before the first save.
     pub(crate) fn new(documents: Documents, directory: &Path, quiet: bool) -> Self {
-        let file = directory.join(format!("reconcile-{}.yaml", std::process::id()));
-        Self { documents: Mutex::new(documents), file, quiet }
+        let file = directory.join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
+        Self { documents: Mutex::new(documents), file, end: End::Stdout, quiet }
+    }
+
+    /// Documents of a file that is kept up to date itself.
+    pub(crate) fn in_place(documents: Documents, file: PathBuf) -> Self {
+        Self { documents: Mutex::new(documents), file, end: End::InPlace, quiet: true }
     }
 
     /// The documents as they were saved last.
@@ -37,9 +56,11 @@ impl Pipe {
         self.file.exists()
     }
 
-    /// Removes the file: stdout has the documents.
+    /// Removes the file where stdout has the documents.
     pub(crate) fn done(&self) {
-        let _ = fs::remove_file(&self.file);
+        if self.end == End::Stdout {
+            let _ = fs::remove_file(&self.file);
+        }
     }
 
     fn keep(&self, documents: &Documents) -> anyhow::Result<()> {
@@ -84,22 +105,4 @@ fn write_durably(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         fs::File::open(directory)?.sync_all()
     };
     write().with_context(|| format!("could not write {}", file.display()))
-}
-
-/// `$XDG_STATE_HOME/keelway`, else `~/.local/state/keelway` (XDG Base Directory Specification).
-pub(crate) fn state_directory() -> PathBuf {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
-        .unwrap_or_else(std::env::temp_dir)
-        .join("keelway")
-}
-
-/// `$KEELWAY_CACHE`, else `$XDG_CACHE_HOME/keelway`, else `~/.cache/keelway`: images and programs for local hypervisors.
-pub(crate) fn cache_directory() -> PathBuf {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("KEELWAY_CACHE")
-        .or_else(|| absolute("XDG_CACHE_HOME").map(|cache| cache.join("keelway")))
-        .or_else(|| absolute("HOME").map(|home| home.join(".cache/keelway")))
-        .unwrap_or_else(|| std::env::temp_dir().join("keelway"))
 }

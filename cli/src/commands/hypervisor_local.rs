@@ -11,9 +11,9 @@ use keelway_local_hypervisor::{
 use super::{print, session::runtime};
 use crate::{
     args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalRebootArguments},
+    directories::cache_directory,
     exit::{Code, Failure},
     input::Input,
-    pipe::cache_directory,
     progress::Line,
 };
 

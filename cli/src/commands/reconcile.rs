@@ -1,7 +1,8 @@
 //! `keelway reconcile`.
 
-use std::io::Write;
+use std::{io::Write, path::Path, slice, sync::Arc};
 
+use anyhow::Context;
 use keelway_reconciler::{End, Limits, Outcome, PassError};
 
 use super::{
@@ -10,31 +11,84 @@ use super::{
 };
 use crate::{
     args::{Global, ReconcileArguments},
+    directories::state_directory,
     exit::{Code, Failure},
     input::Input,
+    left_over::LeftOver,
+    pipe::Pipe,
     signals::{Received, cancel_on_signal},
 };
 
 pub(super) fn run(global: &Global, arguments: &ReconcileArguments) -> Result<Code, Failure> {
+    match &arguments.in_place {
+        Some(file) => in_place(global, arguments, file),
+        None => piped(global, arguments),
+    }
+}
+
+/// From a file into the same file.
+fn in_place(global: &Global, arguments: &ReconcileArguments, file: &Path) -> Result<Code, Failure> {
+    // A file is replaced where it is, not where a link to it is.
+    let found =
+        file.canonicalize().with_context(|| format!("could not find {}", file.display())).map_err(Failure::other)?;
+    let documents = Input::read(slice::from_ref(&found))?.world()?;
+    let (_, ended) = reconcile(Session::over(Pipe::in_place(documents, found), global), arguments)?;
+    Ok(ended.report())
+}
+
+/// From stdin or files to stdout.
+fn piped(global: &Global, arguments: &ReconcileArguments) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
     let documents = input.world().map_err(|failure| failure.echoing(&input))?;
-    let limits = Limits { once: arguments.once, timeout: arguments.patience() };
-    let mut session = Session::new(global, documents);
-    let (ended, received) = runtime()?.block_on(async {
-        let received = cancel_on_signal(session.context.run.stop.clone()).map_err(Failure::other)?;
-        let ended = keelway_reconciler::run(&session.context, &mut session.minter, limits).await;
-        Ok::<_, Failure>((ended, received))
-    })?;
+    let left = LeftOver::of(&state_directory(), &documents);
+    for newer in left.iter().filter(|left| !global.quiet && left.is_newer(&documents)) {
+        offer(&newer.file);
+    }
+    let (pipe, ended) = reconcile(Session::new(global, documents), arguments)?;
     // What was saved last is what every effect so far relied on: it is written whatever happened.
-    let written = print(&session.pipe.documents().write());
-    let code = code(&ended, &received);
-    drop(session.context);
-    report(ended);
+    let documents = pipe.documents();
+    let written = print(&documents.write());
+    let code = ended.report();
     written?;
     if code == Code::Done {
-        session.pipe.done();
+        pipe.done();
+        left.iter().filter(|left| !left.is_newer(&documents)).for_each(LeftOver::remove);
     }
     Ok(code)
+}
+
+/// Tells of newer documents that an interrupted run left.
+fn offer(file: &Path) {
+    let file = file.display();
+    let _ = writeln!(
+        std::io::stderr(),
+        "an interrupted run left newer documents in {file}: go on with `keelway reconcile -f {file}`, or remove it"
+    );
+}
+
+/// How passes ended, with the signal that ended them if one did.
+struct Ended {
+    end: Result<(End, Outcome), PassError>,
+    received: Received,
+}
+
+fn reconcile(mut session: Session, arguments: &ReconcileArguments) -> Result<(Arc<Pipe>, Ended), Failure> {
+    let limits = Limits { once: arguments.once, timeout: arguments.patience() };
+    let ended = runtime()?.block_on(async {
+        let received = cancel_on_signal(session.context.run.stop.clone()).map_err(Failure::other)?;
+        let end = keelway_reconciler::run(&session.context, &mut session.minter, limits).await;
+        Ok::<_, Failure>(Ended { end, received })
+    })?;
+    Ok((session.pipe, ended))
+}
+
+impl Ended {
+    /// Tells people, and how the program ends.
+    fn report(self) -> Code {
+        let code = code(&self.end, &self.received);
+        report(self.end);
+        code
+    }
 }
 
 fn code(ended: &Result<(End, Outcome), PassError>, received: &Received) -> Code {

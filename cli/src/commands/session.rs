@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Global,
+    directories::{cache_directory, state_directory},
     exit::Failure,
-    pipe::{Pipe, cache_directory, state_directory},
+    pipe::Pipe,
     progress::Line,
 };
 
@@ -22,8 +23,14 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Over documents that stdout gets.
     pub(super) fn new(global: &Global, documents: Documents) -> Self {
-        let pipe = Arc::new(Pipe::new(documents, &state_directory(), global.quiet));
+        Self::over(Pipe::new(documents, &state_directory(), global.quiet), global)
+    }
+
+    /// Over documents of this store.
+    pub(super) fn over(pipe: Pipe, global: &Global) -> Self {
+        let pipe = Arc::new(pipe);
         let run = Run { stop: CancellationToken::new(), progress: Arc::new(Line::of_terminal(global.quiet)) };
         let machines = Arc::new(LocalMachines::new(cache_directory().join("images")));
         let components = Arc::new(DialledComponents::new(machines.clone()));

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "what was counted is told")]
 
 mod cut;
+mod in_place;
 mod kept;
 mod machine;
 mod reference;

@@ -102,6 +102,13 @@ impl World {
         command
     }
 
+    /// A file of this world.
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.directory.path().join(name);
+        fs::write(&file, text).unwrap();
+        file
+    }
+
     /// Where documents are kept until they are written.
     pub(crate) fn state(&self) -> PathBuf {
         self.directory.path().join("state/keelway")
