@@ -39,7 +39,7 @@ impl Session {
     }
 }
 
-/// The runtime of a command that talks to machines.
+/// The runtime of a command that talks to machines. It waits nearly all of the time, and one thread wakes no other.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Failure::other)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)
 }
