@@ -6,7 +6,7 @@ use p256::{
     Sec1Point, SecretKey,
     ecdsa::{DerSignature, SigningKey, signature::Signer},
     elliptic_curve::Generate,
-    pkcs8::{self, DecodePrivateKey, EncodePrivateKey, EncodePublicKey, LineEnding},
+    pkcs8::{self, DecodePrivateKey, EncodePrivateKey, EncodePublicKey, LineEnding, der::pem},
 };
 use rand_core::CryptoRng;
 use zeroize::Zeroizing;
@@ -49,6 +49,13 @@ impl PrivateKeyPem {
     /// As [`PrivateKeyPem::new`], from the bytes of a Secret or a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
         core::str::from_utf8(bytes).map(|text| Self::new(text.to_owned())).map_err(KeyError::NotText)
+    }
+
+    /// Whether this public half is written beside the private one.
+    pub(crate) fn carries(&self, public_point: &[u8]) -> bool {
+        let Ok((_, der)) = pem::decode_vec(self.0.as_bytes()) else { return false };
+        let der = Zeroizing::new(der);
+        !public_point.is_empty() && der.windows(public_point.len()).any(|part| part == public_point)
     }
 
     /// The secret itself, for writing it to the one who uses it.

@@ -48,9 +48,15 @@ pub enum VerifyError {
 }
 
 /// Whether the private key is the certificate's.
+///
+/// A key that carries its public half (RFC 5915, section 3), as all that are minted here do, is compared by that: a
+/// thousandth of the time that it takes to compute it.
 pub fn key_matches_certificate(certificate_pem: &str, key_pem: &PrivateKeyPem) -> Result<bool, VerifyError> {
     let der = certificate::decode_one(certificate_pem).map_err(VerifyError::Certificate)?;
     let parsed = certificate::parse(&der).map_err(VerifyError::Certificate)?;
+    if key_pem.carries(&parsed.public_key().subject_public_key.data) {
+        return Ok(true);
+    }
     let key = KeyPair::from_pem(key_pem).map_err(VerifyError::Key)?;
     let public_key = PublicKey::from_public_key_der(parsed.public_key().raw);
     Ok(public_key.is_ok_and(|public_key| public_key == PublicKey::from(key.signer().verifying_key())))
