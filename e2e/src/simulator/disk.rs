@@ -14,6 +14,8 @@ use super::error::Refused;
 /// Says of the top directory that we made it.
 const TOP: u32 = 0o1711;
 const FILE: u32 = 0o600;
+/// What somebody writes into our files.
+const OVERWRITTEN: &[u8] = b"changed by hand";
 
 /// Everything below the state directory, which is itself the empty path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -138,10 +140,16 @@ impl Disk {
         of_files.map(|(path, _)| path.clone()).collect()
     }
 
+    /// Whether somebody wrote over a file of the same pod.
+    pub(super) fn is_overwritten(&self, path: &str) -> bool {
+        let of_pod = path.split_once(&format!("/{FILES}/")).map_or(path, |(pod, _)| pod);
+        self.nodes.iter().any(|(name, node)| name.starts_with(of_pod) && node.content == OVERWRITTEN)
+    }
+
     /// Somebody writes over a file.
     pub(super) fn overwrite(&mut self, path: &str) {
         if let Some(node) = self.nodes.get_mut(path) {
-            node.content = b"changed by hand".to_vec();
+            node.content = OVERWRITTEN.to_vec();
             node.state.sha256 = Some(sha256_hex(&node.content));
         }
     }
