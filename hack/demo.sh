@@ -53,6 +53,7 @@ The cluster is running. To go on playing:
   kubectl get namespaces
   kubectl --context c1-ingress-1 get namespaces       # the other way in
   kubectl create configmap hello --from-literal=from=keelway
+  keelway hypervisor local stop --fleet demo demo-private-1    # a machine loses its power; start gives it back
   keelway status -o wide < $demo/c1.yaml
   keelway plan < $demo/c1.yaml
   make demo-clean       # takes everything away

@@ -275,16 +275,24 @@ pub(crate) struct AdoptArguments {
 #[derive(Subcommand)]
 pub(crate) enum LocalCommand {
     /// Make local hypervisors and write their documents
-    #[command(after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml")]
+    #[command(
+        after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml\n  keelway hypervisor local create --agent=false > world.yaml"
+    )]
     Create(LocalCreateArguments),
     /// Remove the local hypervisors of the documents, and write the documents that are left
     #[command(
         after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml\n  keelway hypervisor local destroy --fleet local"
     )]
     Destroy(LocalDestroyArguments),
+    /// Take the power from local hypervisors
+    #[command(after_help = "Example:\n  keelway hypervisor local stop private-1")]
+    Stop(LocalMachines),
+    /// Switch local hypervisors on that were stopped, or whose containerd or agent died
+    #[command(after_help = "Example:\n  keelway hypervisor local start private-1")]
+    Start(LocalMachines),
     /// Take the power from local hypervisors, and switch them on again
     #[command(after_help = "Example:\n  keelway hypervisor local reboot private-1")]
-    Reboot(LocalRebootArguments),
+    Reboot(LocalMachines),
     /// Become a machine's containerd or agent
     #[command(hide = true)]
     RunMachine {
@@ -308,12 +316,12 @@ pub(crate) struct LocalCreateArguments {
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
     /// Run keelway-hypervisor-agent on each new one; without it, passes alone keep what runs
-    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
     pub(crate) agent: bool,
 }
 
 #[derive(Args)]
-pub(crate) struct LocalRebootArguments {
+pub(crate) struct LocalMachines {
     /// The set of machines
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,

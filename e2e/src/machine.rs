@@ -88,6 +88,11 @@ impl Machine {
         peer(&self.socket())
     }
 
+    /// Whether an agent is beside its runtime.
+    pub fn has_agent(&self) -> bool {
+        matches!(self.document.spec.endpoint, Endpoint::Agent(_))
+    }
+
     /// Its agent.
     pub fn agent_pid(&self) -> u32 {
         peer(Path::new(self.document.spec.endpoint.socket()))

@@ -29,17 +29,17 @@ impl World {
     }
 
     /// One public and one private machine, kept by passes alone.
-    pub fn create_two(&mut self) -> Vec<u8> {
+    pub fn create_two_without_agents(&mut self) -> Vec<u8> {
         self.create(|keelway, fleet| two(keelway, fleet, "--agent=false"))
     }
 
-    /// Starts what is not there any more of machines with agents, and returns their documents.
+    /// Starts what is not there any more of them, and returns their documents.
     pub fn make_whole(&self) -> Vec<u8> {
         two(&self.keelway, &self.fleet, "--agent").succeeded().stdout
     }
 
-    /// One public and one private machine with an agent each.
-    pub fn create_two_with_agents(&mut self) -> Vec<u8> {
+    /// One public and one private machine.
+    pub fn create_two(&mut self) -> Vec<u8> {
         self.create(|keelway, fleet| two(keelway, fleet, "--agent"))
     }
 

@@ -24,6 +24,11 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Before anything is done for it.
+    pub(crate) fn require(&self) -> Result<(), Error> {
+        if self.program.is_file() { Ok(()) } else { Err(Error::NoAgent { path: self.program.clone() }) }
+    }
+
     /// The directories of the host that a machine has to see for it.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let program = self.program.parent().unwrap_or(Path::new("/"));

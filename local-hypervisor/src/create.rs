@@ -51,6 +51,7 @@ pub async fn create(request: &CreateRequest, progress: Progress<'_>) -> Result<V
     }
     require_root()?;
     let tools = request.search.tools()?;
+    request.agent.iter().try_for_each(Agent::require)?;
     let fleet = &request.fleet;
     let _lock = Lock::of_fleet(fleet, progress).await?;
     let before = Record::load(fleet)?;

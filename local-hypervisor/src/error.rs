@@ -15,6 +15,15 @@ pub enum Error {
     /// Programs that are needed are not there; all of them at once.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Missing(Vec<Missing>),
+    /// Machines are to have agents, and there is no program of theirs.
+    #[error(
+        "{} is not there, the program of agents: put it beside keelway (`make build` builds both), or make machines without agents (--agent=false)",
+        path.display()
+    )]
+    NoAgent {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
     /// A fleet's name is part of host names and paths.
     #[error(
         "{name:?} is not a fleet's name: lowercase letters, digits and inner hyphens, at most {longest} characters"

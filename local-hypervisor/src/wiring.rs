@@ -66,6 +66,15 @@ pub(crate) fn ensure_machine(machine: &Machine, network: Network) -> Result<(), 
     })
 }
 
+/// Takes a machine's links away. Connections of others to it are not ended by that: nobody tells them.
+pub(crate) fn cut(machine: &Machine, network: Network) -> Result<(), Error> {
+    let bridges = machine.fleet.namespace();
+    if !namespace::is_pinned(&bridges) {
+        return Ok(());
+    }
+    namespace::within(&bridges, || legs(machine, network).iter().try_for_each(|leg| ip::remove_link(&leg.port)))
+}
+
 /// A machine's link to one network.
 struct Leg {
     /// The interface in the machine, and the bridge that it is linked to.

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 
 use keelway_api::{Documents, Hypervisor};
 use keelway_local_hypervisor::{
-    Agent, CreateRequest, FLEET_LABEL, Fleet, Launcher, Search, Step, create, destroy, destroy_machines, reboot,
+    Agent, CreateRequest, FLEET_LABEL, Fleet, Launcher, Power, Search, Step, create, destroy, destroy_machines, power,
     run_machine,
 };
 
 use super::{print, session::runtime};
 use crate::{
-    args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalRebootArguments},
+    args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalMachines},
     directories::cache_directory,
     exit::{Code, Failure},
     input::Input,
@@ -25,7 +25,9 @@ pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failur
         LocalCommand::Create(arguments) => make(global, &arguments),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: Some(fleet) }) => destroy_fleet(global, &fleet),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: None }) => destroy_documents(global),
-        LocalCommand::Reboot(arguments) => restart(global, &arguments),
+        LocalCommand::Stop(machines) => switch(global, &machines, Power::Off),
+        LocalCommand::Start(machines) => switch(global, &machines, Power::On),
+        LocalCommand::Reboot(machines) => switch(global, &machines, Power::Cycle),
         LocalCommand::RunMachine { launch } => {
             let Err(error) = run_machine(&launch);
             Err(Failure::other(error))
@@ -40,12 +42,6 @@ fn request(fleet: &str, agent: bool) -> Result<CreateRequest, Failure> {
         program: program.with_file_name("keelway-hypervisor-agent"),
         archives: cache_directory().join("images"),
     });
-    if let Some(Agent { program, .. }) = agent.as_ref().filter(|agent| !agent.program.exists()) {
-        return Err(Failure::usage(
-            format!("{} is not there", program.display()),
-            "build it with `make build`, or leave --agent out",
-        ));
-    }
     Ok(CreateRequest {
         fleet: Fleet::new(fleet).map_err(Failure::other)?,
         public: 0,
@@ -76,11 +72,11 @@ fn make(global: &Global, arguments: &LocalCreateArguments) -> Result<Code, Failu
     Ok(Code::Done)
 }
 
-fn restart(global: &Global, arguments: &LocalRebootArguments) -> Result<Code, Failure> {
-    let request = request(&arguments.fleet, true)?;
+fn switch(global: &Global, machines: &LocalMachines, to: Power) -> Result<Code, Failure> {
+    let request = request(&machines.fleet, true)?;
     let line = Line::of_terminal(global.quiet);
     let say = |step: &Step| line.say(&step.to_string());
-    runtime()?.block_on(reboot(&request, &arguments.machines, &say)).map_err(Failure::other)?;
+    runtime()?.block_on(power(&request, &machines.machines, to, &say)).map_err(Failure::other)?;
     Ok(Code::Done)
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Figures {
 /// Measures the agent of a private machine, on machines of its own.
 pub(crate) fn measure() -> Figures {
     let mut world = World::new("e2ebag");
-    let made = world.create_two_with_agents();
+    let made = world.create_two();
     let keelway = &world.keelway;
     let inject = ["cluster", "inject", "--name", "c1", "--etcd-replicas", "1", "--control-plane-replicas", "3"];
     let wanted = keelway.run(&inject, &made).succeeded().stdout;

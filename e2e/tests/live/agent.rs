@@ -21,7 +21,7 @@ fn machines_keep_themselves_alive() {
 
 fn scenario() {
     let mut world = World::new("e2eagt");
-    let made = world.create_two_with_agents();
+    let made = world.create_two();
     let plane = born(&world.keelway, &made);
     let _ = plane.kubectl.run(&["create", "configmap", "kept", "--from-literal=from=before"]).succeeded();
 

@@ -41,6 +41,25 @@ pub(crate) fn files_are_private(plane: &ControlPlane<'_>) {
     }
 }
 
+/// What agents know of all clusters is for root's eyes.
+pub(crate) fn agents_keep_to_themselves(plane: &ControlPlane<'_>) {
+    for machine in plane.machines.iter().filter(|machine| machine.has_agent()) {
+        let records = ["owner", "applied", "config"].map(|name| (format!("/var/lib/keelway/{name}"), 0o100_600));
+        let socket = machine.document.spec.endpoint.socket();
+        let within = Path::new("/run/keelway/agent.sock");
+        assert!(Path::new(socket).ends_with("run/keelway/agent.sock"), "{socket}");
+        let socket =
+            [(within.display().to_string(), 0o140_600), (within.parent().unwrap().display().to_string(), 0o40_700)];
+        for (path, mode) in records.into_iter().chain(socket) {
+            let seen = fs::symlink_metadata(machine.path(&path)).unwrap();
+            assert_eq!((seen.uid(), seen.gid(), seen.mode()), (0, 0, mode), "{path} of {}", machine.name());
+        }
+        // Others pass through to what is theirs, and see no name in it.
+        let seen = fs::symlink_metadata(machine.path("/var/lib/keelway")).unwrap();
+        assert_eq!((seen.uid(), seen.mode() & 0o066), (0, 0), "{}", machine.name());
+    }
+}
+
 fn not_writable(directory: &Path) -> bool {
     let seen = fs::symlink_metadata(directory).unwrap();
     seen.is_dir() && seen.uid() == 0 && seen.mode() & 0o022 == 0
@@ -64,14 +83,15 @@ pub(crate) fn processes_have_no_privilege(plane: &ControlPlane<'_>) {
         assert_eq!(process::status(container, "CapBnd").unwrap().trim_start_matches('0'), "", "{name}");
         checked.extend([container, sandbox].map(|pid| (pid, component.spec.user)));
     }
-    // Nobody else runs there but the runtime itself, and haproxy's worker below its master.
+    // Nobody else runs there but the runtime itself, the agent, and haproxy's worker below its master.
     for machine in &plane.machines {
+        let agent = machine.has_agent().then(|| machine.agent_pid());
         for pid in machine.processes().into_iter().filter(|pid| !checked.contains_key(pid)) {
             let name = process::status(pid, "Name").unwrap_or_default();
             let parent = process::status(pid, "PPid").and_then(|parent| checked.get(&parent.parse().ok()?));
             match parent {
                 Some(user) => has_no_privilege(&name, pid, *user),
-                None => assert!(name.starts_with("containerd"), "{pid} {name}"),
+                None => assert!(name.starts_with("containerd") || Some(pid) == agent, "{pid} {name}"),
             }
         }
     }

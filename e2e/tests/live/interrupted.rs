@@ -1,4 +1,4 @@
-//! Passes that are cut short on real machines.
+//! Passes that are cut short on real machines, and mend what dies: there are no agents.
 
 use std::{
     fs,
@@ -11,6 +11,8 @@ use keelway_api::Documents;
 use keelway_e2e::{ControlPlane, Machine, Ran, World, host::on_own_host};
 use rustix::process::Signal;
 
+use crate::recovery;
+
 #[test]
 fn interrupted() {
     on_own_host("interrupted::interrupted", scenario);
@@ -19,7 +21,7 @@ fn interrupted() {
 /// Signals come at times that no test run shares with another; each run says which.
 fn scenario() {
     let mut world = World::new("e2eint");
-    let made = world.create_two();
+    let made = world.create_two_without_agents();
     let keelway = &world.keelway;
     let mut text = keelway.run(&["cluster", "inject", "--name", "c1"], &made).succeeded().stdout;
     let mut times = Times::new();
@@ -41,6 +43,8 @@ fn scenario() {
     for machine in &plane.machines {
         assert_eq!(machine.sandboxes(), (machine.running().len(), 0), "no pod was made twice");
     }
+    recovery::container(&plane, "kube-scheduler-0");
+    recovery::sandbox(&plane, "ingress-0");
 
     text = keelway.run(&["cluster", "delete", "--name", "c1"], &text).succeeded().stdout;
     let ran = keelway.interrupt(&["reconcile"], &text, times.within(1_500), Signal::TERM);

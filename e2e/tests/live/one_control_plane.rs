@@ -75,6 +75,7 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
     });
     stage("files", || {
         files::files_are_private(plane);
+        files::agents_keep_to_themselves(plane);
         files::processes_have_no_privilege(plane);
         files::keys_are_nowhere_else(plane);
     });
@@ -96,8 +97,10 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
 
 fn dies(plane: &ControlPlane<'_>, component: &str) {
     stage(component, || {
-        recovery::container(plane, component);
-        recovery::sandbox(plane, component);
+        for kill in [recovery::container, recovery::sandbox] {
+            kill(plane, component);
+            workload::secret_is_there(plane);
+        }
     });
 }
 

@@ -17,7 +17,11 @@ fn two_clusters() {
 fn scenario() {
     let mut world = World::new("e2etwo");
     let made = world.create(|keelway, fleet| {
-        keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "1", "--private", "2"], &[])
+        let create = &["hypervisor", "local", "create", "--fleet", fleet];
+        // The first private one is kept by passes alone.
+        let bare = [&create[..], &["--public", "0", "--private", "1", "--agent=false"]].concat();
+        let _ = keelway.run(&bare, &[]).succeeded();
+        keelway.run(&[&create[..], &["--public", "1", "--private", "2"]].concat(), &[])
     });
     let keelway = &world.keelway;
     let machines = world.machines();

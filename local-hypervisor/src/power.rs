@@ -1,0 +1,86 @@
+//! Machines that lose their power, and get it back.
+
+use crate::{
+    Agent, CreateRequest, Error, Progress, Step,
+    create::{blocking, bring_up_machine, require_root},
+    destroy::remove_cgroup,
+    files::remove_tree,
+    fleet::Machine,
+    lock::Lock,
+    mounts,
+    network::Network,
+    processes,
+    record::Record,
+    wiring,
+};
+
+/// What becomes of a machine's power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Power {
+    /// It is gone: all processes are killed at once and say no word to others, network and `/run` are lost, disks stay.
+    Off,
+    /// It is there: containerd and the agent are started as at boot. Nothing else is; that is the agent's.
+    On,
+    /// One after the other.
+    Cycle,
+}
+
+/// Changes the power of machines of a fleet, given by the names of their documents.
+///
+/// Of the request only the fleet, the programs and the agent count.
+///
+/// # Errors
+/// A name that no machine of the fleet has is one, before anything is done.
+pub async fn power(
+    request: &CreateRequest,
+    names: &[String],
+    power: Power,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    require_root()?;
+    let tools = request.search.tools()?;
+    let fleet = &request.fleet;
+    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let unknown = |name: &String| Error::NoMachine { name: name.clone(), fleet: fleet.name().to_owned() };
+    let Some(record) = Record::load(fleet)? else {
+        return names.iter().map(unknown).try_for_each(Err);
+    };
+    let machines: Vec<_> = record.machines.iter().map(|entry| (fleet.machine(entry.id), entry.agent)).collect();
+    let chosen = names.iter().map(|name| {
+        let found = machines.iter().find(|(machine, _)| machine.name() == *name);
+        found.ok_or_else(|| unknown(name))
+    });
+    let chosen = chosen.collect::<Result<Vec<_>, Error>>()?;
+    if power != Power::Off && chosen.iter().any(|(_, has_agent)| *has_agent) {
+        request.agent.iter().try_for_each(Agent::require)?;
+    }
+    if power != Power::On {
+        for (machine, _) in &chosen {
+            take_down(machine, record.network, progress).await?;
+        }
+    }
+    if power != Power::Off {
+        for (machine, has_agent) in chosen {
+            let agent = request.agent.as_ref().filter(|_| *has_agent);
+            bring_up_machine(machine, record.network, &tools, (&request.launcher, agent), progress).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn take_down(machine: &Machine, network: Network, progress: Progress<'_>) -> Result<(), Error> {
+    progress(&Step::Stop { machine: machine.name() });
+    let ended = machine.clone();
+    blocking(move || {
+        wiring::cut(&ended, network)?;
+        processes::kill_all(&ended)
+    })
+    .await?;
+    remove_cgroup(&machine.cgroup()).await?;
+    let run = machine.run_parent();
+    blocking(move || {
+        mounts::unmount_below(&run)?;
+        remove_tree(&run)
+    })
+    .await
+}
