@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::Kubectl;
+use crate::{Kubectl, deadline};
 use client::{Client, Credentials, Kept};
 
 /// How long a client goes on trying, which the documentation of ingresses states.
@@ -42,8 +42,8 @@ const SILENCE: Duration = Duration::from_secs(3);
 
 /// A load that runs until it is ended.
 pub struct Load {
-    stop: CancellationToken,
-    worker: Option<thread::JoinHandle<Report>>,
+    shared: Arc<Shared>,
+    worker: Option<thread::JoinHandle<()>>,
 }
 
 /// What came of a load.
@@ -60,7 +60,7 @@ pub struct Report {
     pub longest: Duration,
     /// The longest time without an event of the watch.
     pub longest_silence: Duration,
-    /// From its start to its end.
+    /// From the lap's beginning to its end.
     pub took: Duration,
 }
 
@@ -70,7 +70,8 @@ struct Shared {
     stop: CancellationToken,
     /// The newest number that was told to be written.
     written: AtomicU64,
-    report: Mutex<Report>,
+    /// Of the present lap, with its beginning.
+    report: Mutex<(Instant, Report)>,
 }
 
 impl Load {
@@ -89,24 +90,41 @@ impl Load {
     }
 
     fn on(servers: &[SocketAddr], credentials: &Credentials) -> Self {
-        let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
             client: Client::new(servers, credentials),
-            stop: stop.clone(),
+            stop: CancellationToken::new(),
             written: AtomicU64::new(0),
-            report: Mutex::default(),
+            report: Mutex::new((Instant::now(), Report::default())),
         });
-        let worker = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(run(shared))
+        let worker = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(run(shared));
+            }
         });
-        Self { stop, worker: Some(worker) }
+        Self { shared, worker: Some(worker) }
     }
 
-    /// Ends it, and tells what came of it.
+    /// Waits until so many more requests were answered.
+    pub fn goes_on(&self, requests: usize) {
+        let answered = || self.shared.report.lock().unwrap().1.requests;
+        let enough = answered() + requests;
+        deadline::until("clients go on", deadline::KUBERNETES, || answered() >= enough);
+    }
+
+    /// Ends a lap, tells what came of it, and begins the next one.
+    pub fn lap(&self, what: &str) -> Report {
+        let report = self.shared.lap();
+        println!("{report}: {what}");
+        report
+    }
+
+    /// Ends it, and tells what came of its last lap.
     pub fn end(mut self) -> Report {
-        self.stop.cancel();
-        let report = self.worker.take().unwrap().join().unwrap();
+        self.shared.stop.cancel();
+        self.worker.take().unwrap().join().unwrap();
+        let report = self.shared.lap();
         println!("{report}");
         report
     }
@@ -114,7 +132,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.shared.stop.cancel();
     }
 }
 
@@ -153,24 +171,22 @@ fn address(cluster: &Value) -> SocketAddr {
     server.strip_prefix("https://").unwrap().parse().unwrap()
 }
 
-async fn run(shared: Arc<Shared>) -> Report {
-    let started = Instant::now();
+async fn run(shared: Arc<Shared>) {
     // The object is there before it is read.
     shared.write(&mut Kept::new(0), 1).await;
-    let writer = async {
-        shared.writes().await;
-        started.elapsed()
-    };
     let readers = join_all((0..READERS).map(|turn| shared.reads_on_a_kept_connection(turn)));
     let newcomers = join_all((0..NEWCOMERS).map(|turn| shared.reads_on_new_connections(turn)));
-    let (took, _, _, ()) = tokio::join!(writer, readers, newcomers, shared.watch());
-    let report = shared.report.lock().unwrap().clone();
-    Report { took, ..report }
+    tokio::join!(shared.writes(), readers, newcomers, shared.watch());
 }
 
 impl Shared {
     fn note(&self, note: impl FnOnce(&mut Report)) {
-        note(&mut self.report.lock().unwrap());
+        note(&mut self.report.lock().unwrap().1);
+    }
+
+    fn lap(&self) -> Report {
+        let (since, report) = std::mem::replace(&mut *self.report.lock().unwrap(), (Instant::now(), Report::default()));
+        Report { took: since.elapsed(), ..report }
     }
 
     /// Every so often, until the end.

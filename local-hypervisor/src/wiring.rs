@@ -85,13 +85,23 @@ struct Leg {
 }
 
 impl Leg {
+    /// Locally administered, and the same whenever the machine is switched on: neighbours that knew it find it at once.
+    fn hardware(&self) -> String {
+        let [a, b, c, d] = self.address.addr().octets();
+        format!("02:4b:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+    }
+
     /// Called in the machine's namespace.
     fn attach(&self, bridges: &Path) -> Result<(), Error> {
         let Self { name, port, address } = self;
         // An earlier attempt that was cut short may have left it for a moment.
         namespace::within(bridges, || ip::remove_link(port))?;
         ip::batch(&[
-            format!("link add {name} type veth peer name {port} netns {}", bridges.display()),
+            format!(
+                "link add {name} address {} type veth peer name {port} netns {}",
+                self.hardware(),
+                bridges.display()
+            ),
             format!("address add {address} dev {name}"),
             format!("link set {name} up"),
         ])?;

@@ -1,13 +1,16 @@
 //! The cluster under test.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
-use keelway_e2e::{Keelway, Kubectl, Machine, World};
+use keelway_e2e::{Keelway, Kubectl, Machine, Running, World, deadline, machine::millis};
+
+use crate::ingress;
 
 /// The cluster as its documents tell.
 pub(crate) struct Plane<'a> {
-    keelway: &'a Keelway,
+    pub(crate) keelway: &'a Keelway,
+    pub(crate) fleet: &'a str,
     /// What `reconcile` wrote last.
     pub(crate) text: Vec<u8>,
     /// The same, read.
@@ -29,16 +32,22 @@ impl<'a> Plane<'a> {
         let file = keelway.directory().join("c1.kubeconfig");
         let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
         fs::write(&file, kubeconfig).unwrap();
-        Self { keelway, text, documents, machines: world.machines(), kubectl: Kubectl::new(&file) }
+        Self { keelway, fleet: &world.fleet, text, documents, machines: world.machines(), kubectl: Kubectl::new(&file) }
     }
 
-    fn cluster(&self) -> &Cluster {
-        self.documents.clusters.values().next().unwrap()
+    /// The cluster under test. Another one comes and goes beside it.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        self.documents.clusters.values().find(|cluster| cluster.reference().name == "c1").unwrap()
+    }
+
+    /// Its components, by name.
+    pub(crate) fn components(&self) -> impl Iterator<Item = &Component> {
+        self.documents.components_of(self.cluster().id().unwrap()).map(|(_, component)| component)
     }
 
     /// Components of one role, by name.
     pub(crate) fn of_role(&self, role: Role) -> Vec<&Component> {
-        self.documents.components.values().filter(|component| component.spec.role == role).collect()
+        self.components().filter(|component| component.spec.role == role).collect()
     }
 
     /// The machine of a component.
@@ -46,10 +55,44 @@ impl<'a> Plane<'a> {
         self.machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
     }
 
+    /// The machine of this name.
+    pub(crate) fn machine_named(&self, name: &str) -> &Machine {
+        self.machines.iter().find(|machine| machine.name() == name).unwrap()
+    }
+
+    /// What runs of a component, if anything does.
+    pub(crate) fn running(&self, component: &Component) -> Option<Running> {
+        let mut running = self.machine(component).running_of(&component.spec.cluster_id);
+        running.remove(component.spec.name().unwrap().as_str())
+    }
+
+    /// The process of each component that runs.
+    pub(crate) fn pids(&self) -> BTreeMap<String, u32> {
+        let pid = |component: &Component| {
+            let running = self.running(component)?;
+            Some((
+                component.spec.name().unwrap().to_string(),
+                self.machine(component).container_pid(&running.container),
+            ))
+        };
+        self.components().filter_map(pid).collect()
+    }
+
     /// The container of a component.
     pub(crate) fn container(&self, component: &Component) -> String {
-        let mut running = self.machine(component).running();
-        running.remove(component.spec.name().unwrap().as_str()).unwrap().container
+        self.running(component).unwrap().container
+    }
+
+    /// Waits until there is nothing to do and nothing to wait for, and every ingress knows it. Nothing is done for it.
+    pub(crate) fn is_whole_again(&self, what: &str) {
+        let idle = || self.keelway.run(&["plan", "--exit-code"], &self.text).code() == 0;
+        let took = deadline::until(what, deadline::KUBERNETES, || ingress::are_whole(self) && idle());
+        println!("{}  until all was well: {what}", millis(took));
+    }
+
+    /// Changes the power of a machine: `stop`, `start`.
+    pub(crate) fn power(&self, change: &str, machine: &str) {
+        let _ = self.keelway.run(&["hypervisor", "local", change, "--fleet", self.fleet, machine], &[]).succeeded();
     }
 
     /// A directory of a component, as this process sees it.
@@ -61,7 +104,7 @@ impl<'a> Plane<'a> {
     /// The documents with another spec.
     pub(crate) fn changed(&self, change: impl FnOnce(&mut ClusterSpec)) -> Vec<u8> {
         let mut documents = Documents::read(&self.text).unwrap();
-        change(&mut documents.clusters.values_mut().next().unwrap().spec);
+        change(&mut documents.clusters.get_mut(&self.cluster().reference()).unwrap().spec);
         documents.write().into_bytes()
     }
 
@@ -75,14 +118,23 @@ impl<'a> Plane<'a> {
         self.apply(&self.changed(change));
     }
 
-    /// Takes the cluster away.
+    /// Takes all clusters away.
     pub(crate) fn delete(&mut self) {
-        let deleted = self.keelway.run(&["cluster", "delete", "--name", "c1"], &self.text).succeeded().stdout;
+        let names: Vec<String> = self.documents.clusters.keys().map(|cluster| cluster.name.clone()).collect();
+        let mut deleted = self.text.clone();
+        for name in names {
+            deleted = self.keelway.run(&["cluster", "delete", "--name", &name], &deleted).succeeded().stdout;
+        }
         self.apply(&deleted);
     }
 
     fn apply(&mut self, text: &[u8]) {
-        self.text = self.keelway.run(&["reconcile"], text).succeeded().stdout;
-        self.documents = Documents::read(&self.text).unwrap();
+        self.take(self.keelway.run(&["reconcile"], text).succeeded().stdout);
+    }
+
+    /// Goes on with other documents.
+    pub(crate) fn take(&mut self, text: Vec<u8>) {
+        self.documents = Documents::read(&text).unwrap();
+        self.text = text;
     }
 }

@@ -1,0 +1,130 @@
+//! What is lost, one at a time, while clients ask on: nobody mends it but the machines themselves.
+
+use std::os::unix::fs::MetadataExt;
+
+use keelway_api::{Component, role::Role};
+use keelway_e2e::{Running, deadline, load::Load, machine::millis, process};
+
+use crate::{
+    plane::Plane,
+    store::Store,
+    unseen::{goes_on_without, is_settled_by_one_pass},
+};
+
+/// The process of each component's container, by the signal that none can catch.
+pub(crate) fn each_container(plane: &Plane<'_>, load: &Load) {
+    for component in plane.components() {
+        let before = plane.running(component).unwrap();
+        process::kill(plane.machine(component).container_pid(&before.container));
+        comes_back(plane, load, component, &format!("the container of {} was killed", name(component)), |now| {
+            now.sandbox == before.sandbox && now.container != before.container
+        });
+    }
+}
+
+/// The process of each component's sandbox. What runs in it is stopped as it likes to be.
+pub(crate) fn each_sandbox(plane: &Plane<'_>, load: &Load) {
+    for component in plane.components() {
+        let before = plane.running(component).unwrap();
+        process::kill(plane.machine(component).sandbox_pid(&before.sandbox));
+        comes_back(plane, load, component, &format!("the sandbox of {} was killed", name(component)), |now| {
+            now.sandbox != before.sandbox
+        });
+    }
+}
+
+/// The process of one sandbox of each role, all at once.
+pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
+    let victims = Role::ALL.map(|role| plane.of_role(role)[0]);
+    let before = victims.map(|component| plane.running(component).unwrap());
+    for (component, running) in victims.iter().zip(&before) {
+        process::kill(plane.machine(component).sandbox_pid(&running.sandbox));
+    }
+    let what = "a sandbox of each role was killed";
+    let is_new = |(component, before): (&&Component, &Running)| {
+        plane.running(component).is_some_and(|now| now.sandbox != before.sandbox)
+    };
+    let took = deadline::until(what, deadline::KUBERNETES, || victims.iter().zip(&before).all(is_new));
+    println!("{}  until all ran again: {what}", millis(took));
+    plane.is_whole_again(what);
+    load.goes_on(20);
+    load.lap(what).assert_good();
+}
+
+/// Everything of one role on one machine: containers and sandboxes, of all clusters.
+pub(crate) fn a_role_on_one_machine(plane: &Plane<'_>, load: &Load) {
+    for role in Role::ALL {
+        let all: Vec<&Component> = plane.documents.components.values().filter(|c| c.spec.role == role).collect();
+        let beside =
+            |component: &&&Component| all.iter().filter(|c| c.spec.hypervisor == component.spec.hypervisor).count();
+        let crowded = &all.iter().max_by_key(beside).unwrap().spec.hypervisor;
+        let victims: Vec<&Component> = all.iter().copied().filter(|c| c.spec.hypervisor == *crowded).collect();
+        let before: Vec<Running> = victims.iter().map(|component| plane.running(component).unwrap()).collect();
+        let pids = victims.iter().zip(&before).flat_map(|(component, running)| {
+            let machine = plane.machine(component);
+            [machine.sandbox_pid(&running.sandbox), machine.container_pid(&running.container)]
+        });
+        for pid in pids.collect::<Vec<u32>>() {
+            process::kill(pid);
+        }
+        let what = format!("all {} of {role} on one machine were killed", victims.len());
+        let back = || {
+            let new = |(component, before): (&&Component, &Running)| {
+                plane.running(component).is_some_and(|now| now.sandbox != before.sandbox)
+            };
+            victims.iter().zip(&before).all(new)
+        };
+        deadline::until(&what, deadline::KUBERNETES, back);
+        plane.is_whole_again(&what);
+        load.goes_on(20);
+        load.lap(&what).assert_good();
+    }
+}
+
+fn name(component: &Component) -> String {
+    component.spec.name().unwrap().to_string()
+}
+
+fn comes_back(plane: &Plane<'_>, load: &Load, component: &Component, what: &str, is_new: impl Fn(&Running) -> bool) {
+    let back = || plane.running(component).is_some_and(|now| is_new(&now));
+    let took = deadline::until(what, deadline::KUBERNETES, back);
+    println!("{}  until it ran again: {what}", millis(took));
+    plane.is_whole_again(what);
+    load.goes_on(20);
+    load.lap(what).assert_good();
+}
+
+/// A private machine with the leader of the store: its power fails, and comes back much later.
+pub(crate) fn private_machine(plane: &mut Plane<'_>, load: &Load) {
+    let (leader, written) = {
+        let store = Store::of(plane);
+        let leader = store.leader().clone();
+        let written = store.revision(&leader).unwrap();
+        (leader, written)
+    };
+    let away = leader.spec.hypervisor.to_string();
+    let data = |plane: &Plane<'_>| plane.directory(&leader, "data/member").metadata().unwrap().ino();
+    let before = data(plane);
+    plane.power("stop", &away);
+    goes_on_without(plane, &away);
+    load.lap("a private machine lost its power").assert_good();
+
+    plane.power("start", &away);
+    plane.is_whole_again("a private machine is back");
+    assert_eq!(data(plane), before, "the member's data is the same");
+    Store::of(plane).reaches(&leader, written);
+    is_settled_by_one_pass(plane, &away);
+    load.lap("it got its power back").assert_good();
+}
+
+/// A public machine: clients take the other address.
+pub(crate) fn public_machine(plane: &Plane<'_>, load: &Load) {
+    let away = plane.of_role(Role::Ingress)[0].spec.hypervisor.to_string();
+    plane.power("stop", &away);
+    // Enough for each worker to have met the machine that is gone, and gone on after that.
+    load.goes_on(600);
+    load.lap("a public machine lost its power").assert_good();
+    plane.power("start", &away);
+    plane.is_whole_again("a public machine is back");
+    load.lap("it got its power back").assert_good();
+}
