@@ -40,7 +40,7 @@ pub fn on_own_host(test: &str, body: impl FnOnce()) {
         .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"])
         .args(["sh", "-ec", SETUP, "sh"])
         .arg(env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
+        .args([test, "--exact", "--include-ignored", "--nocapture"])
         .env(INSIDE, id().to_string())
         .env(PROGRAM, keelway::program())
         .stdout(Stdio::piped())
