@@ -24,10 +24,12 @@ impl MachineState {
         (self.has_files_directory(name) && self.starts_as_wanted(name, pod)).then_some(newest)
     }
 
-    /// Whether what runs of the pod ends when the pod is made what it should be.
+    /// Whether what runs of the pod, and could run on, ends when the pod is made what it should be. One whose sandbox has
+    /// ended is broken, and mended without waiting for anybody.
     #[must_use]
     pub fn is_interrupted(&self, name: &PodName, pod: &Pod) -> bool {
-        self.runs(name) && self.lasting_sandbox(name, pod).is_none()
+        let is_whole = self.sandboxes.iter().any(|sandbox| sandbox.pod == *name && sandbox.ready);
+        is_whole && self.runs(name) && self.lasting_sandbox(name, pod).is_none()
     }
 
     /// A mount of a directory that was removed stays what it was, and shows nothing of a new one.

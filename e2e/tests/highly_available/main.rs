@@ -46,6 +46,12 @@ fn clients_go_on() {
         let load = Load::start(&plane.kubectl);
         load.goes_on(100);
         failures::each_container(&plane, &load);
+        failures::a_sandbox_of_each_role(&plane, &load);
+        failures::private_machine(&mut plane, &load);
+        failures::public_machine(&plane, &load);
+        failures::a_role_on_one_machine(&plane, &load);
+        unseen::a_runtime_hangs(&mut plane, &load);
+        disk::is_full(&mut plane, &load);
         load.end().assert_good();
 
         plane.delete();
@@ -67,25 +73,5 @@ fn clients_go_on_without_any_sandbox() {
         load.goes_on(100);
         failures::each_sandbox(&plane, &load);
         load.end().assert_good();
-    });
-}
-
-#[test]
-#[ignore = "long: whole machines, roles on one machine, a hung runtime, a full disk"]
-fn clients_go_on_without_whole_machines() {
-    on_own_host("clients_go_on_without_whole_machines", || {
-        let mut world = World::new("e2ehaw");
-        let machines = create(&mut world);
-        let mut plane = Plane::new(&world, &machines);
-        let load = Load::start(&plane.kubectl);
-        load.goes_on(100);
-        failures::a_sandbox_of_each_role(&plane, &load);
-        failures::private_machine(&mut plane, &load);
-        failures::public_machine(&plane, &load);
-        failures::a_role_on_one_machine(&plane, &load);
-        unseen::a_runtime_hangs(&mut plane, &load);
-        disk::is_full(&mut plane, &load);
-        load.end().assert_good();
-        plane.delete();
     });
 }

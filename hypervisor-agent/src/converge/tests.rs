@@ -201,6 +201,9 @@ fn a_pod_that_is_held_runs_on() {
     machine.state.containers[0].phase = ContainerPhase::Exited { code: 1 };
     assert!(plan(&config, &machine).contains(&"create sandbox 1".to_owned()), "there is nothing to hold");
     machine.state.containers[0].phase = ContainerPhase::Running;
+    machine.state.sandboxes[0].ready = false;
+    assert!(plan(&config, &machine).contains(&"create sandbox 1".to_owned()), "a broken one is mended");
+    machine.state.sandboxes[0].ready = true;
     config.pods.get_mut(&etcd()).unwrap().hold = false;
     config.generation += 1;
     assert_eq!(plan(&config, &machine)[..2], ["write file conf", "stop container etcd within 25 s"]);
