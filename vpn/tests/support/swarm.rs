@@ -64,6 +64,8 @@ impl Initiations {
         let to: SocketAddr = to.parse().unwrap();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (until, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let cookies = Arc::new(AtomicU32::new(0));
+        let found = Arc::clone(&cookies);
         let thread = namespace.run(move || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -75,10 +77,12 @@ impl Initiations {
                     let _ = socket.send_to(&self.0[at], to);
                 }
                 // Cookies come back; the wait for one is the pause between bursts.
-                let _ = socket.recv(&mut [0; 64]);
+                if socket.recv(&mut [0; 64]).is_ok() {
+                    found.fetch_add(1, Ordering::Relaxed);
+                }
             }
         });
-        Flood { stop, sent, thread }
+        Flood { stop, sent, cookies, thread }
     }
 }
 
@@ -86,6 +90,7 @@ impl Initiations {
 pub struct Flood {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU32>,
+    cookies: Arc<AtomicU32>,
     thread: JoinHandle<()>,
 }
 
@@ -93,6 +98,11 @@ impl Flood {
     /// How many were sent.
     pub fn sent(&self) -> u32 {
         self.sent.load(Ordering::Relaxed)
+    }
+
+    /// How many came back: a stranger gets nothing else, and these under load only.
+    pub fn cookies(&self) -> u32 {
+        self.cookies.load(Ordering::Relaxed)
     }
 
     /// Ends it.
