@@ -1,22 +1,23 @@
 //! Who owns machines, what fits on them, and what becomes of a store whose machine lost its data.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
+#[expect(dead_code, reason = "these machines are told by hand what they hold")]
+mod model;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    ByteString, Documents,
+    Documents,
     cluster::MemberPhase,
-    documents::SecretName,
     hypervisor::Applied,
     jiff::Timestamp,
-    machine::{
-        Amount, CgroupDriver, DataState, MachineState, PortFacts, RuntimeFacts, SandboxState, Seen, Silent, Start,
-    },
+    machine::{Amount, DataState, MachineState, SandboxState, Seen, Silent, Start},
     name::{HypervisorName, PodName},
 };
 use keelway_planner::{
-    Health, MintRequest, Observation, Plan, Refused, identify, invariants, machine_configs, note_issued, plan, refuse,
+    Health, Observation, Plan, Refused, identify, invariants, machine_configs, note_issued, plan, refuse,
 };
+use model::{empty, mint};
 
 const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c1, namespace: default}\nspec:\n  \
                        version: 1.37.0\n  etcd: {replicas: 3}\n  ingress: {replicas: 0}\n";
@@ -58,9 +59,7 @@ impl World {
     fn plan(&self) -> Plan {
         let mut plan = plan(&self.documents, &self.seen, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(invariants::check(&self.documents, &plan.documents, &self.seen), []);
-        for wanted in plan.mint.clone() {
-            mint(&mut plan.documents, &wanted);
-        }
+        mint(&mut plan, &mut BTreeMap::new());
         plan
     }
 
@@ -102,44 +101,6 @@ impl World {
     fn refuse(&mut self) -> Vec<Refused> {
         refuse(&self.documents, &mut self.seen);
         self.seen.refused.values().cloned().collect()
-    }
-}
-
-fn mint(documents: &mut Documents, wanted: &MintRequest) {
-    let (secret, keys): (&SecretName, Vec<String>) = match wanted {
-        MintRequest::Authority { secret, .. } => {
-            (secret, ["bundle.crt", "active.crt", "active.key"].map(str::to_owned).to_vec())
-        }
-        MintRequest::ServiceAccountKey { secret } => (secret, ["bundle.pub", "active.key"].map(str::to_owned).to_vec()),
-        MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
-        MintRequest::Certificate { secret, name, .. } => (secret, vec![format!("{name}.crt"), format!("{name}.key")]),
-    };
-    let document = documents.secrets.entry(secret.clone()).or_default();
-    for key in keys {
-        let value = ByteString(format!("{}/{key}", secret.name).into_bytes());
-        document.data.get_or_insert_default().insert(key, value);
-    }
-}
-
-fn empty() -> MachineState {
-    MachineState {
-        runtime: RuntimeFacts {
-            name: "test".to_owned(),
-            version: "1".to_owned(),
-            cgroup_driver: CgroupDriver::Cgroupfs,
-        },
-        owner: None,
-        applied: None,
-        sandboxes: Vec::new(),
-        containers: Vec::new(),
-        files: BTreeMap::new(),
-        data: BTreeMap::new(),
-        images: BTreeSet::new(),
-        ports: PortFacts::default(),
-        servers: BTreeMap::new(),
-        capacity: None,
-        kubelet_pods: 0,
-        disk_pressure: false,
     }
 }
 
