@@ -22,8 +22,8 @@ pub(super) fn hypervisors(global: &Global, arguments: &GetArguments) -> Result<C
     shown.hypervisors = documents.hypervisors.clone();
     shown.hypervisors.retain(|name, _| wanted.has(name.as_str()));
     let views = shown.hypervisors.values().map(|machine| HypervisorView::of(&documents, machine)).collect::<Vec<_>>();
-    let found: Vec<Json> = shown.hypervisors.values().map(json_of).collect();
-    show(&shown, &views, &found, &wanted)
+    let found = || shown.hypervisors.values().map(json_of).collect();
+    show(&shown, &views, found, &wanted)
 }
 
 pub(super) fn clusters(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
@@ -35,8 +35,8 @@ pub(super) fn clusters(global: &Global, arguments: &GetArguments) -> Result<Code
     shown.clusters.retain(|name, _| wanted.has(&name.to_string()));
     let now = Timestamp::now();
     let views = shown.clusters.values().map(|cluster| ClusterView::of(&documents, cluster, now)).collect::<Vec<_>>();
-    let found: Vec<Json> = shown.clusters.values().map(json_of).collect();
-    show(&shown, &views, &found, &wanted)
+    let found = || shown.clusters.values().map(json_of).collect();
+    show(&shown, &views, found, &wanted)
 }
 
 pub(super) fn components(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
@@ -49,8 +49,8 @@ pub(super) fn components(global: &Global, arguments: &GetArguments) -> Result<Co
     shown.components = documents.components;
     shown.components.retain(|pod, found| wanted.has(&title(&found.spec.cluster, pod.component.as_str())));
     let views = shown.components.iter().map(|(pod, found)| ComponentView::of(pod, found)).collect::<Vec<_>>();
-    let found: Vec<Json> = shown.components.values().map(json_of).collect();
-    show(&shown, &views, &found, &wanted)
+    let found = || shown.components.values().map(json_of).collect();
+    show(&shown, &views, found, &wanted)
 }
 
 /// Which documents of a kind are wanted, and how they are shown.
@@ -88,7 +88,12 @@ fn json_of(document: &impl Serialize) -> Json {
     serde_json::to_value(document).unwrap_or_default()
 }
 
-fn show<V: View>(shown: &Documents, views: &[V], found: &[Json], wanted: &Wanted) -> Result<Code, Failure> {
+fn show<V: View>(
+    shown: &Documents,
+    views: &[V],
+    found: impl Fn() -> Vec<Json>,
+    wanted: &Wanted,
+) -> Result<Code, Failure> {
     let text = match wanted.output {
         Output::Table | Output::Wide if views.is_empty() => {
             let _ = writeln!(std::io::stderr(), "the documents hold no {}", wanted.kind);
@@ -98,9 +103,9 @@ fn show<V: View>(shown: &Documents, views: &[V], found: &[Json], wanted: &Wanted
         Output::Wide => table(views, true),
         Output::Yaml => shown.write(),
         Output::Json => {
-            let value = match found {
+            let value = match found().as_slice() {
                 [single] if wanted.single => single.clone(),
-                _ => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": found}),
+                items => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}),
             };
             serde_json::to_string_pretty(&value).map_err(Failure::other)? + "\n"
         }
