@@ -55,25 +55,27 @@ pub fn set(
     observed_generation: Option<i64>,
     now: &Time,
 ) {
-    let status = verdict.status.as_str();
-    let since = conditions
-        .iter()
-        .find(|c| c.type_ == kind && c.status == status)
-        .map_or_else(|| now.clone(), |c| c.last_transition_time.clone());
-    let next = Condition {
+    let Verdict { status, reason, message } = verdict;
+    let status = status.as_str();
+    if let Some(found) = conditions.iter_mut().find(|c| c.type_ == kind) {
+        if found.status != status {
+            status.clone_into(&mut found.status);
+            found.last_transition_time = now.clone();
+        }
+        found.reason = reason;
+        found.message = message;
+        found.observed_generation = observed_generation;
+        return;
+    }
+    conditions.push(Condition {
         type_: kind.to_owned(),
         status: status.to_owned(),
-        reason: verdict.reason,
-        message: verdict.message,
+        reason,
+        message,
         observed_generation,
-        last_transition_time: since,
-    };
-    if let Some(found) = conditions.iter_mut().find(|c| c.type_ == kind) {
-        *found = next;
-    } else {
-        conditions.push(next);
-        conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
-    }
+        last_transition_time: now.clone(),
+    });
+    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
 }
 
 /// Whether the condition is there and `True`.

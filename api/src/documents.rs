@@ -131,12 +131,34 @@ impl Documents {
         self.components.range(PodName::before_all_of(id)..).take_while(move |(name, _)| name.cluster == *id)
     }
 
+    /// The components of one cluster, by name, to be changed.
+    pub fn components_of_mut<'a>(
+        &'a mut self,
+        id: &'a ClusterId,
+    ) -> impl Iterator<Item = (&'a PodName, &'a mut Component)> {
+        let from = PodName::before_all_of(id);
+        self.components.range_mut(from..).take_while(move |(name, _)| name.cluster == *id)
+    }
+
+    /// The Secrets of one cluster, each with its name within it.
+    pub fn secrets_of(&self, id: &ClusterId) -> impl Iterator<Item = (&str, &Secret)> {
+        let from = SecretName::of(id, "");
+        let namespace = from.namespace.clone();
+        let of_cluster = self.secrets.range(from..).take_while(move |(name, _)| name.namespace == namespace);
+        of_cluster.map(|(name, secret)| (name.name.as_str(), secret))
+    }
+
     /// Takes away everything of one cluster: its document, its components, its Secrets.
     pub fn remove_cluster(&mut self, reference: &ClusterRef, id: &ClusterId) {
-        let namespace = id.namespace();
         self.clusters.remove(reference);
-        self.components.retain(|name, _| name.cluster != *id);
-        self.secrets.retain(|name, _| name.namespace != namespace);
+        let components: Vec<PodName> = self.components_of(id).map(|(name, _)| name.clone()).collect();
+        for name in components {
+            self.components.remove(&name);
+        }
+        let secrets: Vec<SecretName> = self.secrets_of(id).map(|(name, _)| SecretName::of(id, name)).collect();
+        for name in secrets {
+            self.secrets.remove(&name);
+        }
     }
 
     /// Whether there is nothing at all in it.

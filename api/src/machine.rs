@@ -3,7 +3,10 @@
 mod replacement;
 
 use core::{fmt, net::SocketAddr};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, BufWriter, Write},
+};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -116,11 +119,12 @@ pub struct File {
 
 /// Bytes in JSON as Kubernetes writes them: a list of numbers is three times as long.
 mod base64_text {
+    use base64::{Engine, engine::general_purpose::STANDARD};
     use k8s_openapi::ByteString;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde::{Deserialize, Deserializer, Serializer};
 
     pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        ByteString(bytes.to_vec()).serialize(serializer)
+        serializer.serialize_str(&STANDARD.encode(bytes))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
@@ -250,8 +254,12 @@ pub fn data_mark(pod: &PodName) -> String {
 /// A SHA-256 in lowercase hexadecimal digits.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
@@ -279,9 +287,28 @@ impl Pod {
     }
 }
 
+/// The config of a large machine is never in memory as a whole text.
 fn digest_of(content: &impl Serialize) -> String {
-    // Serialising plain data of strings, numbers and lists into memory has no way to fail.
-    sha256_hex(&serde_json::to_vec(content).unwrap_or_default())
+    const PIECE: usize = 16 << 10;
+    let mut text = BufWriter::with_capacity(PIECE, Hash(Sha256::new()));
+    // Serialising plain data of strings, numbers and lists has no way to fail, and hashing neither.
+    let _ = serde_json::to_writer(&mut text, content).map(|()| text.flush());
+    let (Hash(hash), _) = text.into_parts();
+    hex(&hash.finalize())
+}
+
+/// What is written is hashed.
+struct Hash(Sha256);
+
+impl Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What was seen on a machine, at one moment.
@@ -499,7 +526,11 @@ impl DataState {
 impl MachineState {
     /// Clusters of which there are sandboxes or files, some of them maybe twice.
     pub fn clusters(&self) -> impl Iterator<Item = ClusterId> {
-        let of_files = self.files.keys().filter_map(|path| path.split('/').next()?.parse().ok());
+        let directories = self.files.keys().filter_map(|path| path.split('/').next());
+        // Files of one cluster stand side by side.
+        let of_files =
+            directories.scan("", |last, name| Some((core::mem::replace(last, name) != name).then_some(name)));
+        let of_files = of_files.flatten().filter_map(|name| name.parse().ok());
         self.sandboxes.iter().map(|sandbox| sandbox.pod.cluster.clone()).chain(of_files)
     }
 

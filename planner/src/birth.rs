@@ -6,11 +6,11 @@
 use alloc::{collections::BTreeMap, format, string::ToString, vec, vec::Vec};
 
 use keelway_api::{
-    Documents, Time,
+    Cluster, Documents, Time,
     cluster::{EtcdMember, EtcdStatus, MemberPhase},
     component::ComponentSpec,
     machine::Start,
-    name::{ClusterId, ClusterRef, ComponentName, PodName},
+    name::{ClusterId, ComponentName, PodName},
     role::{PEER, Role},
 };
 
@@ -93,8 +93,8 @@ pub(crate) fn plan_member_phases(plan: &mut Plan, world: &World, seen: &Observat
 }
 
 /// What a member's data directory must hold before it is started.
-pub(crate) fn start_of(documents: &Documents, cluster: &ClusterRef, member: &ComponentName) -> Start {
-    match phase(documents, cluster, member) {
+pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Start {
+    match phase(cluster, member) {
         MemberPhase::Pending => Start::Never,
         MemberPhase::Marked => Start::OnMarkedData,
         MemberPhase::Started => Start::OnUsedData,
@@ -103,23 +103,25 @@ pub(crate) fn start_of(documents: &Documents, cluster: &ClusterRef, member: &Com
 
 /// Whether any member of the store may start. API servers and controllers that start before one only wait, and hold up the pass
 /// that prepares the store.
-pub(crate) fn any_may_start(documents: &Documents, cluster: &ClusterRef) -> bool {
-    members(documents, cluster)
-        .is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
+pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
+    members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
 }
 
 /// Whether a member that may have started finds its data gone on its machine, as it was seen.
 pub(crate) fn lost_its_data(documents: &Documents, seen: &Observation, pod: &PodName, spec: &ComponentSpec) -> bool {
-    let start = start_of(documents, &spec.cluster, &pod.component);
-    let machine = seen.machine(&spec.hypervisor).filter(|_| spec.role == Role::Etcd && start != Start::Never);
+    if spec.role != Role::Etcd {
+        return false;
+    }
+    let start = start_of(documents.clusters.get(&spec.cluster), &pod.component);
+    let machine = seen.machine(&spec.hypervisor).filter(|_| start != Start::Never);
     machine.is_some_and(|machine| !machine.data_of(pod, DATA).allows(start))
 }
 
-fn phase(documents: &Documents, cluster: &ClusterRef, member: &ComponentName) -> MemberPhase {
-    let known = members(documents, cluster).and_then(|members| members.get(member));
+fn phase(cluster: Option<&Cluster>, member: &ComponentName) -> MemberPhase {
+    let known = cluster.and_then(members).and_then(|members| members.get(member));
     known.map_or(MemberPhase::Pending, |member| member.phase)
 }
 
-fn members<'a>(documents: &'a Documents, cluster: &ClusterRef) -> Option<&'a BTreeMap<ComponentName, EtcdMember>> {
-    Some(&documents.clusters.get(cluster)?.status.as_ref()?.etcd.as_ref()?.members)
+fn members(cluster: &Cluster) -> Option<&BTreeMap<ComponentName, EtcdMember>> {
+    Some(&cluster.status.as_ref()?.etcd.as_ref()?.members)
 }

@@ -10,7 +10,6 @@ use alloc::{
 use core::net::IpAddr;
 
 use keelway_api::{
-    Documents, Secret,
     component::ComponentSpec,
     documents::SecretName,
     duration::Span,
@@ -20,7 +19,7 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
-use crate::{CertificateSeen, MintRequest, Observation, Subject, plan::Plan, world::World};
+use crate::{CertificateSeen, MintRequest, Observation, Subject, plan::Plan, tenant::Tenant, world::World};
 
 /// The Secret of the authority that Kubernetes' own certificates come from.
 pub const KUBERNETES: &str = "kubernetes-ca";
@@ -65,40 +64,53 @@ pub fn holds(secret: &str) -> Holds {
 }
 
 /// One certificate that is wanted.
-struct Wanted {
-    secret: &'static str,
-    component: Option<PodName>,
+struct Wanted<'a> {
+    secret: &'a str,
     name: &'static str,
     authority: &'static str,
     subject: Subject,
 }
 
+/// What the certificates of one cluster say, by Secret and name.
+type Seen<'a> = BTreeMap<(&'a str, &'a str), &'a CertificateSeen>;
+
 /// Asks for each key that is not there, and for each certificate that is not there, says something else than it should, or
 /// has lived two thirds of its life.
 pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) {
-    for (name, (id, cluster)) in &world.clusters {
-        if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
-            continue;
-        }
-        let mut wanted = authorities(&plan.documents, id, cluster);
-        let mut certificates = vec![driver(), driver_of_etcd()];
-        for (pod, component) in plan.documents.components_of(id) {
-            let site = Site { world, cluster, pod, spec: &component.spec };
-            certificates.extend(site.certificates());
-        }
-        let ttl = cluster.certificates.component_ttl;
-        let due = certificates.into_iter().filter(|want| want.is_due(id, &plan.documents, seen, now));
-        wanted.extend(due.map(|want| want.request(id, ttl)));
-        plan.mint.extend(wanted);
+    let Plan { documents, mint, .. } = plan;
+    let public = public_addresses(world);
+    for tenant in Tenant::all(documents, world).filter(|tenant| !tenant.document.deleted()) {
+        let seen = certificates_of(seen, tenant.id);
+        mint.extend(authorities(&tenant));
+        let sites = tenant.components.iter().map(|(pod, component)| Site {
+            world,
+            public: &public,
+            cluster: tenant.cluster,
+            pod,
+            spec: &component.spec,
+        });
+        let wanted = [driver(), driver_of_etcd()].into_iter().chain(sites.flat_map(|site| site.certificates()));
+        let due = wanted.filter(|want| want.is_due(&tenant, &seen, now));
+        let ttl = tenant.cluster.certificates.component_ttl;
+        mint.extend(due.map(|want| want.request(tenant.id, ttl)));
     }
 }
 
-fn authorities(documents: &Documents, id: &ClusterId, cluster: &ValidatedCluster) -> Vec<MintRequest> {
-    let ttl = cluster.certificates.authority_ttl;
-    let missing = |name: &str| {
-        let secret = SecretName::of(id, name);
-        (!documents.secrets.contains_key(&secret)).then_some(secret)
-    };
+/// Addresses of all public machines.
+fn public_addresses(world: &World) -> Vec<IpAddr> {
+    world.with_role(Role::Ingress.row().runs_on).flat_map(|machine| machine.public.iter().copied()).collect()
+}
+
+fn certificates_of<'a>(seen: &'a Observation, id: &ClusterId) -> Seen<'a> {
+    let from = (SecretName::of(id, ""), String::new());
+    let namespace = from.0.namespace.clone();
+    let of_cluster = seen.certificates.range(from..).take_while(|((secret, _), _)| secret.namespace == namespace);
+    of_cluster.map(|((secret, name), found)| ((secret.name.as_str(), name.as_str()), found)).collect()
+}
+
+fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
+    let ttl = tenant.cluster.certificates.authority_ttl;
+    let missing = |name: &str| (!tenant.has_secret(name)).then(|| SecretName::of(tenant.id, name));
     let authority = |(name, common_name): (&str, &str)| {
         missing(name).map(|secret| MintRequest::Authority { secret, common_name: common_name.to_string(), ttl })
     };
@@ -110,29 +122,22 @@ fn authorities(documents: &Documents, id: &ClusterId, cluster: &ValidatedCluster
         .collect()
 }
 
-impl Wanted {
-    fn secret(&self, id: &ClusterId) -> SecretName {
-        let name = self.component.as_ref().map_or(self.secret, |pod| pod.component.as_str());
-        SecretName::of(id, name)
-    }
-
-    fn is_due(&self, id: &ClusterId, documents: &Documents, seen: &Observation, now: Timestamp) -> bool {
-        let secret = self.secret(id);
-        if data(documents.secrets.get(&secret), &format!("{}.key", self.name)).is_none() {
+impl Wanted<'_> {
+    fn is_due(&self, tenant: &Tenant, seen: &Seen, now: Timestamp) -> bool {
+        if tenant.value(self.secret, &format!("{}.key", self.name)).is_none() {
             return true;
         }
         // What a lost authority signed is worth nothing under the next one.
-        if !documents.secrets.contains_key(&SecretName::of(id, self.authority)) {
+        if !tenant.has_secret(self.authority) {
             return true;
         }
-        seen.certificates
-            .get(&(secret, self.name.to_string()))
-            .is_none_or(|found| found.renew_at <= now || !says(found, &self.subject))
+        let found = seen.get(&(self.secret, self.name));
+        found.is_none_or(|found| found.renew_at <= now || !says(found, &self.subject))
     }
 
     fn request(self, id: &ClusterId, ttl: Span) -> MintRequest {
         MintRequest::Certificate {
-            secret: self.secret(id),
+            secret: SecretName::of(id, self.secret),
             name: self.name.to_string(),
             authority: SecretName::of(id, self.authority),
             subject: self.subject,
@@ -142,12 +147,16 @@ impl Wanted {
 }
 
 fn says(found: &CertificateSeen, wanted: &Subject) -> bool {
-    let set = |names: &[String]| names.iter().cloned().collect::<BTreeSet<String>>();
-    let addresses = |list: &[IpAddr]| list.iter().copied().collect::<BTreeSet<IpAddr>>();
     found.common_name == wanted.common_name
-        && set(&found.organizations) == set(&wanted.organizations)
-        && set(&found.dns_names) == set(&wanted.dns_names)
-        && addresses(&found.addresses) == addresses(&wanted.addresses)
+        && same(&found.organizations, &wanted.organizations)
+        && same(&found.dns_names, &wanted.dns_names)
+        && same(&found.addresses, &wanted.addresses)
+}
+
+/// Whether two lists hold the same in any order; nearly always they do in one.
+fn same<T: Ord>(found: &[T], wanted: &[T]) -> bool {
+    let set = |list| -> BTreeSet<&T> { <[T]>::iter(list).collect() };
+    found == wanted || set(found) == set(wanted)
 }
 
 pub(crate) fn client(common_name: &str, organizations: &[&str]) -> Subject {
@@ -172,44 +181,33 @@ fn server(common_name: &str, dns_names: Vec<String>, addresses: Vec<IpAddr>) -> 
     }
 }
 
-fn driver() -> Wanted {
-    Wanted {
-        secret: DRIVER_SECRET,
-        component: None,
-        name: "client",
-        authority: KUBERNETES,
-        subject: client(crate::access::DRIVER, &[]),
-    }
+fn driver() -> Wanted<'static> {
+    Wanted { secret: DRIVER_SECRET, name: "client", authority: KUBERNETES, subject: client(crate::access::DRIVER, &[]) }
 }
 
-fn driver_of_etcd() -> Wanted {
-    Wanted {
-        secret: DRIVER_SECRET,
-        component: None,
-        name: "etcd-client",
-        authority: ETCD,
-        subject: client(crate::access::DRIVER, &[]),
-    }
+fn driver_of_etcd() -> Wanted<'static> {
+    Wanted { secret: DRIVER_SECRET, name: "etcd-client", authority: ETCD, subject: client(crate::access::DRIVER, &[]) }
 }
 
 /// One component with what its certificates depend on.
 struct Site<'a> {
     world: &'a World,
+    public: &'a [IpAddr],
     cluster: &'a ValidatedCluster,
     pod: &'a PodName,
     spec: &'a ComponentSpec,
 }
 
-impl Site<'_> {
-    fn wanted(&self, name: &'static str, authority: &'static str, subject: Subject) -> Wanted {
-        Wanted { secret: "", component: Some(self.pod.clone()), name, authority, subject }
+impl<'a> Site<'a> {
+    fn wanted(&self, name: &'static str, authority: &'static str, subject: Subject) -> Wanted<'a> {
+        Wanted { secret: self.pod.component.as_str(), name, authority, subject }
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
         self.world.machines.get(&self.spec.hypervisor).map(|machine| machine.private.clone()).unwrap_or_default()
     }
 
-    fn certificates(&self) -> Vec<Wanted> {
+    fn certificates(&self) -> Vec<Wanted<'a>> {
         match self.spec.role {
             Role::Etcd => self.etcd(),
             Role::KubeApiserver => self.kube_apiserver(),
@@ -220,13 +218,13 @@ impl Site<'_> {
     }
 
     /// etcd dials itself and its peers with its serving certificates, so they are for both usages.
-    fn etcd(&self) -> Vec<Wanted> {
+    fn etcd(&self) -> Vec<Wanted<'a>> {
         let name = self.pod.component.to_string();
         let both = || Subject { client: true, ..server(&name, vec![name.clone()], self.addresses()) };
         vec![self.wanted("server", ETCD, both()), self.wanted("peer", ETCD, both())]
     }
 
-    fn kube_apiserver(&self) -> Vec<Wanted> {
+    fn kube_apiserver(&self) -> Vec<Wanted<'a>> {
         let serving = server("kube-apiserver", self.api_names(), self.api_addresses());
         vec![
             self.wanted("server", KUBERNETES, serving),
@@ -237,7 +235,7 @@ impl Site<'_> {
     }
 
     /// A client certificate for the API, and one for its own health and metrics port on loopback.
-    fn controller(&self, user: &str) -> Vec<Wanted> {
+    fn controller(&self, user: &str) -> Vec<Wanted<'a>> {
         let name = self.spec.role.to_string();
         let loopback = vec![IpAddr::from([127, 0, 0, 1])];
         vec![
@@ -266,21 +264,10 @@ impl Site<'_> {
     /// without a new certificate), and the user's.
     fn api_addresses(&self) -> Vec<IpAddr> {
         let services = self.cluster.services.iter().filter_map(|range| range.hosts().next());
-        let public =
-            self.world.with_role(Role::Ingress.row().runs_on).flat_map(|machine| machine.public.iter().copied());
-        let all: BTreeSet<IpAddr> = self
-            .addresses()
-            .into_iter()
-            .chain(services)
-            .chain(public)
-            .chain(self.cluster.extra_addresses.iter().copied())
-            .collect();
-        all.into_iter().collect()
+        let others = services.chain(self.public.iter().chain(&self.cluster.extra_addresses).copied());
+        let mut all: Vec<IpAddr> = self.addresses().into_iter().chain(others).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
-}
-
-/// A value of a Secret, decoded.
-pub(crate) fn data<'a>(secret: Option<&'a Secret>, key: &str) -> Option<&'a [u8]> {
-    let data: &BTreeMap<_, _> = secret?.data.as_ref()?;
-    data.get(key).map(|value| value.0.as_slice())
 }

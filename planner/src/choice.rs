@@ -63,13 +63,13 @@ impl<'a> Choice<'a> {
 impl Wanted<'_> {
     /// What would have to be there, in words.
     fn missing(&self, fleet: &Fleet) -> String {
-        let kind = kind_of_machine(self.role.row().runs_on);
+        let role = self.role.row();
+        let kind = kind_of_machine(role.runs_on);
         let ports = match (self.role, self.ingress_port) {
             (Role::Ingress, Some(port)) => format!("where port {port} is free"),
             (Role::Ingress, None) => "where the port of the cluster's ingresses is free".to_string(),
-            _ => format!("with {} in spec.portRange", count(self.role.row().ports.len(), "free port")),
+            _ => format!("with {} in spec.portRange", count(role.ports.len(), "free port")),
         };
-        let role = self.role.row();
         let full = fleet.of_kind(role.runs_on).filter(|(room, open)| *open && !room.holds(self.role));
         let full: Vec<String> =
             full.filter_map(|(room, _)| Some(format!("{} has {}", room.machine.name, room.left?))).collect();
@@ -81,8 +81,12 @@ impl Wanted<'_> {
             text = format!("{text} and {} left ({})", role.requests, shortened(&full));
         }
         text += ": add one";
-        if full.is_empty() {
-            text += ", or widen the range of one";
+        let short = fleet.of_kind(role.runs_on);
+        let short = short.filter(|(room, open)| *open && room.lacks_ports(self.role, self.ingress_port));
+        let short: Vec<String> = short.map(|(room, _)| room.machine.name.to_string()).collect();
+        if !short.is_empty() {
+            let mend = if self.role == Role::Ingress { "free it on" } else { "widen spec.portRange of" };
+            text = format!("{text}, or {mend} one ({} taken up)", shortened(&short));
         }
         if closed > 0 {
             text = format!("{text}, or uncordon one ({} cordoned)", count(closed, "hypervisor"));

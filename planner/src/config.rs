@@ -1,9 +1,6 @@
 //! What each machine should hold.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     Documents, Hypervisor,
@@ -13,7 +10,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 
-use crate::{Observation, deletion::keeps_running, pod::Site, turns, world::World};
+use crate::{Observation, deletion::keeps_running, pod::Site, tenant::Tenant, turns, world::World};
 
 /// The config of every machine that could be seen, from documents whose keys are all minted.
 ///
@@ -30,28 +27,12 @@ pub fn machine_configs(
         return Ok(BTreeMap::new());
     }
     let known: BTreeSet<&ClusterId> = world.clusters.values().map(|(id, _)| id).collect();
-    let mut by_machine: BTreeMap<&HypervisorName, Vec<_>> = BTreeMap::new();
-    for (pod, component) in &documents.components {
-        by_machine.entry(&component.spec.hypervisor).or_default().push((pod, component));
+    let seen_machines = documents.hypervisors.keys().filter(|name| seen.machine(name).is_some());
+    let mut pods: turns::Pods = seen_machines.map(|name| (name, BTreeMap::new())).collect();
+    for tenant in Tenant::all(documents, &world) {
+        add_pods(&mut pods, &tenant, &world, seen);
+        turns::hold_replicas(&tenant, seen, &mut pods);
     }
-    let mut pods: turns::Pods = BTreeMap::new();
-    for name in documents.hypervisors.keys().filter(|name| seen.machine(name).is_some()) {
-        let of_machine = by_machine
-            .remove(name)
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|(pod, component)| {
-                let cluster = documents.clusters.get(&component.spec.cluster)?;
-                let (id, validated) = world.clusters.get(&component.spec.cluster)?;
-                let site = Site::of(documents, &world, (id, validated), pod, &component.spec)?;
-                let goes = cluster.deleted() && !keeps_running(documents, seen, pod, &component.spec);
-                // A pod whose keys are not all there yet waits for the pass after they are.
-                (!goes).then(|| site.pod().ok()).flatten().map(|wanted| (pod.clone(), wanted))
-            })
-            .collect();
-        pods.insert(name, of_machine);
-    }
-    turns::hold_replicas(documents, &world, seen, &mut pods);
     let mut configs = BTreeMap::new();
     for (name, pods) in pods {
         let Some(document) = documents.hypervisors.get(name) else { continue };
@@ -62,6 +43,19 @@ pub fn machine_configs(
         configs.insert(name.clone(), fenced(config, document));
     }
     Ok(configs)
+}
+
+/// The pods of one cluster, each on its machine.
+fn add_pods<'a>(pods: &mut turns::Pods<'a>, tenant: &Tenant<'a>, world: &World, seen: &Observation) {
+    for (pod, component) in &tenant.components {
+        let Some(of_machine) = pods.get_mut(&component.spec.hypervisor) else { continue };
+        let goes = tenant.document.deleted() && !keeps_running(tenant, seen, pod, &component.spec);
+        let site = Site::of(tenant, world, pod, &component.spec).filter(|_| !goes);
+        // A pod whose keys are not all there yet waits for the pass after they are.
+        if let Some(wanted) = site.and_then(|site| site.pod().ok()) {
+            of_machine.insert((*pod).clone(), wanted);
+        }
+    }
 }
 
 /// Orders the config behind the last one that was written down for the machine, which holds nothing newer.
@@ -76,6 +70,11 @@ fn fenced(config: MachineConfig, document: &Hypervisor) -> MachineConfig {
 pub fn note_issued(documents: &mut Documents, configs: &BTreeMap<HypervisorName, MachineConfig>) {
     for (name, config) in configs {
         let Some(document) = documents.hypervisors.get_mut(name) else { continue };
+        let known = document.status.as_ref().and_then(|status| status.issued.as_ref());
+        // One number is one content: its digest is there already.
+        if known.is_some_and(|known| (known.term, known.generation) == (config.term, config.generation)) {
+            continue;
+        }
         let issued = Applied { term: config.term, generation: config.generation, digest: config.digest() };
         document.status.get_or_insert_default().issued = Some(issued);
     }

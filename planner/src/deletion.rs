@@ -14,7 +14,7 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{Decision, Observation, plan::Plan, world::World};
+use crate::{Decision, Observation, plan::Plan, tenant::Tenant, world::World};
 
 /// Drops the documents of each deleted cluster of which nothing is left on its machines.
 ///
@@ -53,17 +53,11 @@ fn what_is_left(documents: &Documents, seen: &Observation, id: &ClusterId) -> Ve
 /// Whether a member of a deleted cluster's store goes on for now: while it runs, and an API server might still ask it.
 ///
 /// An API server that loses its store first cannot drain: it waits for answers until it is killed.
-pub(crate) fn keeps_running(
-    documents: &Documents,
-    seen: &Observation,
-    pod: &PodName,
-    component: &ComponentSpec,
-) -> bool {
+pub(crate) fn keeps_running(tenant: &Tenant, seen: &Observation, pod: &PodName, component: &ComponentSpec) -> bool {
     let runs = |pod: &PodName, state: &MachineState| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
     let here = seen.machine(&component.hypervisor).is_some_and(|state| runs(pod, state));
-    let mut servers =
-        documents.components_of(&pod.cluster).filter(|(_, component)| component.spec.role == Role::KubeApiserver);
-    let asked = servers
+    let asked = tenant
+        .of_role(Role::KubeApiserver)
         .any(|(server, component)| seen.machine(&component.spec.hypervisor).is_none_or(|state| runs(server, state)));
     component.role == Role::Etcd && here && asked
 }

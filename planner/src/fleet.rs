@@ -2,7 +2,7 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    vec::Vec,
+    string::String,
 };
 
 use keelway_api::{
@@ -78,7 +78,9 @@ impl<'a> Fleet<'a> {
         // Files of clusters that nobody tells of are there too.
         let of_files = seen.machines.values().filter_map(Seen::known).flat_map(|state| state.files.values());
         let users = of_components.chain(of_files.map(|file| file.user)).collect();
-        Self { rooms, order, ingress: IngressPorts::of(documents), users, next_user: FIRST_USER }
+        let public = rooms.values().filter(|room| room.machine.role == Role::Ingress.row().runs_on);
+        let ingress = IngressPorts::of(documents, public.map(|room| &room.ports));
+        Self { rooms, order, ingress, users, next_user: FIRST_USER }
     }
 
     /// Whether components are to move away from a machine.
@@ -86,12 +88,9 @@ impl<'a> Fleet<'a> {
         self.rooms.get(name).is_some_and(|room| room.machine.drained)
     }
 
-    /// Reserves a port that is free on every public machine.
-    pub(crate) fn reserve_ingress_port(&mut self) -> Option<u16> {
-        let public = Role::Ingress.row().runs_on;
-        let machines: Vec<&Ports> =
-            self.rooms.values().filter(|room| room.machine.role == public).map(|room| &room.ports).collect();
-        self.ingress.reserve(&machines)
+    /// Reserves a port that is free on every public machine. What to wait for, where there is none.
+    pub(crate) fn reserve_ingress_port(&mut self) -> Result<u16, String> {
+        self.ingress.reserve()
     }
 
     /// A user id that nobody has.
@@ -130,6 +129,9 @@ impl<'a> Fleet<'a> {
 
     /// Counts a component in.
     pub(crate) fn enter(&mut self, component: &ComponentSpec) {
+        if component.role.row().runs_on == Role::Ingress.row().runs_on {
+            self.ingress.take(component.ports.values().copied());
+        }
         self.change(&component.hypervisor, |room| room.take(component));
     }
 
@@ -165,12 +167,16 @@ impl<'a> Room<'a> {
         self.left.is_none_or(|left| left.holds(role.row().requests))
     }
 
+    /// Whether its range has fewer free ports than a component of this role takes, or not the one that it must have.
+    pub(crate) fn lacks_ports(&self, role: Role, ingress_port: Option<u16>) -> bool {
+        if role == Role::Ingress {
+            return ingress_port.is_some_and(|port| !self.ports.free(port));
+        }
+        self.ports.fewer_than(role.row().ports.len())
+    }
+
     /// The ports of a component of this role here, where there are any.
-    pub(crate) fn ports_for(
-        &self,
-        role: Role,
-        ingress_port: Option<u16>,
-    ) -> Option<BTreeMap<alloc::string::String, u16>> {
+    pub(crate) fn ports_for(&self, role: Role, ingress_port: Option<u16>) -> Option<BTreeMap<String, u16>> {
         if role == Role::Ingress {
             let port = ingress_port.filter(|port| self.ports.free(*port))?;
             return Some([(API.into(), port)].into());

@@ -27,6 +27,7 @@ mod probe;
 mod refusal;
 mod retirement;
 mod status;
+mod tenant;
 mod turns;
 mod words;
 mod world;

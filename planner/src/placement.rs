@@ -1,6 +1,7 @@
 //! The Components that each cluster should have. A placed component never moves because a machine was added.
 
 use alloc::{
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec::Vec,
@@ -36,13 +37,12 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
         if document.deleted() {
             continue;
         }
-        let spec = document.spec.clone();
-        retirement::note_ready(plan, seen, id);
-        if spec.replicas(Role::Ingress) > 0 {
+        let wanted = Role::ALL.map(|role| (role, document.spec.replicas(role)));
+        if document.spec.replicas(Role::Ingress) > 0 {
             plan_ingress_port(plan, &mut fleet, name);
         }
-        for role in Role::ALL {
-            let wanted = spec.replicas(role);
+        retirement::note_ready(plan, seen, id);
+        for (role, wanted) in unfinished(&plan.documents, &fleet, id, wanted) {
             retirement::call_back(plan, (id, cluster), role, wanted);
             retirement::retire_surplus(plan, seen, &mut fleet, (id, cluster), role, wanted);
             place_missing(plan, world, &mut fleet, (id, cluster), role, wanted);
@@ -50,20 +50,38 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
     }
 }
 
+/// Roles of a cluster that do not have exactly the wanted replicas, all of which stay where they are.
+fn unfinished<const N: usize>(
+    documents: &Documents,
+    fleet: &Fleet,
+    id: &ClusterId,
+    wanted: [(Role, u32); N],
+) -> Vec<(Role, u32)> {
+    let mut stay: BTreeMap<Role, u32> = BTreeMap::new();
+    let mut change: BTreeSet<Role> = BTreeSet::new();
+    for (_, component) in documents.components_of(id) {
+        let role = component.spec.role;
+        *stay.entry(role).or_default() += 1;
+        if component.is_leaving() || retirement::moves(fleet, &component.spec) {
+            change.insert(role);
+        }
+    }
+    let is_finished =
+        |role: Role, wanted: u32| stay.get(&role).copied().unwrap_or_default() == wanted && !change.contains(&role);
+    wanted.into_iter().filter(|(role, wanted)| !is_finished(*role, *wanted)).collect()
+}
+
 /// Reserves the number that all ingresses of the cluster listen on, on every public machine.
 fn plan_ingress_port(plan: &mut Plan, fleet: &mut Fleet, name: &ClusterRef) {
     if ingress_port(&plan.documents, name).is_some() {
         return;
     }
-    let port = fleet.reserve_ingress_port();
-    let Some(document) = plan.documents.clusters.get_mut(name) else { return };
-    document.status.get_or_insert_default().ingress_port = port;
-    if port.is_none() {
-        plan.wait(
-            &format!("{name}/ingress"),
-            "a port that is free on every public hypervisor: add a public hypervisor, or widen spec.portRange of those \
-             that are there",
-        );
+    match fleet.reserve_ingress_port() {
+        Ok(port) => {
+            let Some(document) = plan.documents.clusters.get_mut(name) else { return };
+            document.status.get_or_insert_default().ingress_port = Some(port);
+        }
+        Err(on) => plan.wait(&format!("{name}/ingress"), on),
     }
 }
 

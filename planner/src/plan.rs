@@ -84,19 +84,14 @@ pub struct Waiting {
 
 /// Decides what comes next.
 ///
-/// Deterministic: equal arguments give equal plans. A settled world gives a plan that changes nothing.
+/// The documents go into the plan, which changes only what it decides. Deterministic: equal arguments give equal plans. A settled world gives a plan that changes nothing.
 ///
 /// # Errors
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
-pub fn plan(documents: &Documents, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
-    let world = World::of(documents)?;
-    let mut plan = Plan {
-        documents: documents.clone(),
-        mint: Vec::new(),
-        bindings: Vec::new(),
-        decisions: Vec::new(),
-        waiting: Vec::new(),
-    };
+pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
+    let world = World::of(&documents)?;
+    let mut plan =
+        Plan { documents, mint: Vec::new(), bindings: Vec::new(), decisions: Vec::new(), waiting: Vec::new() };
     wait_for_machines(&mut plan, seen);
     if seen.stale() {
         return Ok(plan);

@@ -2,8 +2,10 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
+    format,
     string::{String, ToString},
 };
+use core::ops::RangeInclusive;
 
 use keelway_api::{
     Documents,
@@ -18,16 +20,21 @@ pub(crate) struct Ports {
     range: PortRange,
     ephemeral: Option<(u16, u16)>,
     taken: BTreeSet<u16>,
+    /// Below it nothing is free.
+    next: u32,
 }
 
 impl Ports {
     /// Those of its range but for what something listens on, and what the kernel gives to outgoing connections.
     pub(crate) fn of(machine: &ValidatedHypervisor, facts: &PortFacts) -> Self {
-        Self { range: machine.ports, ephemeral: facts.ephemeral, taken: facts.listening.clone() }
+        let range = machine.ports;
+        Self { range, ephemeral: facts.ephemeral, taken: facts.listening.clone(), next: range.from.into() }
     }
 
     pub(crate) fn take(&mut self, ports: impl IntoIterator<Item = u16>) {
         self.taken.extend(ports);
+        let lowest = self.all_free().next();
+        self.next = lowest.map_or(u32::from(self.range.to) + 1, u32::from);
     }
 
     pub(crate) fn free(&self, port: u16) -> bool {
@@ -37,38 +44,80 @@ impl Ports {
 
     /// The lowest free port for each of these names, where there are as many.
     pub(crate) fn lowest(&self, names: &[&str]) -> Option<BTreeMap<String, u16>> {
-        let free = (self.range.from..=self.range.to).filter(|port| self.free(*port));
-        let ports: BTreeMap<_, _> = names.iter().map(ToString::to_string).zip(free).collect();
+        let ports: BTreeMap<_, _> = names.iter().map(ToString::to_string).zip(self.all_free()).collect();
         (ports.len() == names.len()).then_some(ports)
+    }
+
+    /// Whether there are fewer free ones than this.
+    pub(crate) fn fewer_than(&self, number: usize) -> bool {
+        self.all_free().take(number).count() < number
+    }
+
+    fn all_free(&self) -> impl Iterator<Item = u16> {
+        numbers(self.next..=self.range.to.into()).filter(|port| self.free(*port))
     }
 }
 
+fn numbers(range: RangeInclusive<u32>) -> impl Iterator<Item = u16> {
+    range.map_while(|port| u16::try_from(port).ok())
+}
+
 /// The numbers that clusters reserve on all public machines, one each.
+#[derive(Default)]
 pub(crate) struct IngressPorts {
-    reserved: BTreeSet<u16>,
+    /// What all public machines have in common. `None`: there is no public machine.
+    range: Option<PortRange>,
+    ephemeral: BTreeSet<(u16, u16)>,
+    /// On any public machine, or by a cluster.
+    taken: BTreeSet<u16>,
     /// Below it nothing is free on all machines.
     next: u32,
 }
 
 impl IngressPorts {
-    pub(crate) fn of(documents: &Documents) -> Self {
+    /// Those of public machines that clusters have not reserved.
+    pub(crate) fn of<'a>(documents: &Documents, machines: impl Iterator<Item = &'a Ports>) -> Self {
         let recorded = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref()?.ingress_port);
         let ingresses = documents.components.values().filter(|component| component.spec.role == Role::Ingress);
         let used = ingresses.filter_map(|component| component.spec.ports.get(API).copied());
-        Self { reserved: recorded.chain(used).collect(), next: 0 }
+        let mut all = Self { taken: recorded.chain(used).collect(), ..Self::default() };
+        for Ports { range, ephemeral, taken, .. } in machines {
+            let common = all.range.unwrap_or(*range);
+            all.range = Some(PortRange { from: common.from.max(range.from), to: common.to.min(range.to) });
+            all.ephemeral.extend(ephemeral);
+            all.taken.extend(taken);
+        }
+        all
     }
 
-    /// Reserves the lowest port that is free on every one of these machines.
-    pub(crate) fn reserve(&mut self, machines: &[&Ports]) -> Option<u16> {
-        let from = machines.iter().map(|ports| ports.range.from).max()?;
-        let to = machines.iter().map(|ports| ports.range.to).min()?;
-        let mut candidates = self.next.max(from.into())..=to.into();
-        let port = candidates.find_map(|port| {
-            let port = u16::try_from(port).ok()?;
-            (!self.reserved.contains(&port) && machines.iter().all(|ports| ports.free(port))).then_some(port)
-        })?;
-        self.reserved.insert(port);
+    /// Reserves the lowest port that is free on every public machine. What to wait for, where there is none.
+    pub(crate) fn reserve(&mut self) -> Result<u16, String> {
+        let Some(range) = self.range else {
+            return Err("a public hypervisor: add one".to_string());
+        };
+        let from = self.next.max(range.from.into());
+        let port = numbers(from..=range.to.into()).find(|port| self.is_free(*port)).ok_or_else(|| full(range))?;
+        self.take([port]);
         self.next = u32::from(port) + 1;
-        Some(port)
+        Ok(port)
     }
+
+    pub(crate) fn take(&mut self, ports: impl IntoIterator<Item = u16>) {
+        self.taken.extend(ports);
+    }
+
+    fn is_free(&self, port: u16) -> bool {
+        !self.taken.contains(&port) && !self.ephemeral.iter().any(|(from, to)| (*from..=*to).contains(&port))
+    }
+}
+
+fn full(PortRange { from, to }: PortRange) -> String {
+    if from > to {
+        return "a port that is in spec.portRange of every public hypervisor: no port is in all of them; make them overlap"
+            .to_string();
+    }
+    format!(
+        "a port that is free on every public hypervisor: all of {from}-{to}, which they have in common, are taken; widen \
+         spec.portRange of each of them, or delete clusters"
+    )
 }

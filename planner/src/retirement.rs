@@ -27,8 +27,8 @@ use crate::{
 
 /// Notes each component that is ready for the first time: from now on others may rely on it.
 pub(crate) fn note_ready(plan: &mut Plan, seen: &Observation, id: &ClusterId) {
-    for (pod, component) in &mut plan.documents.components {
-        if pod.cluster == *id && component.stage() == Stage::Joining && seen.healthy(pod) {
+    for (pod, component) in plan.documents.components_of_mut(id) {
+        if component.stage() == Stage::Joining && seen.healthy(pod) {
             component.status.get_or_insert_default().stage = Stage::Serving;
         }
     }

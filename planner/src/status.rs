@@ -1,7 +1,7 @@
 //! Status of documents: conditions from what was seen.
 
 use alloc::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec::Vec,
@@ -9,7 +9,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    Documents, Time,
+    Component, Documents, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict},
     machine::{ContainerPhase, MachineState, STATE_DIRECTORY, Seen, Silent},
@@ -20,7 +20,7 @@ use keelway_api::{
 
 use crate::{
     Health, Observation, Refused, birth,
-    plan::{Plan, full_disk, silent_runtime},
+    plan::{Plan, Waiting, full_disk, silent_runtime},
     words::count,
     world::World,
 };
@@ -53,15 +53,14 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
         let there: BTreeSet<ClusterId> = state.clusters().collect();
         there.difference(&known).count()
     };
-    let placed: Vec<(HypervisorName, Role)> = plan
-        .documents
-        .components
-        .values()
-        .map(|component| (component.spec.hypervisor.clone(), component.spec.role))
-        .collect();
-    for (name, document) in &mut plan.documents.hypervisors {
-        let here = placed.iter().filter(|(machine, _)| machine == name).map(|(_, role)| *role);
-        let drained = document.spec.drain.then(|| drained(&here.collect::<Vec<_>>()));
+    let Documents { hypervisors, components, .. } = &mut plan.documents;
+    let mut placed: BTreeMap<&HypervisorName, Vec<Role>> = BTreeMap::new();
+    for component in components.values() {
+        placed.entry(&component.spec.hypervisor).or_default().push(component.spec.role);
+    }
+    for (name, document) in hypervisors {
+        let here = placed.get(name).map(Vec::as_slice).unwrap_or_default();
+        let drained = document.spec.drain.then(|| drained(here));
         let says = match seen.machines.get(name) {
             Some(Seen::Unreachable { why, .. }) if seen.refused.contains_key(name) => {
                 verdict(Status::False, seen.refused.get(name).map_or("Refused", Refused::reason), why.clone())
@@ -115,26 +114,25 @@ fn drained(here: &[Role]) -> Verdict {
 }
 
 fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
-    let names: Vec<PodName> = plan.documents.components.keys().cloned().collect();
-    for pod in names {
-        let Some(document) = plan.documents.components.get(&pod) else { continue };
-        let spec = document.spec.clone();
-        let says = if birth::lost_its_data(&plan.documents, seen, &pod, &spec) {
-            data_lost(&plan.documents, &pod, &spec)
+    let says = |(pod, document): (&PodName, &Component)| {
+        let spec = &document.spec;
+        if birth::lost_its_data(&plan.documents, seen, pod, spec) {
+            data_lost(&plan.documents, pod, spec)
         } else {
-            component(&pod, seen, seen.machine(&spec.hypervisor))
-        };
-        let Some(document) = plan.documents.components.get_mut(&pod) else { continue };
-        let ready = says.status == Status::True;
-        let shown = format!("{}/{}", document.spec.cluster, pod.component);
-        let message = says.message.clone();
-        let deleted = plan.documents.clusters.get(&document.spec.cluster).is_some_and(keelway_api::Cluster::deleted);
-        let goes = deleted || document.is_leaving();
+            component(pod, seen, seen.machine(&spec.hypervisor))
+        }
+    };
+    let verdicts: Vec<Verdict> = plan.documents.components.iter().map(says).collect();
+    let Documents { components, clusters, .. } = &mut plan.documents;
+    for ((pod, document), says) in components.iter_mut().zip(verdicts) {
+        let cluster = &document.spec.cluster;
+        let deleted = clusters.get(cluster).is_some_and(keelway_api::Cluster::deleted);
+        if says.status != Status::True && !deleted && !document.is_leaving() {
+            let what = format!("{cluster}/{}", pod.component);
+            plan.waiting.push(Waiting { what, on: says.message.clone() });
+        }
         let status = document.status.get_or_insert_default();
         condition::set(&mut status.conditions, "Ready", says, document.metadata.generation, now);
-        if !ready && !goes {
-            plan.wait(&shown, message);
-        }
     }
 }
 

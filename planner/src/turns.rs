@@ -3,36 +3,33 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use keelway_api::{
-    Documents,
     component::ComponentSpec,
     machine::{MachineState, Pod, ServerAdmin},
-    name::{ClusterId, HypervisorName, PodName},
+    name::{HypervisorName, PodName},
     role::Role,
 };
 
-use crate::{Observation, pod::server_name, world::World};
+use crate::{Observation, pod::server_name, tenant::Tenant};
 
 /// The pods of each machine.
 pub(crate) type Pods<'a> = BTreeMap<&'a HypervisorName, BTreeMap<PodName, Pod>>;
 
-/// Holds what runs of every replica that its cluster relies on, but for the one of each role whose turn it is.
+/// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is.
 ///
 /// A replica that does the work of its role alone is not held: nobody could take over.
-pub(crate) fn hold_replicas(documents: &Documents, world: &World, seen: &Observation, pods: &mut Pods) {
-    for (name, (id, _)) in &world.clusters {
-        if documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
+pub(crate) fn hold_replicas(tenant: &Tenant, seen: &Observation, pods: &mut Pods) {
+    if tenant.document.deleted() {
+        return;
+    }
+    for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
+        let replicas = Replicas::of(tenant, seen, role);
+        if replicas.all.len() < 2 {
             continue;
         }
-        for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
-            let replicas = Replicas::of(documents, seen, id, role);
-            if replicas.all.len() < 2 {
-                continue;
-            }
-            let turn = replicas.turn(pods);
-            for (name, spec) in &replicas.all {
-                if let Some(pod) = pods.get_mut(&spec.hypervisor).and_then(|pods| pods.get_mut(*name)) {
-                    pod.hold = turn != Some(*name);
-                }
+        let turn = replicas.turn(pods);
+        for (name, spec) in &replicas.all {
+            if let Some(pod) = pods.get_mut(&spec.hypervisor).and_then(|pods| pods.get_mut(*name)) {
+                pod.hold = turn != Some(*name);
             }
         }
     }
@@ -48,16 +45,16 @@ fn is_relied_on(role: Role) -> bool {
 
 /// All components of one role of a cluster, those that leave included.
 struct Replicas<'a> {
-    documents: &'a Documents,
+    tenant: &'a Tenant<'a>,
     seen: &'a Observation,
     role: Role,
     all: Vec<(&'a PodName, &'a ComponentSpec)>,
 }
 
 impl<'a> Replicas<'a> {
-    fn of(documents: &'a Documents, seen: &'a Observation, id: &'a ClusterId, role: Role) -> Self {
-        let of_role = documents.components_of(id).filter(|(_, component)| component.spec.role == role);
-        Self { documents, seen, role, all: of_role.map(|(name, component)| (name, &component.spec)).collect() }
+    fn of(tenant: &'a Tenant<'a>, seen: &'a Observation, role: Role) -> Self {
+        let all = tenant.of_role(role).map(|(name, component)| (name, &component.spec)).collect();
+        Self { tenant, seen, role, all }
     }
 
     /// The first one that has to be replaced and can be spared. On a machine that cannot be seen an earlier turn may not be over.
@@ -86,9 +83,7 @@ impl<'a> Replicas<'a> {
 
     /// Whether every haproxy that tells of its servers passes connections on to this one.
     fn is_sent_connections(&self, server: &PodName) -> bool {
-        let mut ingresses =
-            self.documents.components_of(&server.cluster).filter(|(_, component)| component.spec.role == Role::Ingress);
-        ingresses.all(|(ingress, component)| {
+        self.tenant.of_role(Role::Ingress).all(|(ingress, component)| {
             let state = self.seen.machine(&component.spec.hypervisor);
             let servers = state.and_then(|state| state.servers.get(ingress));
             servers.is_none_or(|servers| {

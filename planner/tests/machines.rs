@@ -57,7 +57,7 @@ impl World {
 
     /// A plan that breaks no rule, with all its keys.
     fn plan(&self) -> Plan {
-        let mut plan = plan(&self.documents, &self.seen, Timestamp::UNIX_EPOCH).unwrap();
+        let mut plan = plan(self.documents.clone(), &self.seen, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(invariants::check(&self.documents, &plan.documents, &self.seen), []);
         mint(&mut plan, &mut BTreeMap::new());
         plan
@@ -184,7 +184,7 @@ fn stale_documents_plan_nothing_anywhere() {
 
     let after = std::mem::replace(&mut world.documents, before.clone());
     assert!(world.refuse().iter().any(|refused| matches!(refused, Refused::Stale { .. })));
-    let plan = plan(&world.documents, &world.seen, Timestamp::UNIX_EPOCH).unwrap();
+    let plan = plan(world.documents.clone(), &world.seen, Timestamp::UNIX_EPOCH).unwrap();
     assert_eq!(plan.documents, before);
     assert!(plan.decisions.is_empty() && plan.mint.is_empty() && plan.bindings.is_empty());
     assert!(machine_configs(&plan.documents, &world.seen).unwrap().is_empty());
@@ -224,6 +224,49 @@ fn a_full_machine_gets_nothing_and_the_report_has_figures() {
     let status = plan.documents.hypervisors.values().next().unwrap().status.clone().unwrap();
     assert_eq!(status.capacity.unwrap().cpu, "210m");
     assert_eq!(status.allocatable.unwrap().memory, "786432Ki");
+}
+
+/// Clusters with an ingress each on machines that have eight ports in common, and what is waited for.
+fn crowd(clusters: usize) -> Vec<String> {
+    let machine = |name: &str, role: &str, address: u8, ports: &str| {
+        let public = if role == "Public" { format!("198.18.0.{address}") } else { String::new() };
+        format!(
+            "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: {name}}}\nspec:\n  role: {role}\n  \
+             endpoint: {{unix: {{path: /run/{address}.sock}}}}\n  addresses: {{private: [10.0.0.{address}], public: \
+             [{public}]}}\n  portRange: {ports}\n"
+        )
+    };
+    let cluster = |number: usize| {
+        format!(
+            "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c{number}, namespace: \
+             default}}\nspec: {{version: 1.37.0}}\n"
+        )
+    };
+    let mut text = machine("out-1", "Public", 1, "{from: 20000, to: 20009}");
+    text += &machine("out-2", "Public", 2, "{from: 20002, to: 20011}");
+    text += &machine("in-1", "Private", 3, "{from: 20000, to: 20039}");
+    text.extend((0..clusters).map(cluster));
+    let mut documents = Documents::read(text.as_bytes()).unwrap();
+    let mut number = 0;
+    identify(&mut documents, || {
+        number += 1;
+        format!("a{number:015x}")
+    })
+    .unwrap();
+    let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
+    let seen = Observation { machines, ..Observation::default() };
+    let plan = plan(documents, &seen, Timestamp::UNIX_EPOCH).unwrap();
+    plan.waiting.iter().map(ToString::to_string).filter(|text| !text.ends_with("for its start")).collect()
+}
+
+#[test]
+fn a_full_range_of_ports_is_told_of() {
+    assert_eq!(crowd(8), [""; 0]);
+    let told = crowd(9);
+    let ingress = told.iter().find(|text| text.starts_with("c8/ingress waits")).unwrap();
+    assert!(ingress.contains("all of 20002-20009, which they have in common, are taken"), "{ingress}");
+    let store = told.iter().find(|text| text.starts_with("c8/etcd-0 waits")).unwrap();
+    assert!(store.contains("widen spec.portRange of one (in-1 taken up)"), "{store}");
 }
 
 #[test]

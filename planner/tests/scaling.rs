@@ -121,7 +121,7 @@ impl World {
         let servers = self.machines.values_mut().flat_map(|state| state.servers.values_mut());
         servers.flat_map(BTreeMap::values_mut).for_each(|server| server.sessions = round.sessions);
         let seen = self.observe(round);
-        let mut plan = plan(&self.documents, &seen, Timestamp::UNIX_EPOCH).unwrap();
+        let mut plan = plan(self.documents.clone(), &seen, Timestamp::UNIX_EPOCH).unwrap();
         mint(&mut plan, &mut self.certificates);
         assert_eq!(invariants::check(&self.documents, &plan.documents, &seen), []);
         assert_eq!(invariants::check_replicas(&plan), []);

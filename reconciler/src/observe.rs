@@ -67,7 +67,9 @@ fn api_server<'a>(documents: &Documents, probes: &'a [Probe], id: &ClusterId) ->
         let component = documents.components.get(&probe.component);
         component.is_some_and(|component| component.spec.role == Role::KubeApiserver)
     };
-    probes.iter().filter(|probe| probe.component.cluster == *id).find(is_one)
+    // Probes are in the order of components.
+    let from = probes.partition_point(|probe| probe.component.cluster < *id);
+    probes.get(from..)?.iter().take_while(|probe| probe.component.cluster == *id).find(is_one)
 }
 
 async fn bindings(components: &dyn Components, documents: &Documents, id: &ClusterId) -> (ClusterId, Seen<String>) {

@@ -106,7 +106,7 @@ pub async fn preview(context: &Context, minter: &mut dyn Minter) -> Result<Previ
     let mut seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
     refuse(&documents, &mut seen);
     let now = (context.clock)();
-    let mut plan = plan(&documents, &seen, now).map_err(PassError::Faults)?;
+    let mut plan = plan(documents, &seen, now).map_err(PassError::Faults)?;
     minter.mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
     let configs = machine_configs(&plan.documents, &seen).map_err(PassError::Faults)?;
     note_issued(&mut plan.documents, &configs);

@@ -53,7 +53,7 @@ impl Site<'_> {
                 flag("listen-peer-urls", &peers),
                 flag("initial-advertise-peer-urls", &peers),
                 flag("initial-cluster", members.join(",")),
-                flag("initial-cluster-token", self.id),
+                flag("initial-cluster-token", self.tenant.id),
                 flag("initial-cluster-state", "new"),
                 flag("cert-file", at("server.crt")),
                 flag("key-file", at("server.key")),
@@ -84,8 +84,7 @@ impl Site<'_> {
 
     /// The members of the static initial cluster, once they are written down.
     pub(super) fn first_members(&self) -> Result<&BTreeMap<ComponentName, Vec<String>>, MissingKey> {
-        let cluster = self.documents.clusters.get(&self.cluster.reference);
-        let store = cluster.and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
+        let store = self.tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
         store.map(|store| &store.initial_cluster).ok_or(MissingKey)
     }
 }

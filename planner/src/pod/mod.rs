@@ -19,27 +19,25 @@ use core::{
 };
 
 use keelway_api::{
-    Component, Documents,
+    Component,
     component::ComponentSpec,
-    documents::SecretName,
     machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod, Servers, Start},
-    name::{ClusterId, PodName},
+    name::PodName,
     role::Role,
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
 pub(crate) use ingress::server_name;
 
-use crate::{birth, certificates, world::World};
+use crate::{birth, tenant::Tenant, world::World};
 
 /// Where a container finds its pod's files.
 const FILES: &str = "/etc/keelway";
 
 /// One component with all that its pod is made of.
 pub(crate) struct Site<'a> {
-    documents: &'a Documents,
+    tenant: &'a Tenant<'a>,
     world: &'a World,
-    id: &'a ClusterId,
     cluster: &'a ValidatedCluster,
     pod: &'a PodName,
     spec: &'a ComponentSpec,
@@ -69,16 +67,15 @@ const CHECK_FAILURES: u32 = 3;
 const STARTUP_SECONDS: u32 = 240;
 
 impl<'a> Site<'a> {
-    /// The component with its machine and cluster, where all of them are there.
+    /// The component with its cluster and machine, where that is there.
     pub(crate) fn of(
-        documents: &'a Documents,
+        tenant: &'a Tenant<'a>,
         world: &'a World,
-        (id, cluster): (&'a ClusterId, &'a ValidatedCluster),
         pod: &'a PodName,
         spec: &'a ComponentSpec,
     ) -> Option<Self> {
         let machine = world.machines.get(&spec.hypervisor)?;
-        Some(Self { documents, world, id, cluster, pod, spec, machine })
+        Some(Self { tenant, world, cluster: tenant.cluster, pod, spec, machine })
     }
 
     /// The pod of this component.
@@ -126,11 +123,11 @@ impl<'a> Site<'a> {
 
     /// What must be there before the first start, and before each later one.
     fn start(&self) -> Start {
-        let cluster = &self.cluster.reference;
+        let document = self.tenant.document;
         match self.spec.role {
-            Role::Etcd => birth::start_of(self.documents, cluster, &self.pod.component),
+            Role::Etcd => birth::start_of(Some(document), &self.pod.component),
             Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler
-                if !birth::any_may_start(self.documents, cluster) =>
+                if !birth::any_may_start(document) =>
             {
                 Start::Never
             }
@@ -182,15 +179,13 @@ impl<'a> Site<'a> {
         count: fn(&Component) -> bool,
     ) -> impl Iterator<Item = (&'a PodName, &'a ComponentSpec, &'a ValidatedHypervisor)> {
         let world = self.world;
-        let of_role = self.documents.components_of(self.id).filter(move |(_, component)| component.spec.role == role);
-        of_role.filter(move |(_, component)| count(component)).filter_map(move |(pod, component)| {
+        self.tenant.of_role(role).filter(move |(_, component)| count(component)).filter_map(move |(pod, component)| {
             Some((pod, &component.spec, world.machines.get(&component.spec.hypervisor)?))
         })
     }
 
     fn value(&self, secret: &str, key: &str) -> Result<Vec<u8>, MissingKey> {
-        let name = SecretName::of(self.id, secret);
-        certificates::data(self.documents.secrets.get(&name), key).map(<[u8]>::to_vec).ok_or(MissingKey)
+        self.tenant.value(secret, key).map(<[u8]>::to_vec).ok_or(MissingKey)
     }
 
     /// A file with a value of one of the cluster's Secrets.

@@ -44,7 +44,7 @@ fn placed() -> Documents {
     let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
     let seen = Observation { machines, ..Observation::default() };
     let now = Timestamp::from_second(NOW).unwrap();
-    let mut plan = plan(&documents, &seen, now).unwrap();
+    let mut plan = plan(documents, &seen, now).unwrap();
     minter.mint(&mut plan.documents, &plan.mint, now).unwrap();
     plan.documents
 }

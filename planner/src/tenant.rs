@@ -1,0 +1,50 @@
+//! One cluster with what is looked up of it again and again: all of it stands side by side in the documents, and is found
+//! once.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use keelway_api::{
+    Cluster, Component, Documents, Secret,
+    name::{ClusterId, PodName},
+    role::Role,
+    validated::ValidatedCluster,
+};
+
+use crate::world::World;
+
+/// A cluster's documents.
+pub(crate) struct Tenant<'a> {
+    pub(crate) id: &'a ClusterId,
+    pub(crate) document: &'a Cluster,
+    pub(crate) cluster: &'a ValidatedCluster,
+    /// By name.
+    pub(crate) components: Vec<(&'a PodName, &'a Component)>,
+    secrets: BTreeMap<&'a str, &'a Secret>,
+}
+
+impl<'a> Tenant<'a> {
+    /// Every cluster that has an id, by name.
+    pub(crate) fn all(documents: &'a Documents, world: &'a World) -> impl Iterator<Item = Self> {
+        world.clusters.iter().filter_map(|(name, (id, cluster))| {
+            let document = documents.clusters.get(name)?;
+            let components = documents.components_of(id).collect();
+            Some(Self { id, document, cluster, components, secrets: documents.secrets_of(id).collect() })
+        })
+    }
+
+    /// Components of one role, by name.
+    pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
+        self.components.iter().copied().filter(move |(_, component)| component.spec.role == role)
+    }
+
+    /// Whether there is a Secret of this name.
+    pub(crate) fn has_secret(&self, name: &str) -> bool {
+        self.secrets.contains_key(name)
+    }
+
+    /// A value of a Secret, decoded.
+    pub(crate) fn value(&self, secret: &str, key: &str) -> Option<&'a [u8]> {
+        let data = self.secrets.get(secret)?.data.as_ref()?;
+        data.get(key).map(|value| value.0.as_slice())
+    }
+}
