@@ -88,6 +88,7 @@ fn plan_record(config: &MachineConfig, state: &MachineState) -> Option<Action> {
         let made_by_us = state.files.get("").is_some_and(|top| is_ours(top.mode));
         return (made_by_us || state.owner.is_some() || state.applied.is_some()).then_some(Action::Leave);
     }
-    let applied = applied_by(config);
-    (state.applied.as_ref() != Some(&applied)).then_some(Action::RecordApplied(applied))
+    // Of one number is one content: another one was refused.
+    let is_recorded = |applied: &Applied| (applied.term, applied.generation) == (config.term, config.generation);
+    (!state.applied.as_ref().is_some_and(is_recorded)).then(|| Action::RecordApplied(applied_by(config)))
 }
