@@ -25,7 +25,6 @@ pub struct AuthorityCertificate {
 pub struct Authority {
     certificate: AuthorityCertificate,
     key: KeyPair,
-    key_pem: PrivateKeyPem,
 }
 
 /// An authority that could not be minted or read.
@@ -101,15 +100,11 @@ impl Authority {
         if common_name.is_empty() {
             return Err(AuthorityError::NoName);
         }
-        let key = KeyPair::generate(rng);
+        let key = KeyPair::generate(rng).map_err(AuthorityError::Key)?;
         let signed = authority_statement(common_name, validity, rng)
             .and_then(|statement| statement.self_signed(&key))
             .map_err(AuthorityError::Mint)?;
-        Ok(Self {
-            certificate: AuthorityCertificate::from_der(signed.der().to_vec())?,
-            key_pem: key.private_pem().map_err(AuthorityError::Key)?,
-            key,
-        })
+        Ok(Self { certificate: AuthorityCertificate::from_der(signed.der().to_vec())?, key })
     }
 
     /// Reads an authority back, and checks that its key belongs to it.
@@ -123,7 +118,7 @@ impl Authority {
         if !name::is_kept(parsed.subject()) {
             return Err(AuthorityError::Name);
         }
-        let authority = Self { certificate, key, key_pem: key_pem.clone() };
+        let authority = Self { certificate, key };
         authority.issuer().map_err(AuthorityError::Issuer)?;
         Ok(authority)
     }
@@ -146,7 +141,7 @@ impl Authority {
     /// Its private key.
     #[must_use]
     pub fn key_pem(&self) -> &PrivateKeyPem {
-        &self.key_pem
+        self.key.private_pem()
     }
 
     /// What signs its leafs, with the name and the key identifier of its certificate, as verifiers
@@ -171,7 +166,7 @@ impl fmt::Debug for Authority {
 /// Two authorities are the same where certificate and key text are.
 impl PartialEq for Authority {
     fn eq(&self, other: &Self) -> bool {
-        self.certificate == other.certificate && self.key_pem == other.key_pem
+        self.certificate == other.certificate && self.key_pem() == other.key_pem()
     }
 }
 

@@ -180,13 +180,13 @@ pub(crate) fn issue<R: CryptoRng + ?Sized>(
         .within(authority.certificate().validity())
         .map_err(|source| LeafError::AuthorityDates { common_name: request.common_name.clone(), source })?;
     let issuer = authority.issuer().map_err(LeafError::Authority)?;
-    let key = KeyPair::generate(rng);
+    let key = KeyPair::generate(rng).map_err(LeafError::Key)?;
     let signed = leaf_statement(request, validity, rng)
         .and_then(|statement| statement.signed_by(&key, &issuer))
         .map_err(|source| LeafError::Sign { common_name: request.common_name.clone(), source })?;
     Ok(IssuedCertificate {
         certificate_pem: certificate::to_pem(signed.der()).map_err(LeafError::Encode)?,
-        key_pem: key.private_pem().map_err(LeafError::Key)?,
+        key_pem: key.private_pem().clone(),
     })
 }
 

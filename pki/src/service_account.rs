@@ -16,8 +16,8 @@ pub struct ServiceAccountKey {
 impl ServiceAccountKey {
     /// Makes a new key pair.
     pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Result<Self, KeyError> {
-        let key = KeyPair::generate(rng);
-        Ok(Self { private_pem: key.private_pem()?, public_pem: key.public_pem()? })
+        let key = KeyPair::generate(rng)?;
+        Ok(Self { private_pem: key.private_pem().clone(), public_pem: key.public_pem()? })
     }
 
     /// Reads a private key; the public half follows from it.

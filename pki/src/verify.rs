@@ -1,7 +1,7 @@
 //! Whether a key, a certificate and a bundle of authorities belong together.
 
 use jiff::Timestamp;
-use p256::{PublicKey, pkcs8::DecodePublicKey};
+use rcgen::PublicKeyData;
 use x509_parser::{certificate::X509Certificate, oid_registry::OID_SIG_ECDSA_WITH_SHA256};
 
 use crate::{CertificateError, KeyError, PrivateKeyPem, Validity, authority, certificate, key::KeyPair};
@@ -58,8 +58,7 @@ pub fn key_matches_certificate(certificate_pem: &str, key_pem: &PrivateKeyPem) -
         return Ok(true);
     }
     let key = KeyPair::from_pem(key_pem).map_err(VerifyError::Key)?;
-    let public_key = PublicKey::from_public_key_der(parsed.public_key().raw);
-    Ok(public_key.is_ok_and(|public_key| public_key == PublicKey::from(key.signer().verifying_key())))
+    Ok(key.subject_public_key_info() == parsed.public_key().raw)
 }
 
 /// Checks that one of the bundle's authorities signed the certificate itself, without one between
