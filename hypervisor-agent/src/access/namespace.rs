@@ -1,9 +1,15 @@
 //! Work inside a network namespace.
 
-use std::{io, os::fd::OwnedFd, sync::Arc, thread};
+use std::{
+    fmt, io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, mpsc},
+    thread,
+};
 
 use rustix::{
     fs::{CWD, Mode, OFlags, fstat, openat},
+    io::Errno,
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use tokio::sync::oneshot;
@@ -13,9 +19,15 @@ use tokio::sync::oneshot;
 pub(super) enum Network {
     /// The one that this process is in.
     Own,
-    /// Another one, held open.
-    Other(Arc<OwnedFd>),
+    /// Another one, with who works there.
+    Other(Arc<Delegate>),
 }
+
+/// Work that is told whether it is done in the namespace.
+type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// A thread that went into a namespace and serves nobody else. It ends with this.
+pub(super) struct Delegate(mpsc::Sender<Work>);
 
 impl Network {
     /// The namespace of a descriptor of `/proc/PID/ns/net`.
@@ -25,40 +37,52 @@ impl Network {
         Ok(if (own.st_dev, own.st_ino) == (other.st_dev, other.st_ino) {
             Self::Own
         } else {
-            Self::Other(Arc::new(namespace))
+            Self::Other(Arc::new(Delegate::send(namespace)?))
         })
     }
 
-    /// Runs blocking work in the namespace, in another one on a thread of its own. The thread ends with the work: one that went
-    /// elsewhere must not serve anybody else.
+    /// Runs blocking work in the namespace.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        let network = match self {
-            Self::Own => return tokio::task::spawn_blocking(work).await.map_err(io::Error::other),
-            other @ Self::Other(_) => other.clone(),
-        };
-        let (done, result) = oneshot::channel();
-        thread::Builder::new().name("keelway-netns".to_owned()).spawn(move || {
-            // Nobody listens any more where the caller was dropped.
-            let _ = done.send(network.enter().map(|()| work()));
-        })?;
-        result.await.map_err(|_| io::Error::other("the thread in the namespace ended early"))?
+        match self {
+            Self::Own => tokio::task::spawn_blocking(work).await.map_err(io::Error::other),
+            Self::Other(delegate) => delegate.run(work).await,
+        }
     }
 
     /// The same for work that does not block: at once where that is possible.
     pub(super) async fn make<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         match self {
             Self::Own => Ok(work()),
-            Self::Other(_) => self.run(work).await,
+            Self::Other(delegate) => delegate.run(work).await,
         }
     }
+}
 
-    fn enter(&self) -> io::Result<()> {
-        match self {
-            Self::Own => Ok(()),
-            Self::Other(namespace) => {
-                move_into_link_name_space(std::os::fd::AsFd::as_fd(&**namespace), Some(LinkNameSpaceType::Network))?;
-                Ok(())
-            }
-        }
+impl Delegate {
+    fn send(namespace: OwnedFd) -> io::Result<Self> {
+        let (works, received) = mpsc::channel::<Work>();
+        thread::Builder::new().name("keelway-netns".to_owned()).spawn(move || {
+            let entered = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network));
+            drop(namespace);
+            received.into_iter().for_each(|work| work(entered));
+        })?;
+        Ok(Self(works))
+    }
+
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+        let gone = || io::Error::other("the thread in the namespace ended early");
+        let (done, result) = oneshot::channel();
+        let work = move |entered: Result<(), Errno>| {
+            // Nobody listens any more where the caller was dropped.
+            let _ = done.send(entered.map(|()| work()));
+        };
+        self.0.send(Box::new(work)).map_err(|_| gone())?;
+        Ok(result.await.map_err(|_| gone())??)
+    }
+}
+
+impl fmt::Debug for Delegate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Delegate(..)")
     }
 }

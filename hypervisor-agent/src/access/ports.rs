@@ -1,5 +1,7 @@
 //! The ports of the network namespace that the calling thread is in.
 
+mod sock_diag;
+
 use std::{collections::BTreeSet, fs, io};
 
 use keelway_api::machine::PortFacts;
@@ -9,8 +11,17 @@ const TCP_LISTEN: &str = "0A";
 /// A UDP socket without a peer: `TCP_CLOSE` in the kernel's socket tables.
 const UDP_UNCONNECTED: &str = "07";
 
-/// Reads the tables. `/proc/sys/net` and `/proc/thread-self/net` both show the reader's namespace.
+/// Asks the kernel, of the namespace of whoever asks.
+///
+/// Its tables in `/proc` are read only where it knows no `sock_diag`: for these it goes through the connections of all
+/// namespaces, which takes a big machine milliseconds.
 pub(super) fn read() -> io::Result<PortFacts> {
+    let listening = sock_diag::listening().or_else(|_| read_tables())?;
+    let range = read_where_present("/proc/sys/net/ipv4/ip_local_port_range")?;
+    Ok(PortFacts { ephemeral: parse_range(&range), listening })
+}
+
+fn read_tables() -> io::Result<BTreeSet<u16>> {
     let mut listening = BTreeSet::new();
     for (table, state) in
         [("tcp", TCP_LISTEN), ("tcp6", TCP_LISTEN), ("udp", UDP_UNCONNECTED), ("udp6", UDP_UNCONNECTED)]
@@ -18,8 +29,7 @@ pub(super) fn read() -> io::Result<PortFacts> {
         let text = read_where_present(&format!("/proc/thread-self/net/{table}"))?;
         listening.extend(local_ports(&text, state));
     }
-    let range = read_where_present("/proc/sys/net/ipv4/ip_local_port_range")?;
-    Ok(PortFacts { ephemeral: parse_range(&range), listening })
+    Ok(listening)
 }
 
 /// A kernel without IPv6 lacks its tables.
@@ -49,6 +59,8 @@ fn parse_range(text: &str) -> Option<(u16, u16)> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
     use super::*;
 
     const TABLE: &str = "\
@@ -62,6 +74,16 @@ mod tests {
     fn listening_ports_are_told_from_connections() {
         assert_eq!(local_ports(TABLE, TCP_LISTEN).collect::<Vec<_>>(), [8080, 80]);
         assert_eq!(local_ports("", TCP_LISTEN).count(), 0);
+    }
+
+    #[test]
+    fn both_ways_find_sockets_that_take_anything() {
+        let [tcp, tcp6] = ["127.0.0.1:0", "[::1]:0"].map(|address| TcpListener::bind(address).unwrap());
+        let [udp, udp6] = ["127.0.0.1:0", "[::1]:0"].map(|address| UdpSocket::bind(address).unwrap());
+        let ports = [tcp.local_addr(), tcp6.local_addr(), udp.local_addr(), udp6.local_addr()];
+        for found in [sock_diag::listening().unwrap(), read_tables().unwrap()] {
+            assert!(ports.iter().all(|address| found.contains(&address.as_ref().unwrap().port())), "{found:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,60 @@
+//! Sockets as the kernel tells them over netlink (sock_diag(7)): only those in the states that are asked for are looked at.
+
+use std::{collections::BTreeSet, io};
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_sock_diag::{
+    SockDiagMessage,
+    constants::{AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP},
+    inet::{ExtensionFlags, InetRequest, SocketId, StateFlags},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
+
+type Message = NetlinkMessage<SockDiagMessage>;
+
+/// Local ports of listening TCP sockets, and of UDP sockets without a peer.
+pub(super) fn listening() -> io::Result<BTreeSet<u16>> {
+    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut ports = BTreeSet::new();
+    for (protocol, states) in [(IPPROTO_TCP, StateFlags::LISTEN), (IPPROTO_UDP, StateFlags::CLOSE)] {
+        for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
+            let states = states.clone();
+            let request = InetRequest { family, protocol, extensions: ExtensionFlags::empty(), states, socket_id };
+            ask(&socket, request)?;
+            while !take(&socket.recv_from_full()?.0, &mut ports)? {}
+        }
+    }
+    Ok(ports)
+}
+
+fn ask(socket: &Socket, request: InetRequest) -> io::Result<()> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let mut message = Message::new(header, SockDiagMessage::InetRequest(request).into());
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0).map(drop)
+}
+
+/// Takes the messages of one datagram. `true`: there are no more after it.
+fn take(datagram: &[u8], ports: &mut BTreeSet<u16>) -> io::Result<bool> {
+    let mut rest = datagram;
+    while !rest.is_empty() {
+        let message = Message::deserialize(rest).map_err(io::Error::other)?;
+        let length = usize::try_from(message.header.length).map_err(io::Error::other)?;
+        match message.payload {
+            NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
+                ports.insert(found.header.socket_id.source_port);
+            }
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            NetlinkPayload::Done(_) => return Ok(true),
+            _ => {}
+        }
+        // Messages are aligned to four bytes; a length of zero would never end.
+        rest = rest.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
