@@ -7,29 +7,30 @@ use keelway_api::{Documents, jiff::Timestamp, machine::Seen, name::ClusterId};
 use keelway_hypervisor_agent::report::chain_text;
 use keelway_planner::{Health, Probe};
 
-use crate::{Components, Machines, health, managed_cluster};
+use crate::{Components, Machines, health, managed_cluster, tls::Clients};
 
 /// Components as they are reached through [`Machines::dial`], with TLS on top.
 pub struct DialledComponents {
     machines: Arc<dyn Machines>,
+    clients: Clients,
 }
 
 impl DialledComponents {
     /// The components on these machines.
     #[must_use]
     pub fn new(machines: Arc<dyn Machines>) -> Self {
-        Self { machines }
+        Self { machines, clients: Clients::default() }
     }
 }
 
 #[async_trait]
 impl Components for DialledComponents {
     async fn health(&self, documents: &Documents, probe: &Probe) -> Health {
-        health::ask(&self.machines, documents, probe).await
+        health::ask(&self.machines, &self.clients, documents, probe).await
     }
 
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String> {
-        managed_cluster::bindings(&self.machines, documents, id).await
+        managed_cluster::bindings(&self.machines, &self.clients, documents, id).await
     }
 
     async fn bind(&self, documents: &Documents, id: &ClusterId, now: Timestamp) -> Result<(), String> {

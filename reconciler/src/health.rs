@@ -10,14 +10,19 @@ use keelway_api::{Documents, condition};
 use keelway_planner::{Health, Probe, probes};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Components, Machines, dial::Dialler, tls};
+use crate::{Components, Machines, dial::Dialler, tls::Clients};
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// Asks one component how it is.
-pub(crate) async fn ask(machines: &Arc<dyn Machines>, documents: &Documents, probe: &Probe) -> Health {
-    match tokio::time::timeout(ANSWER, get(machines, documents, probe)).await {
+pub(crate) async fn ask(
+    machines: &Arc<dyn Machines>,
+    clients: &Clients,
+    documents: &Documents,
+    probe: &Probe,
+) -> Health {
+    match tokio::time::timeout(ANSWER, get(machines, clients, documents, probe)).await {
         Ok(Ok(StatusCode::OK)) => Health::Healthy,
         Ok(Ok(status)) => Health::Unhealthy(format!("{} answers {status}", probe.path)),
         Ok(Err(error)) => Health::Unhealthy(root_cause(error.as_ref())),
@@ -57,11 +62,12 @@ pub(crate) fn ready(documents: &Documents, probe: &Probe) -> bool {
 
 async fn get(
     machines: &Arc<dyn Machines>,
+    clients: &Clients,
     documents: &Documents,
     probe: &Probe,
 ) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
     let machine = documents.hypervisors.get(&probe.machine).ok_or("its machine has no document")?;
-    let config = tls::client(documents, &probe.authority, probe.identity.as_ref())?;
+    let config = clients.client(documents, &probe.authority, probe.identity.as_ref())?;
     let connector = Dialler::new(Arc::clone(machines), machine, probe.address).https(config);
     let client: Client<_, Empty<&[u8]>> =
         Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);

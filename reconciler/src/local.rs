@@ -13,7 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::future::select_all;
+use futures::future::{join_all, select_all};
 use keelway_api::{
     Hypervisor,
     hypervisor::Endpoint,
@@ -23,7 +23,7 @@ use keelway_api::{
 use keelway_hypervisor_agent::action::Action;
 use tokio::{
     net::TcpStream,
-    sync::Notify,
+    sync::{Notify, OnceCell},
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
@@ -38,14 +38,18 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Machines whose sockets are on this one; a connection to each is kept.
 pub struct LocalMachines {
     archives: PathBuf,
-    connected: Mutex<BTreeMap<PathBuf, Arc<Connected>>>,
+    connected: Mutex<BTreeMap<PathBuf, Slot>>,
 }
 
-/// A machine that is reached, with whoever tells of its changes.
+/// Where the connection to a machine is kept, once it stands.
+type Slot = Arc<OnceCell<Arc<Connected>>>;
+
+/// A machine that is reached.
 struct Connected {
     way: Way,
     changed: Arc<Notify>,
-    listener: JoinHandle<()>,
+    /// Whoever tells of its changes, from the first time that somebody waits for one: most passes find nothing to wait for.
+    listener: OnceCell<JoinHandle<()>>,
 }
 
 /// A machine that was not seen.
@@ -67,7 +71,36 @@ enum Way {
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        self.listener.abort();
+        if let Some(listener) = self.listener.get() {
+            listener.abort();
+        }
+    }
+}
+
+impl Connected {
+    /// Whether nobody will tell of a change any more.
+    fn is_deaf(&self) -> bool {
+        self.listener.get().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Listens for changes from now on. Returns whether nobody did before.
+    async fn listen(&self) -> bool {
+        let mut began = false;
+        let listener = self.listener.get_or_try_init(|| async {
+            began = true;
+            let changed = Arc::clone(&self.changed);
+            match &self.way {
+                Way::Runtime(runtime) => Ok(runtime.listen(changed)),
+                Way::Agent(agent) => agent.listen(changed).await,
+            }
+        });
+        match listener.await {
+            Ok(_) => began,
+            Err(why) => {
+                tracing::debug!(why, "cannot be listened to");
+                false
+            }
+        }
     }
 }
 
@@ -79,33 +112,29 @@ impl LocalMachines {
         Self { archives, connected: Mutex::default() }
     }
 
+    /// Whoever comes while somebody else connects waits for that.
     async fn connect(&self, machine: &Hypervisor) -> Result<Arc<Connected>, String> {
         let path = PathBuf::from(machine.spec.endpoint.socket());
-        // A connection that tells of no more changes is worth nothing to who waits for them.
-        if let Some(found) = self.held().get(&path).filter(|found| !found.listener.is_finished()) {
-            return Ok(Arc::clone(found));
-        }
-        let made = Arc::new(self.make(&machine.spec.endpoint, &path).await?);
-        self.held().insert(path, Arc::clone(&made));
-        Ok(made)
+        let slot = self.slot(&path);
+        let made = || async { self.make(&machine.spec.endpoint, &path).await.map(Arc::new) };
+        slot.get_or_try_init(made).await.map(Arc::clone)
     }
 
-    /// Changes are listened for before the first look, so that none between them is missed.
+    fn slot(&self, path: &Path) -> Slot {
+        let mut slots = self.held();
+        // A connection that tells of no more changes is worth nothing to who waits for them.
+        if slots.get(path).and_then(|slot| slot.get()).is_some_and(|found| found.is_deaf()) {
+            slots.remove(path);
+        }
+        Arc::clone(slots.entry(path.to_owned()).or_default())
+    }
+
     async fn make(&self, endpoint: &Endpoint, socket: &Path) -> Result<Connected, String> {
-        let changed = Arc::new(Notify::new());
-        let (way, listener) = match endpoint {
-            Endpoint::Unix { .. } => {
-                let runtime = Runtime::connect(socket, self.archives.clone()).await?;
-                let listener = runtime.listen(Arc::clone(&changed));
-                (Way::Runtime(runtime), listener)
-            }
-            Endpoint::Agent(_) => {
-                let agent = Agent::connect(socket).await?;
-                let listener = agent.listen(Arc::clone(&changed)).await?;
-                (Way::Agent(agent), listener)
-            }
+        let way = match endpoint {
+            Endpoint::Unix { .. } => Way::Runtime(Runtime::connect(socket, self.archives.clone()).await?),
+            Endpoint::Agent(_) => Way::Agent(Agent::connect(socket).await?),
         };
-        Ok(Connected { way, changed, listener })
+        Ok(Connected { way, changed: Arc::default(), listener: OnceCell::new() })
     }
 
     /// A machine with its name, to do something on it; else what came of that.
@@ -120,7 +149,7 @@ impl LocalMachines {
         self.held().remove(Path::new(machine.spec.endpoint.socket()));
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, Arc<Connected>>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, Slot>> {
         // Whoever panicked with it left a map of whole entries behind.
         self.connected.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -186,10 +215,15 @@ impl Machines for LocalMachines {
         let held: Vec<Arc<Connected>> = {
             let held = self.held();
             let paths = machines.iter().map(|machine| Path::new(machine.spec.endpoint.socket()));
-            paths.filter_map(|path| held.get(path).cloned()).collect()
+            paths.filter_map(|path| held.get(path)?.get().cloned()).collect()
         };
         if held.is_empty() {
             return std::future::pending().await;
+        }
+        let began = join_all(held.iter().map(|connected| connected.listen())).await;
+        // What changed before anybody listened was told to nobody.
+        if began.contains(&true) {
+            return;
         }
         select_all(held.iter().map(|connected| Box::pin(connected.changed.notified()))).await;
     }

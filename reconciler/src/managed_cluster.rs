@@ -54,12 +54,17 @@ pub(crate) enum ManagedClusterError {
 
 /// The digest of the bindings that stand, asked for as the driver; empty where the driver has no right to ask, which is so
 /// before the first ones.
-pub(crate) async fn bindings(machines: &Arc<dyn Machines>, documents: &Documents, id: &ClusterId) -> Seen<String> {
+pub(crate) async fn bindings(
+    machines: &Arc<dyn Machines>,
+    clients: &tls::Clients,
+    documents: &Documents,
+    id: &ClusterId,
+) -> Seen<String> {
     let unreachable = |why: String| Seen::unreachable(why);
     let Some((server, machine)) = first_server(documents, id) else {
         return unreachable("an API server with a place".to_owned());
     };
-    let config = match tls::client(documents, &server.authority, Some(&driver_identity(id))) {
+    let config = match clients.client(documents, &server.authority, Some(&driver_identity(id))) {
         Ok(config) => config,
         Err(error) => return unreachable(root_cause(&error)),
     };

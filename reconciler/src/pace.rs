@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Passes with effects that may follow each other at once: a birth takes five, and a component may end once or twice while
+/// Passes with effects that may follow each other at once: a birth takes six, and a component may end once or twice while
 /// what it needs is not up yet.
 const AT_ONCE: i32 = 10;
 /// The time that earns one more of them.

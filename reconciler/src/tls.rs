@@ -1,6 +1,11 @@
 //! TLS towards components: TLS 1.2 or newer, always verified.
 
-use keelway_api::{Documents, documents::SecretName};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use keelway_api::{Documents, documents::SecretName, machine::sha256_hex};
 use keelway_hypervisor_agent::tls::client_from_pem;
 use keelway_planner::Identity;
 use rustls::ClientConfig;
@@ -31,18 +36,42 @@ pub(crate) fn value<'a>(documents: &'a Documents, secret: &SecretName, key: &str
         .ok_or_else(|| TlsError::Missing { secret: secret.clone(), key: key.to_owned() })
 }
 
-/// A client that trusts one authority, and shows a certificate where it has one.
-pub(crate) fn client(
-    documents: &Documents,
-    authority: &SecretName,
-    identity: Option<&Identity>,
-) -> Result<ClientConfig, TlsError> {
-    let identity = identity
-        .map(|identity| {
-            let certificate = value(documents, &identity.secret, &format!("{}.crt", identity.name))?;
-            let key = value(documents, &identity.secret, &format!("{}.key", identity.name))?;
-            Ok::<_, TlsError>((certificate, key))
-        })
-        .transpose()?;
-    Ok(client_from_pem(value(documents, authority, "bundle.crt")?, identity)?)
+/// TLS clients, each made once: many components trust one authority and ask as one client, and whoever is asked again resumes
+/// its session.
+#[derive(Default)]
+pub(crate) struct Clients(Mutex<BTreeMap<(SecretName, Option<Identity>), Made>>);
+
+/// A client, and the digest of what it was made of.
+struct Made {
+    of: String,
+    config: ClientConfig,
+}
+
+impl Clients {
+    /// A client that trusts one authority, and shows a certificate where it has one.
+    pub(crate) fn client(
+        &self,
+        documents: &Documents,
+        authority: &SecretName,
+        identity: Option<&Identity>,
+    ) -> Result<ClientConfig, TlsError> {
+        let trusted = value(documents, authority, "bundle.crt")?;
+        let shown = identity
+            .map(|identity| {
+                let certificate = value(documents, &identity.secret, &format!("{}.crt", identity.name))?;
+                let key = value(documents, &identity.secret, &format!("{}.key", identity.name))?;
+                Ok::<_, TlsError>((certificate, key))
+            })
+            .transpose()?;
+        let (certificate, key) = shown.unwrap_or_default();
+        let of = sha256_hex(&[trusted, certificate, key].concat());
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (authority.clone(), identity.cloned());
+        if let Some(made) = kept.get(&name).filter(|made| made.of == of) {
+            return Ok(made.config.clone());
+        }
+        let config = client_from_pem(trusted, shown)?;
+        kept.insert(name, Made { of, config: config.clone() });
+        Ok(config)
+    }
 }
