@@ -60,6 +60,16 @@ pub struct ClusterSpec {
     pub certificates: CertificatesSpec,
 }
 
+/// How far the first start of a cluster came. What is true here stays true, as in the
+/// [contract](https://cluster-api.sigs.k8s.io/developer/providers/contracts/control-plane) of Cluster API's control planes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Initialization {
+    /// Whether an API server was ever ready. Controllers and schedulers, which only ask it, are started from then on.
+    #[serde(default)]
+    pub control_plane_initialized: bool,
+}
+
 /// The store of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -246,6 +256,9 @@ pub struct ClusterStatus {
     /// The store's birth and members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdStatus>,
+    /// How far the cluster's first start came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initialization: Option<Initialization>,
     /// `Available`: the API serves through every ingress. `Progressing`: there is something to do. `Degraded`: something is broken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]

@@ -7,7 +7,7 @@ use alloc::{collections::BTreeMap, format, string::ToString, vec, vec::Vec};
 
 use keelway_api::{
     Cluster, Documents, Time,
-    cluster::{EtcdMember, EtcdStatus, MemberPhase},
+    cluster::{EtcdMember, EtcdStatus, Initialization, MemberPhase},
     component::ComponentSpec,
     machine::Start,
     name::{ClusterId, ComponentName, PodName},
@@ -101,8 +101,40 @@ pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Sta
     }
 }
 
-/// Whether any member of the store may start. API servers and controllers that start before one only wait, and hold up the pass
-/// that prepares the store.
+/// Writes down that an API server was ready, once in a cluster's life.
+pub(crate) fn plan_initialization(plan: &mut Plan, world: &World, seen: &Observation) {
+    for (name, (id, _)) in &world.clusters {
+        let documents = &plan.documents;
+        if documents.clusters.get(name).is_none_or(is_initialized) {
+            continue;
+        }
+        let mut servers = documents.components_of(id).filter(|(_, server)| server.spec.role == Role::KubeApiserver);
+        let ready = servers.any(|(pod, _)| seen.healthy(pod));
+        drop(servers);
+        if let Some(document) = plan.documents.clusters.get_mut(name).filter(|_| ready) {
+            let initialization = Initialization { control_plane_initialized: true };
+            document.status.get_or_insert_default().initialization = Some(initialization);
+        }
+    }
+}
+
+/// Whether a component is started only once an API server was ready, and none was. Controllers and schedulers that start before
+/// one ask for it again and again, and take from its machine what it needs to come up.
+pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
+    let asks_only = match role {
+        Role::KubeControllerManager | Role::KubeScheduler => true,
+        Role::Etcd | Role::KubeApiserver | Role::Ingress => false,
+    };
+    asks_only && !is_initialized(cluster)
+}
+
+fn is_initialized(cluster: &Cluster) -> bool {
+    let status = cluster.status.as_ref();
+    status.and_then(|status| status.initialization.as_ref()).is_some_and(|found| found.control_plane_initialized)
+}
+
+/// Whether any member of the store may start. API servers that start before one only wait, and hold up the pass that prepares
+/// the store.
 pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
     members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
 }

@@ -46,7 +46,7 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 19] = [
+const INVARIANTS: [(&str, Invariant); 20] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -56,6 +56,7 @@ const INVARIANTS: [(&str, Invariant); 19] = [
     ("etcd members share a machine only where no other has room", members_are_apart),
     ("the first members of a store are written once", first_members_stay),
     ("a member of a store keeps its id and never goes back", members_never_go_back),
+    ("what only asks an API server is held back until one was ready, and never again", controllers_start_once),
     ("a member starts on data that was marked for it", members_start_on_their_data),
     ("nothing is placed on a machine that does not answer, or takes nothing", placements_answer),
     ("nothing is placed where there is no room for it", placements_have_room),
@@ -299,6 +300,28 @@ fn members_never_go_back(step: &Step) -> Vec<String> {
         new.is_none_or(|new| new.id != old.id || new.phase < old.phase)
     });
     back.map(|(pod, _)| pod.to_string()).collect()
+}
+
+fn controllers_start_once(step: &Step) -> Vec<String> {
+    let initialized = |documents: &Documents, cluster: &ClusterRef| {
+        let status = documents.clusters.get(cluster).and_then(|cluster| cluster.status.as_ref());
+        status.and_then(|status| status.initialization.as_ref()).is_some_and(|found| found.control_plane_initialized)
+    };
+    let back =
+        step.after.clusters.keys().filter(|name| initialized(step.before, name) && !initialized(step.after, name));
+    let configs = machine_configs(step.after, step.seen).unwrap_or_default();
+    let pods = configs.values().flat_map(|config| &config.pods);
+    let wrong = pods.filter(|(name, pod)| {
+        let Some(component) = step.after.components.get(name) else { return false };
+        let waits = pod.start == Start::Never;
+        match component.spec.role {
+            Role::KubeControllerManager | Role::KubeScheduler => {
+                waits == initialized(step.after, &component.spec.cluster)
+            }
+            Role::Etcd | Role::KubeApiserver | Role::Ingress => false,
+        }
+    });
+    back.map(ToString::to_string).chain(wrong.map(|(name, _)| name.to_string())).collect()
 }
 
 /// Judged by the configs that the machines would get.

@@ -100,6 +100,7 @@ pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<
     placement::plan_components(&mut plan, &world, seen);
     birth::plan_births(&mut plan, &world, &Time(now));
     birth::plan_member_phases(&mut plan, &world, seen);
+    birth::plan_initialization(&mut plan, &world, seen);
     certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, seen, &Time(now));

@@ -40,7 +40,7 @@ pub struct Probe {
 }
 
 /// A certificate and key in one of our Secrets: `NAME.crt` and `NAME.key`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     /// The Secret.
     pub secret: SecretName,

@@ -116,8 +116,11 @@ fn drained(here: &[Role]) -> Verdict {
 fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
     let says = |(pod, document): (&PodName, &Component)| {
         let spec = &document.spec;
+        let cluster = plan.documents.clusters.get(&spec.cluster);
         if birth::lost_its_data(&plan.documents, seen, pod, spec) {
             data_lost(&plan.documents, pod, spec)
+        } else if cluster.is_some_and(|cluster| birth::waits_for_api(cluster, spec.role)) {
+            verdict(Status::False, "NotStarted", "an API server to be ready")
         } else {
             component(pod, seen, seen.machine(&spec.hypervisor))
         }

@@ -90,6 +90,11 @@ impl World {
         spec.ingress.replicas = round.ingresses;
     }
 
+    fn pod(&self, component: &str) -> PodName {
+        let id = self.documents.clusters.values().next().unwrap().id().unwrap().clone();
+        PodName { cluster: id, component: component.parse().unwrap() }
+    }
+
     fn runs(&self, pod: &PodName) -> bool {
         self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod))
     }
@@ -196,8 +201,7 @@ fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
     let _ = world.pass(&calm(2, 2));
     assert!(world.known().iter().all(|servers| servers.len() == 2));
 
-    let id = world.documents.clusters.values().next().unwrap().id().unwrap().clone();
-    let second = PodName { cluster: id, component: "kube-apiserver-1".parse().unwrap() };
+    let second = world.pod("kube-apiserver-1");
     let leaving = Round { sessions: 1, ..calm(1, 2) };
     let plan = world.pass(&leaving);
     assert!(plan.waiting.iter().any(|waiting| waiting.what == "c1/kube-apiserver-1"), "{:?}", plan.waiting);
@@ -209,6 +213,26 @@ fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
     let plan = world.pass(&calm(1, 2));
     assert_eq!((plan.waiting, plan.decisions), (vec![], vec![]));
     assert_eq!(world.known(), [["kube-apiserver/kube-apiserver-0"]; 2]);
+}
+
+/// Whoever is to be ready first has the machines for itself.
+#[test]
+fn controllers_start_when_an_api_server_is_ready() {
+    let mut world = World::new();
+    let mut plan = world.pass(&calm(1, 1));
+    let ready = |plan: &Plan| {
+        let cluster = plan.documents.clusters.values().next().unwrap();
+        cluster.status.as_ref().unwrap().initialization.is_some()
+    };
+    while !ready(&plan) {
+        assert!(!world.runs(&world.pod("kube-controller-manager-0")));
+        let waits = plan.waiting.iter().find(|waiting| waiting.what == "c1/kube-controller-manager-0").unwrap();
+        assert_eq!(waits.on, "an API server to be ready");
+        plan = world.pass(&calm(1, 1));
+    }
+    assert!(world.runs(&world.pod("kube-apiserver-0")) && world.runs(&world.pod("kube-controller-manager-0")));
+    let ill = Round { ill: u8::MAX, ..calm(1, 1) };
+    assert!(ready(&world.pass(&ill)), "it was ready once");
 }
 
 /// Nothing is taken away from what could not be seen.

@@ -64,7 +64,9 @@ impl Delegate {
         thread::Builder::new().name("keelway-netns".to_owned()).spawn(move || {
             let entered = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network));
             drop(namespace);
-            received.into_iter().for_each(|work| work(entered));
+            for work in received {
+                work(entered);
+            }
         })?;
         Ok(Self(works))
     }

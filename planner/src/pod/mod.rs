@@ -126,9 +126,8 @@ impl<'a> Site<'a> {
         let document = self.tenant.document;
         match self.spec.role {
             Role::Etcd => birth::start_of(Some(document), &self.pod.component),
-            Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler
-                if !birth::any_may_start(document) =>
-            {
+            Role::KubeApiserver if !birth::any_may_start(document) => Start::Never,
+            role @ (Role::KubeControllerManager | Role::KubeScheduler) if birth::waits_for_api(document, role) => {
                 Start::Never
             }
             Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler | Role::Ingress => Start::Always,

@@ -45,13 +45,12 @@ fn take(datagram: &[u8], ports: &mut BTreeSet<u16>) -> io::Result<bool> {
     while !rest.is_empty() {
         let message = Message::deserialize(rest).map_err(io::Error::other)?;
         let length = usize::try_from(message.header.length).map_err(io::Error::other)?;
-        match message.payload {
-            NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
-                ports.insert(found.header.socket_id.source_port);
-            }
-            NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::Done(_) => return Ok(true),
-            _ => {}
+        if let NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) = message.payload {
+            ports.insert(found.header.socket_id.source_port);
+        } else if let NetlinkPayload::Error(error) = message.payload {
+            return Err(error.to_io());
+        } else if let NetlinkPayload::Done(_) = message.payload {
+            return Ok(true);
         }
         // Messages are aligned to four bytes; a length of zero would never end.
         rest = rest.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
