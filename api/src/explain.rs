@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The kinds that can be explained.
-const KINDS: [Kind; 3] = Kind::OF_GROUP;
+const KINDS: [Kind; 4] = [Kind::Hypervisor, Kind::Cluster, Kind::Component, Kind::Observation];
 
 /// What a field of a document is.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +52,7 @@ pub struct Unexplained {
 
 /// The kinds that [`explain`] knows.
 #[must_use]
-pub fn kinds() -> [&'static str; 3] {
+pub fn kinds() -> [&'static str; 4] {
     KINDS.map(Kind::name)
 }
 

@@ -10,6 +10,7 @@ use crate::{
     cluster::{ClusterSpec, ClusterStatus},
     component::{ComponentSpec, ComponentStatus},
     hypervisor::{HypervisorSpec, HypervisorStatus},
+    observation::Observation,
 };
 
 /// The API group of our documents.
@@ -28,10 +29,12 @@ pub(crate) enum Kind {
     Component,
     /// `v1/Secret` with our label.
     Secret,
+    /// What was seen, which is no part of a world.
+    Observation,
 }
 
 impl Kind {
-    /// The kinds of our group.
+    /// The kinds of our group that a world is made of.
     pub(crate) const OF_GROUP: [Self; 3] = [Self::Hypervisor, Self::Cluster, Self::Component];
 
     /// As `kind` has it.
@@ -41,6 +44,7 @@ impl Kind {
             Self::Cluster => "Cluster",
             Self::Component => "Component",
             Self::Secret => "Secret",
+            Self::Observation => "Observation",
         }
     }
 
@@ -51,6 +55,7 @@ impl Kind {
             Self::Cluster => &SCHEMAS.cluster,
             Self::Component => &SCHEMAS.component,
             Self::Secret => &SCHEMAS.secret,
+            Self::Observation => &SCHEMAS.observation,
         }
     }
 }
@@ -69,6 +74,7 @@ struct Schemas {
     cluster: Json,
     component: Json,
     secret: Json,
+    observation: Json,
     definitions: Map<String, Json>,
 }
 
@@ -79,6 +85,7 @@ static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
         cluster: resource::<ClusterSpec, ClusterStatus>(&mut generator),
         component: resource::<ComponentSpec, ComponentStatus>(&mut generator),
         secret: generator.subschema_for::<Secret>().to_value(),
+        observation: generator.subschema_for::<Observation>().to_value(),
         definitions: generator.take_definitions(true),
     }
 });

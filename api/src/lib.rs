@@ -13,6 +13,7 @@ pub mod hypervisor;
 mod kind;
 pub mod machine;
 pub mod name;
+mod observation;
 mod read;
 pub mod release;
 pub mod role;
@@ -32,4 +33,5 @@ pub use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
     jiff,
 };
+pub use observation::{Health, Observation};
 pub use read::{Asked, KeyCheck};

@@ -8,6 +8,7 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -129,6 +130,29 @@ mod base64_text {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         ByteString::deserialize(deserializer).map(|text| text.0)
+    }
+}
+
+/// A map whose keys are names of pods, as text.
+mod by_text {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    use crate::name::PodName;
+
+    pub(super) fn serialize<V: Serialize, S: Serializer>(
+        map: &BTreeMap<PodName, V>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(map.iter().map(|(name, value)| (name.to_string(), value)))
+    }
+
+    pub(super) fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<PodName, V>, D::Error> {
+        let texts: BTreeMap<String, V> = BTreeMap::deserialize(deserializer)?;
+        texts.into_iter().map(|(name, value)| Ok((name.parse().map_err(D::Error::custom)?, value))).collect()
     }
 }
 
@@ -312,7 +336,8 @@ impl Write for Hash {
 }
 
 /// What was seen on a machine, at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MachineState {
     /// The runtime behind the CRI endpoint.
     pub runtime: RuntimeFacts,
@@ -333,7 +358,9 @@ pub struct MachineState {
     pub images: BTreeSet<String>,
     /// TCP and UDP ports.
     pub ports: PortFacts,
-    /// The servers of each haproxy that answers, by `BACKEND/SERVER`.
+    /// The servers of each haproxy that answers, by `CLUSTER/COMPONENT` and `BACKEND/SERVER`.
+    #[serde(default, with = "by_text", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, BTreeMap<String, ServerState>>")]
     pub servers: BTreeMap<PodName, BTreeMap<String, ServerState>>,
     /// How much it has. `None`: it does not tell, and is taken to have enough.
     #[serde(default)]
@@ -351,7 +378,8 @@ pub struct MachineState {
 pub const DISK_RESERVE: u64 = 128 << 20;
 
 /// A server behind a haproxy, as that haproxy tells of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServerState {
     /// Where connections are passed on to.
     pub address: SocketAddr,
@@ -362,7 +390,7 @@ pub struct ServerState {
 }
 
 /// What a haproxy was told to do with one of its servers. Whether the server's checks succeed is another matter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ServerAdmin {
     /// It gets connections while its checks succeed.
     Serves,
@@ -373,7 +401,8 @@ pub enum ServerAdmin {
 }
 
 /// An amount of what components use up.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Amount {
     /// In thousandths of a core.
     pub cpu_millis: u64,
@@ -420,7 +449,8 @@ impl fmt::Display for Amount {
 }
 
 /// The runtime of a machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RuntimeFacts {
     /// `containerd`, `cri-o`, ..
     pub name: String,
@@ -431,7 +461,7 @@ pub struct RuntimeFacts {
 }
 
 /// Who makes the cgroups of containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
     /// The runtime writes the file system; a parent is a path.
@@ -441,7 +471,8 @@ pub enum CgroupDriver {
 }
 
 /// One of our sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SandboxState {
     /// The runtime's id.
     pub id: String,
@@ -456,7 +487,8 @@ pub struct SandboxState {
 }
 
 /// A container of one of our sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContainerState {
     /// The runtime's id.
     pub id: String,
@@ -473,7 +505,7 @@ pub struct ContainerState {
 }
 
 /// Where a container is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ContainerPhase {
     /// Made, never started.
     Created,
@@ -489,7 +521,8 @@ pub enum ContainerPhase {
 }
 
 /// A file or directory of ours as it stands on the machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileState {
     /// Owner.
     pub user: u32,
@@ -502,7 +535,8 @@ pub struct FileState {
 }
 
 /// A data directory as it stands on the machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataState {
     /// Whether it carries the mark of its pod.
     pub marked: bool,
@@ -542,7 +576,8 @@ impl MachineState {
 }
 
 /// What is known of a machine's ports.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PortFacts {
     /// `net.ipv4.ip_local_port_range`, both ends included: the kernel gives these to outgoing connections.
     pub ephemeral: Option<(u16, u16)>,
@@ -551,11 +586,13 @@ pub struct PortFacts {
 }
 
 /// A fact that may be out of reach. Unreachable is not empty: nothing is planned on what could not be observed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum Seen<T> {
     /// It was observed.
     Known(T),
     /// It could not be observed, and why, in words for people.
+    #[serde(rename_all = "camelCase")]
     Unreachable {
         /// Who gives no answer.
         #[serde(default)]
@@ -566,7 +603,7 @@ pub enum Seen<T> {
 }
 
 /// Who gives no answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Silent {
     /// Whoever would have to be asked.
     #[default]

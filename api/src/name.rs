@@ -144,7 +144,7 @@ impl fmt::Display for ClusterRef {
 }
 
 /// A component on a machine: which cluster, and which of its components.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct PodName {
     /// The cluster's id.
     pub cluster: ClusterId,
@@ -156,6 +156,18 @@ impl PodName {
     /// What stands before every component of this cluster in the order of names, and is none itself.
     pub(crate) fn before_all_of(cluster: &ClusterId) -> Self {
         Self { cluster: cluster.clone(), component: ComponentName(String::new()) }
+    }
+}
+
+impl FromStr for PodName {
+    type Err = NameError;
+    /// Reads what [`PodName`] is displayed as.
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (cluster, component) = text.split_once('/').ok_or_else(|| NameError {
+            value: text.to_owned(),
+            expected: "a cluster's id and a component, such as 0123456789abcdef/etcd-0",
+        })?;
+        Ok(Self { cluster: cluster.parse()?, component: component.parse()? })
     }
 }
 

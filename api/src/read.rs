@@ -254,6 +254,9 @@ fn owner(root: &Node<'_>) -> Result<Owner, Fault> {
 }
 
 fn ours(version: &str, kind: &str) -> Result<Kind, Fault> {
+    if kind == Kind::Observation.name() {
+        return Err(of_no_world());
+    }
     let names = Kind::OF_GROUP.map(Kind::name);
     let Some(found) = Kind::OF_GROUP.into_iter().find(|k| k.name() == kind) else {
         let problem = format!("{:?} is no kind of {GROUP}", schema::short(kind));
@@ -264,6 +267,11 @@ fn ours(version: &str, kind: &str) -> Result<Kind, Fault> {
         return Err(Fault::of("apiVersion", problem, format!("write {API_VERSION}")));
     }
     Ok(found)
+}
+
+fn of_no_world() -> Fault {
+    let mend = "give it to `keelway plan --offline FILE`, beside the documents that it was made from";
+    Fault::of("kind", "an Observation is no document of a world", mend)
 }
 
 fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
@@ -290,7 +298,7 @@ fn identity(kind: Kind, root: &Node<'_>) -> Identity {
     let metadata = root.get("metadata");
     let of = |key| metadata.and_then(|metadata| text(metadata, key));
     let namespace = match kind {
-        Kind::Hypervisor => "",
+        Kind::Hypervisor | Kind::Observation => "",
         Kind::Cluster | Kind::Component | Kind::Secret => of("namespace").unwrap_or("default"),
     };
     let name = of("name").unwrap_or_default();
@@ -322,6 +330,7 @@ impl Typed {
             Kind::Cluster => Self::Cluster(decode(json)?),
             Kind::Component => Self::Component(decode(json)?),
             Kind::Secret => Self::Secret(with_string_data(decode(json)?)),
+            Kind::Observation => return Err(vec![of_no_world()]),
         })
     }
 
@@ -403,7 +412,7 @@ impl Documents {
     }
 }
 
-fn decode<T: DeserializeOwned>(json: Json) -> Result<T, Vec<Fault>> {
+pub(crate) fn decode<T: DeserializeOwned>(json: Json) -> Result<T, Vec<Fault>> {
     serde_path_to_error::deserialize(json).map_err(|error| {
         let path = match error.path().to_string() {
             path if path == "." => String::new(),

@@ -251,6 +251,7 @@ impl Check {
             return self.tagged(node, variants, path);
         }
         match &node.value {
+            Value::Map(_) if words.len() < variants.len() => self.tagged(node, variants, path),
             Value::Scalar(scalar) if words.contains(&scalar.text.as_ref()) => {
                 Json::String(scalar.text.as_ref().to_owned())
             }

@@ -71,8 +71,15 @@ pub(crate) enum Command {
     )]
     Reconcile(ReconcileArguments),
     /// Show what a pass would do and why; nothing is changed
-    #[command(after_help = "Example:\n  keelway plan < c1.yaml")]
+    #[command(
+        after_help = "Example:\n  keelway plan < c1.yaml\n  keelway observe < c1.yaml > seen.yaml\n  keelway plan --offline seen.yaml < c1.yaml"
+    )]
     Plan(PlanArguments),
+    /// Write what a pass sees of machines, components and clusters; no key is in it
+    #[command(
+        after_help = "Example:\n  keelway observe < c1.yaml > seen.yaml\n  keelway plan --offline seen.yaml < c1.yaml\n  keelway explain observation"
+    )]
+    Observe,
     /// Show clusters, components and machines as the documents tell of them
     #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
     Status(StatusArguments),
@@ -437,6 +444,9 @@ impl ReconcileArguments {
 
 #[derive(Args)]
 pub(crate) struct PlanArguments {
+    /// Ask no machine: plan from this Observation, as of when it was made
+    #[arg(long, value_name = "OBSERVATION")]
+    pub(crate) offline: Option<PathBuf>,
     /// End with 4 where there is something to do
     #[arg(long)]
     pub(crate) exit_code: bool,

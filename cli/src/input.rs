@@ -72,16 +72,20 @@ impl Input {
 
     /// The documents; every fault of them otherwise.
     pub(crate) fn documents(&self) -> Result<Documents, Failure> {
-        self.parse(false)
+        self.parse(false, Timestamp::now())
     }
 
     /// The documents as a world that can be reconciled; every fault of them otherwise.
     pub(crate) fn world(&self) -> Result<Documents, Failure> {
-        self.parse(true)
+        self.world_at(Timestamp::now())
     }
 
-    fn parse(&self, whole: bool) -> Result<Documents, Failure> {
-        let now = Timestamp::now();
+    /// The same, as of another time.
+    pub(crate) fn world_at(&self, now: Timestamp) -> Result<Documents, Failure> {
+        self.parse(true, now)
+    }
+
+    fn parse(&self, whole: bool, now: Timestamp) -> Result<Documents, Failure> {
         let keys = |secret: &Secret| keelway_reconciler::secret_faults(secret, now);
         let asked = Asked { keys: Some(&keys), whole };
         Documents::read_with(&self.bytes, asked).map_err(|faults| Failure::faults(faults, self))

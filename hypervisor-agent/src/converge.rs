@@ -4,8 +4,8 @@ mod pod;
 mod servers;
 mod tree;
 
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

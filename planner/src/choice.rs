@@ -61,6 +61,11 @@ impl<'a> Choice<'a> {
 }
 
 impl Wanted<'_> {
+    /// Whether a component of the same role and cluster is on a machine.
+    fn has_one_on(&self, machine: &HypervisorName) -> bool {
+        self.siblings.iter().any(|spec| spec.role == self.role && spec.hypervisor == *machine)
+    }
+
     /// What would have to be there, in words.
     fn missing(&self, fleet: &Fleet) -> String {
         let role = self.role.row();
@@ -73,7 +78,8 @@ impl Wanted<'_> {
         let full = fleet.of_kind(role.runs_on).filter(|(room, open)| *open && !room.holds(self.role));
         let full: Vec<String> =
             full.filter_map(|(room, _)| Some(format!("{} has {}", room.machine.name, room.left?))).collect();
-        let closed = fleet.of_kind(role.runs_on).filter(|(room, _)| !room.machine.schedulable).count();
+        let closed = fleet.of_kind(role.runs_on).filter(|(room, _)| !room.machine.schedulable);
+        let closed: Vec<String> = closed.map(|(room, _)| room.machine.name.to_string()).collect();
         let low = fleet.of_kind(role.runs_on).filter(|(room, _)| room.disk_pressure);
         let low: Vec<String> = low.map(|(room, _)| room.machine.name.to_string()).collect();
         let mut text = format!("a {kind} hypervisor that answers and takes components, {ports}");
@@ -82,14 +88,19 @@ impl Wanted<'_> {
         }
         text += ": add one";
         let short = fleet.of_kind(role.runs_on);
-        let short = short.filter(|(room, open)| *open && room.lacks_ports(self.role, self.ingress_port));
+        // An ingress of the same cluster holds the port for another one.
+        let is_taken = |room: &Room| {
+            room.lacks_ports(self.role, self.ingress_port)
+                && !(self.role == Role::Ingress && self.has_one_on(&room.machine.name))
+        };
+        let short = short.filter(|(room, open)| *open && is_taken(room));
         let short: Vec<String> = short.map(|(room, _)| room.machine.name.to_string()).collect();
         if !short.is_empty() {
             let mend = if self.role == Role::Ingress { "free it on" } else { "widen spec.portRange of" };
             text = format!("{text}, or {mend} one ({} taken up)", shortened(&short));
         }
-        if closed > 0 {
-            text = format!("{text}, or uncordon one ({} cordoned)", count(closed, "hypervisor"));
+        if !closed.is_empty() {
+            text = format!("{text}, or uncordon one ({} cordoned or drained)", shortened(&closed));
         }
         if !low.is_empty() {
             text = format!("{text}, or make room on a disk ({} full)", shortened(&low));

@@ -1,6 +1,9 @@
 //! What each machine should hold.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use keelway_api::{
     Documents, Hypervisor,
@@ -10,7 +13,27 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 
-use crate::{Observation, deletion::keeps_running, pod::Site, tenant::Tenant, turns, world::World};
+use crate::{
+    Observation,
+    deletion::keeps_running,
+    plan::{Plan, Waiting},
+    pod::Site,
+    tenant::Tenant,
+    turns,
+    world::World,
+};
+
+/// What every machine that could be seen should hold, once all keys of a plan are minted. Its numbers are written down in
+/// the plan, which has to be saved before a machine takes a config; so is whose turn it is not.
+///
+/// # Errors
+/// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+pub fn configure(plan: &mut Plan, seen: &Observation) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
+    let (configs, waiting) = configs_and_turns(&plan.documents, seen)?;
+    note_issued(&mut plan.documents, &configs);
+    plan.waiting.extend(waiting);
+    Ok(configs)
+}
 
 /// The config of every machine that could be seen, from documents whose keys are all minted.
 ///
@@ -22,16 +45,24 @@ pub fn machine_configs(
     documents: &Documents,
     seen: &Observation,
 ) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
+    configs_and_turns(documents, seen).map(|(configs, _)| configs)
+}
+
+type Configs = BTreeMap<HypervisorName, MachineConfig>;
+
+/// The configs, and which pods wait for their turn.
+fn configs_and_turns(documents: &Documents, seen: &Observation) -> Result<(Configs, Vec<Waiting>), Faults> {
     let world = World::of(documents)?;
     if seen.stale() {
-        return Ok(BTreeMap::new());
+        return Ok((BTreeMap::new(), Vec::new()));
     }
+    let mut waiting = Vec::new();
     let known: BTreeSet<&ClusterId> = world.clusters.values().map(|(id, _)| id).collect();
     let seen_machines = documents.hypervisors.keys().filter(|name| seen.machine(name).is_some());
     let mut pods: turns::Pods = seen_machines.map(|name| (name, BTreeMap::new())).collect();
     for tenant in Tenant::all(documents, &world) {
         add_pods(&mut pods, &tenant, &world, seen);
-        turns::hold_replicas(&tenant, seen, &mut pods);
+        waiting.extend(turns::hold_replicas(&tenant, seen, &mut pods));
     }
     let mut configs = BTreeMap::new();
     for (name, pods) in pods {
@@ -42,7 +73,7 @@ pub fn machine_configs(
         let config = MachineConfig { installation, term: 1, generation: 1, pods, others };
         configs.insert(name.clone(), fenced(config, document));
     }
-    Ok(configs)
+    Ok((configs, waiting))
 }
 
 /// The pods of one cluster, each on its machine.

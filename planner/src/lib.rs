@@ -1,7 +1,7 @@
 //! The decision: documents and observation in, plan out.
 //!
 //! No IO, and `no_std`: no file, clock, environment, thread or unordered map can be named here.
-//! The pass calls, in this order: [`identify`], [`probes`], [`plan`], and, once keys are minted, [`machine_configs`].
+//! The pass calls, in this order: [`identify`], [`probes`], [`plan`], and, once keys are minted, [`configure`].
 #![no_std]
 
 extern crate alloc;
@@ -36,10 +36,10 @@ pub use access::{
     ADMIN_GROUP, Access, BINDINGS_DIGEST, access, administrator, driver_identity, first_administrator, first_bindings,
 };
 pub use certificates::{DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
-pub use config::{machine_configs, note_issued};
+pub use config::{configure, machine_configs, note_issued};
 pub use identify::identify;
 pub use mint::{MintRequest, Subject};
-pub use observation::{CertificateSeen, Health, Observation};
+pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Decision, Plan, Waiting, plan};
 pub use probe::{Identity, Probe, probes};
 pub use refusal::{Refused, refuse};

@@ -42,6 +42,19 @@ pub enum MintRequest {
     },
 }
 
+impl MintRequest {
+    /// The Secret that it goes into.
+    #[must_use]
+    pub fn secret(&self) -> &SecretName {
+        match self {
+            Self::Authority { secret, .. }
+            | Self::ServiceAccountKey { secret }
+            | Self::EncryptionKey { secret }
+            | Self::Certificate { secret, .. } => secret,
+        }
+    }
+}
+
 /// Whom a certificate stands for, and for what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {

@@ -3,7 +3,9 @@
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::net::IpAddr;
 
+pub use keelway_api::Health;
 use keelway_api::{
+    Time,
     documents::SecretName,
     jiff::Timestamp,
     machine::{MachineState, Seen},
@@ -24,17 +26,11 @@ pub struct Observation {
     /// The digest of the bindings that stand in each managed cluster, as its API tells it; empty where there are none.
     pub bindings: BTreeMap<ClusterId, Seen<String>>,
     /// What the certificates in our Secrets say, by Secret and name.
-    pub certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+    pub certificates: Certificates,
 }
 
-/// The answer of a health check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
-    /// It answers, and says that it is well.
-    Healthy,
-    /// It does not, and why, in words for people.
-    Unhealthy(String),
-}
+/// What certificates say, by Secret and name.
+pub type Certificates = BTreeMap<(SecretName, String), CertificateSeen>;
 
 /// What a certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +48,34 @@ pub struct CertificateSeen {
 }
 
 impl Observation {
+    /// What a document tells, beside what the certificates of the Secrets say.
+    #[must_use]
+    pub fn of(document: keelway_api::Observation, certificates: Certificates) -> Self {
+        let of_cluster = |(cluster, answers): (ClusterId, BTreeMap<_, _>)| {
+            let named = move |(component, health)| (PodName { cluster: cluster.clone(), component }, health);
+            answers.into_iter().map(named)
+        };
+        Self {
+            machines: document.hypervisors,
+            refused: BTreeMap::new(),
+            health: document.health.into_iter().flat_map(of_cluster).collect(),
+            bindings: document.bindings,
+            certificates,
+        }
+    }
+
+    /// The same as a document, without what only the Secrets tell.
+    #[must_use]
+    pub fn document(self, at: Time) -> keelway_api::Observation {
+        let mut document = keelway_api::Observation::at(at);
+        document.hypervisors = self.machines;
+        document.bindings = self.bindings;
+        for (pod, health) in self.health {
+            document.health.entry(pod.cluster).or_default().insert(pod.component, health);
+        }
+        document
+    }
+
     /// The state of a machine, where it could be seen.
     pub(crate) fn machine(&self, name: &HypervisorName) -> Option<&MachineState> {
         self.machines.get(name)?.known()

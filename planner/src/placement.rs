@@ -94,6 +94,10 @@ fn place_missing(
     role: Role,
     wanted: u32,
 ) {
+    // The cluster waits for a number for all of them.
+    if role == Role::Ingress && ingress_port(&plan.documents, &cluster.reference).is_none() {
+        return;
+    }
     let of_role = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == role);
     let stay = of_role.filter(|(_, component)| !component.is_leaving() && !retirement::moves(fleet, &component.spec));
     let mut missing = (wanted as usize).saturating_sub(stay.count());

@@ -122,7 +122,7 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
         } else if cluster.is_some_and(|cluster| birth::waits_for_api(cluster, spec.role)) {
             verdict(Status::False, "NotStarted", "an API server to be ready")
         } else {
-            component(pod, seen, seen.machine(&spec.hypervisor))
+            component((pod, spec), seen, seen.machine(&spec.hypervisor))
         }
     };
     let verdicts: Vec<Verdict> = plan.documents.components.iter().map(says).collect();
@@ -155,10 +155,20 @@ fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> Verd
     )
 }
 
-fn component(pod: &PodName, seen: &Observation, machine: Option<&MachineState>) -> Verdict {
+fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, machine: Option<&MachineState>) -> Verdict {
     let Some(machine) = machine else {
         return verdict(Status::Unknown, "MachineUnreachable", "its machine to answer");
     };
+    if let Some(port) = port_of_another(machine, pod, spec) {
+        let place = &spec.hypervisor;
+        return verdict(
+            Status::False,
+            "PortTaken",
+            format!(
+                "port {port} of {place}, where something else listens: end that (`ss -lptn 'sport = :{port}'` names it)"
+            ),
+        );
+    }
     let Some(sandbox) = machine.sandboxes.iter().find(|sandbox| sandbox.pod == *pod) else {
         return verdict(Status::False, "NotStarted", "its start");
     };
@@ -178,6 +188,12 @@ fn component(pod: &PodName, seen: &Observation, machine: Option<&MachineState>) 
             verdict(Status::False, "NotStarted", "its start")
         }
     }
+}
+
+/// A port of a component that does not run, at which something listens all the same.
+fn port_of_another(machine: &MachineState, pod: &PodName, spec: &ComponentSpec) -> Option<u16> {
+    let mut taken = spec.ports.values().filter(|port| machine.ports.listening.contains(port));
+    taken.next().copied().filter(|_| !machine.runs(pod))
 }
 
 fn clusters(

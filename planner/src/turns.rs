@@ -1,38 +1,51 @@
 //! Whose turn it is to be replaced, where several do the same work: one at a time, while the others do it.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use keelway_api::{
     component::ComponentSpec,
-    machine::{MachineState, Pod, ServerAdmin},
+    machine::{Pod, ServerAdmin},
     name::{HypervisorName, PodName},
     role::Role,
 };
 
-use crate::{Observation, pod::server_name, tenant::Tenant};
+use crate::{Observation, plan::Waiting, pod::server_name, tenant::Tenant};
 
 /// The pods of each machine.
 pub(crate) type Pods<'a> = BTreeMap<&'a HypervisorName, BTreeMap<PodName, Pod>>;
 
 /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is.
 ///
-/// A replica that does the work of its role alone is not held: nobody could take over.
-pub(crate) fn hold_replicas(tenant: &Tenant, seen: &Observation, pods: &mut Pods) {
+/// A replica that does the work of its role alone is not held: nobody could take over. Returns those that have to wait.
+pub(crate) fn hold_replicas(tenant: &Tenant, seen: &Observation, pods: &mut Pods) -> Vec<Waiting> {
+    let mut waiting = Vec::new();
     if tenant.document.deleted() {
-        return;
+        return waiting;
     }
     for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
         let replicas = Replicas::of(tenant, seen, role);
         if replicas.all.len() < 2 {
             continue;
         }
-        let turn = replicas.turn(pods);
+        let replaced = replicas.replaced(pods);
+        let turn = replicas.turn(&replaced);
+        let others = replaced.iter().filter(|name| turn != Some(**name));
+        waiting.extend(others.map(|name| Waiting {
+            what: format!("{}/{}", tenant.cluster.reference, name.component),
+            on: replicas.reason(name, turn),
+        }));
         for (name, spec) in &replicas.all {
             if let Some(pod) = pods.get_mut(&spec.hypervisor).and_then(|pods| pods.get_mut(*name)) {
                 pod.hold = turn != Some(*name);
             }
         }
     }
+    waiting
 }
 
 /// Whether requests fail while none of a role's replicas works. Of controllers one leads, and its end is made up for later.
@@ -57,15 +70,40 @@ impl<'a> Replicas<'a> {
         Self { tenant, seen, role, all }
     }
 
-    /// The first one that has to be replaced and can be spared. On a machine that cannot be seen an earlier turn may not be over.
-    fn turn(&self, pods: &Pods) -> Option<&'a PodName> {
-        let states: Option<Vec<&MachineState>> =
-            self.all.iter().map(|(_, spec)| self.seen.machine(&spec.hypervisor)).collect();
-        let replaced = self.all.iter().zip(states?).filter(|((name, spec), state)| {
+    /// Those that run, and are to be replaced.
+    fn replaced(&self, pods: &Pods) -> Vec<&'a PodName> {
+        let is_replaced = |(name, spec): &&(&'a PodName, &'a ComponentSpec)| {
             let wanted = pods.get(&spec.hypervisor).and_then(|pods| pods.get(*name));
-            wanted.is_some_and(|pod| state.is_interrupted(name, pod))
-        });
-        replaced.map(|((name, _), _)| *name).find(|name| self.can_spare(name))
+            let state = self.seen.machine(&spec.hypervisor);
+            wanted.zip(state).is_some_and(|(pod, state)| state.is_interrupted(name, pod))
+        };
+        self.all.iter().filter(is_replaced).map(|(name, _)| *name).collect()
+    }
+
+    /// The first one that has to be replaced and can be spared. On a machine that cannot be seen an earlier turn may not be over.
+    fn turn(&self, replaced: &[&'a PodName]) -> Option<&'a PodName> {
+        if self.unseen().is_some() {
+            return None;
+        }
+        replaced.iter().copied().find(|name| self.can_spare(name))
+    }
+
+    /// A machine of one of them that cannot be seen.
+    fn unseen(&self) -> Option<&'a HypervisorName> {
+        let mut machines = self.all.iter().map(|(_, spec)| &spec.hypervisor);
+        machines.find(|name| self.seen.machine(name).is_none())
+    }
+
+    /// What one that is to be replaced waits for.
+    fn reason(&self, name: &PodName, turn: Option<&PodName>) -> String {
+        let ill = self.all.iter().find(|(other, _)| *other != name && !self.seen.healthy(other));
+        let until = match (turn, self.unseen(), ill) {
+            (Some(first), _, _) => format!("{} is first", first.component),
+            (None, Some(machine), _) => format!("{machine} is to be seen before"),
+            (None, None, Some((other, _))) => format!("{} is to be ready before", other.component),
+            (None, None, None) => "every ingress is to send connections to another one before".to_string(),
+        };
+        format!("its turn to be replaced: {until}")
     }
 
     /// Where none is well there is nothing to lose, and the new ones may be the mend.

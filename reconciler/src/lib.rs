@@ -19,7 +19,7 @@ pub use adopt::{AdoptError, adopt};
 pub use components::DialledComponents;
 pub use local::LocalMachines;
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
-pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, pass, preview};
+pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
 pub use run::{End, Limits, run};
 pub use secrets::faults as secret_faults;
 

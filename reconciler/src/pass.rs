@@ -4,16 +4,16 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures::future::join_all;
 use keelway_api::{
-    Documents,
+    Documents, Time,
     fault::Faults,
     jiff::Timestamp,
     machine::MachineConfig,
     name::{ClusterId, HypervisorName, NameError},
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
-use keelway_planner::{Observation, Plan, Refused, identify, machine_configs, note_issued, plan, refuse};
+use keelway_planner::{Observation, Plan, Refused, configure, identify, plan, refuse};
 
-use crate::{Components, Machines, MintError, Minter, Run, Store, StoreError, observe::observe};
+use crate::{Components, Machines, MintError, Minter, Run, Store, StoreError, certificates, observe::observe};
 
 /// Tells the time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -103,15 +103,43 @@ impl Preview {
 pub async fn preview(context: &Context, minter: &mut dyn Minter) -> Result<Preview, PassError> {
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
-    let mut seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
-    refuse(&documents, &mut seen);
+    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
+    decide(&loaded, documents, seen, (context.clock)(), minter)
+}
+
+/// What a pass over these documents would do that sees what an observation tells, as of then. Nobody is asked.
+pub fn preview_offline(
+    loaded: &Documents,
+    observation: keelway_api::Observation,
+    minter: &mut dyn Minter,
+) -> Result<Preview, PassError> {
+    let documents = identified(loaded, minter)?;
+    let now = observation.timestamp.0;
+    let seen = Observation::of(observation, certificates::read(&documents));
+    decide(loaded, documents, seen, now, minter)
+}
+
+/// What is seen now, as a document.
+pub async fn look(context: &Context, minter: &mut dyn Minter) -> Result<keelway_api::Observation, PassError> {
+    let documents = identified(&context.store.load().await?, minter)?;
     let now = (context.clock)();
+    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
+    Ok(seen.document(Time(now)))
+}
+
+fn decide(
+    loaded: &Documents,
+    documents: Documents,
+    mut seen: Observation,
+    now: Timestamp,
+    minter: &mut dyn Minter,
+) -> Result<Preview, PassError> {
+    refuse(&documents, &mut seen);
     let mut plan = plan(documents, &seen, now).map_err(PassError::Faults)?;
     minter.mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
-    let configs = machine_configs(&plan.documents, &seen).map_err(PassError::Faults)?;
-    note_issued(&mut plan.documents, &configs);
+    let configs = configure(&mut plan, &seen).map_err(PassError::Faults)?;
     let machines = configs.iter().map(|(name, config)| (name.clone(), actions(config, name, &seen))).collect();
-    let changed = plan.documents != loaded;
+    let changed = plan.documents != *loaded;
     Ok(Preview { plan, machines, refused: seen.refused, configs, changed })
 }
 

@@ -11,6 +11,7 @@ mod hypervisor_adopt;
 mod hypervisor_inject;
 mod hypervisor_local;
 mod hypervisor_schedule;
+mod observe;
 mod plan;
 mod reconcile;
 mod session;
@@ -44,6 +45,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),
+        Command::Observe => observe::run(&global),
         Command::Status(arguments) => status::run(&global, &arguments),
         Command::Component(ComponentCommand::Get(arguments)) => get::components(&global, &arguments),
         Command::Validate => validate::run(&global),

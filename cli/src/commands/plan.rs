@@ -1,12 +1,14 @@
 //! `keelway plan`.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write, path::Path};
 
-use keelway_reconciler::{Preview, preview};
+use keelway_api::{Cluster, Documents, Observation, name::ClusterRef};
+use keelway_hypervisor_agent::action::Action;
+use keelway_reconciler::{Preview, preview, preview_offline};
 
 use super::{
     print,
-    session::{Session, runtime},
+    session::{self, Session, runtime},
 };
 use crate::{
     args::{Global, PlanArguments},
@@ -16,11 +18,27 @@ use crate::{
 
 pub(super) fn run(global: &Global, arguments: &PlanArguments) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
+    let preview = match &arguments.offline {
+        Some(file) => offline(&input, file)?,
+        None => online(global, &input)?,
+    };
+    print(&render(&preview))?;
+    Ok(if arguments.exit_code && !preview.settled() { Code::SomethingToDo } else { Code::Done })
+}
+
+fn online(global: &Global, input: &Input) -> Result<Preview, Failure> {
     let mut session = Session::new(global, input.world()?);
     let preview = runtime()?.block_on(preview(&session.context, &mut session.minter)).map_err(Failure::other)?;
     drop(session.context);
-    print(&render(&preview))?;
-    Ok(if arguments.exit_code && !preview.settled() { Code::SomethingToDo } else { Code::Done })
+    Ok(preview)
+}
+
+/// Certificates count as they did when the observation was made.
+fn offline(input: &Input, file: &Path) -> Result<Preview, Failure> {
+    let told = Input::read(&[file.to_owned()])?;
+    let observation = Observation::read(&told.bytes).map_err(|faults| Failure::faults(faults, &told))?;
+    let documents = input.world_at(observation.timestamp.0)?;
+    preview_offline(&documents, observation, &mut session::minter()).map_err(Failure::other)
 }
 
 /// Headings over lists, in the order in which a pass works.
@@ -29,23 +47,56 @@ fn render(preview: &Preview) -> String {
         return "Nothing to do: the world is as the documents say.\n".to_owned();
     }
     let mut text = String::new();
+    let names = Names::of(&preview.plan.documents);
     section(&mut text, "Decisions", preview.plan.decisions.iter().map(ToString::to_string));
-    section(&mut text, "Keys", preview.plan.mint.iter().map(ToString::to_string));
+    let keys = preview.plan.mint.iter();
+    section(
+        &mut text,
+        "Keys",
+        keys.map(|wanted| format!("{}: {wanted}", names.of_namespace(&wanted.secret().namespace))),
+    );
     for (machine, refused) in &preview.refused {
         section(&mut text, &format!("On {machine}"), std::iter::once(format!("refused: {refused}")));
     }
     for (machine, actions) in &preview.machines {
         match actions {
-            Ok(actions) => section(&mut text, &format!("On {machine}"), actions.iter().map(ToString::to_string)),
+            Ok(actions) => {
+                section(&mut text, &format!("On {machine}"), actions.iter().map(|action| names.action(action)));
+            }
             Err(refusal) => {
                 section(&mut text, &format!("On {machine}"), std::iter::once(format!("refused: {refusal}")));
             }
         }
     }
-    let bindings = preview.plan.bindings.iter().map(|id| format!("apply the first bindings of cluster {id}"));
+    let bindings = preview.plan.bindings.iter();
+    let bindings = bindings.map(|id| format!("{}: apply the first bindings", names.of_namespace(&id.namespace())));
     section(&mut text, "In clusters", bindings);
     section(&mut text, "Waiting", preview.plan.waiting.iter().map(ToString::to_string));
     text
+}
+
+/// Clusters as people name them, by the namespace of what is theirs.
+struct Names<'a>(BTreeMap<String, &'a ClusterRef>);
+
+impl<'a> Names<'a> {
+    fn of(documents: &'a Documents) -> Self {
+        let named = |(name, cluster): (&'a ClusterRef, &Cluster)| Some((cluster.id()?.namespace(), name));
+        Self(documents.clusters.iter().filter_map(named).collect())
+    }
+
+    /// The name of a cluster; what stands for it on machines where it is forgotten.
+    fn of_namespace(&self, namespace: &str) -> String {
+        let id = || namespace.trim_start_matches("keelway-").to_owned();
+        self.0.get(namespace).map_or_else(id, ToString::to_string)
+    }
+
+    /// An action, with the component that it is for.
+    fn action(&self, action: &Action) -> String {
+        match action.pod() {
+            Some(pod) => format!("{}/{}: {action}", self.of_namespace(&pod.cluster.namespace()), pod.component),
+            None => action.to_string(),
+        }
+    }
 }
 
 fn section(text: &mut String, heading: &str, lines: impl Iterator<Item = String>) {

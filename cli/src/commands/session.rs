@@ -35,8 +35,13 @@ impl Session {
         let machines = Arc::new(LocalMachines::new(cache_directory().join("images")));
         let components = Arc::new(DialledComponents::new(machines.clone()));
         let context = Context { store: pipe.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
-        Self { pipe, context, minter: PkiMinter::new(StdRng::from_rng(&mut rand::rng())) }
+        Self { pipe, context, minter: minter() }
     }
+}
+
+/// Keys from this machine's randomness.
+pub(super) fn minter() -> PkiMinter<StdRng> {
+    PkiMinter::new(StdRng::from_rng(&mut rand::rng()))
 }
 
 /// The runtime of a command that talks to machines. It waits nearly all of the time, and one thread wakes no other.

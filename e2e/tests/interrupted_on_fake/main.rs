@@ -9,6 +9,7 @@ mod cut;
 mod in_place;
 mod kept;
 mod machine;
+mod observed;
 mod reference;
 mod round;
 mod world;

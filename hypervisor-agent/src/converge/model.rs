@@ -1,4 +1,8 @@
 //! A machine in memory, strict about what it is asked to do: whatever real runtimes and file systems refuse panics.
+#![cfg_attr(
+    not(test),
+    expect(clippy::expect_used, clippy::missing_panics_doc, reason = "it is of tests, also where others use it")
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +23,20 @@ use crate::{
 
 const TOP: u32 = 0o1711;
 
+/// A machine.
 #[derive(Debug, Clone)]
-pub(super) struct Model {
-    pub(super) state: MachineState,
+pub struct Model {
+    /// What is on it.
+    pub state: MachineState,
     ids: u32,
     /// What was made in this execution; the next one knows nothing of it.
     made: BTreeMap<(PodName, Option<String>), String>,
 }
 
 impl Model {
-    pub(super) fn empty() -> Self {
+    /// Nothing is on it.
+    #[must_use]
+    pub fn empty() -> Self {
         let state = MachineState {
             runtime: RuntimeFacts {
                 name: "model".to_owned(),
@@ -51,7 +59,8 @@ impl Model {
         Self { state, ids: 0, made: BTreeMap::new() }
     }
 
-    pub(super) fn execute<'a>(&mut self, actions: impl IntoIterator<Item = &'a Action>) {
+    /// Does these actions, in order.
+    pub fn execute<'a>(&mut self, actions: impl IntoIterator<Item = &'a Action>) {
         self.made.clear();
         for action in actions {
             self.apply(action);

@@ -1,0 +1,137 @@
+//! The birth of a cluster, also where its process ends half way, and machines that take no part in it.
+
+use keelway_api::machine::Amount;
+
+use super::{Scenario, worlds};
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "birth-of-one-replica",
+        question: "What does the first pass over a cluster of one replica do?",
+        from: worlds::one_unborn,
+        change: |_| {},
+    },
+    Scenario {
+        name: "birth-of-three-replicas",
+        question: "What does the first pass over a cluster of three replicas do?",
+        from: worlds::three_unborn,
+        change: |_| {},
+    },
+    Scenario {
+        name: "birth-second-pass",
+        question: "What does a birth do once the data directories are marked?",
+        from: worlds::one_unborn,
+        change: |world| {
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "birth-third-pass",
+        question: "What does a birth do once everything was started?",
+        from: worlds::one_unborn,
+        change: |world| {
+            world.pass();
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "birth-over",
+        question: "What is there to do where a cluster is born and well?",
+        from: worlds::three,
+        change: |_| {},
+    },
+    Scenario {
+        name: "birth-died-after-the-save",
+        question: "What follows where the first pass died after its documents were saved, before any effect?",
+        from: worlds::one_unborn,
+        change: |world| {
+            world.pass_that_reaches(|_, _| Vec::new());
+        },
+    },
+    Scenario {
+        name: "birth-died-within-the-first-pod",
+        question: "What follows where the first pass died within the directories and files of the first pod?",
+        from: worlds::one_unborn,
+        change: |world| {
+            world.pass_that_reaches(|_, mut actions| {
+                actions.truncate(6);
+                actions
+            });
+        },
+    },
+    Scenario {
+        name: "birth-died-before-the-record",
+        question: "What follows where the first pass died when all was done but the record of it?",
+        from: worlds::one_unborn,
+        change: |world| {
+            world.pass_that_reaches(|_, mut actions| {
+                actions.pop();
+                actions
+            });
+        },
+    },
+    Scenario {
+        name: "birth-died-before-the-first-start",
+        question: "What follows where the pass that starts etcd died between making its container and starting it?",
+        from: worlds::one_unborn,
+        change: |world| {
+            world.pass();
+            world.pass_that_reaches(|_, actions| {
+                let before_start = actions.iter().position(|action| action.to_string().starts_with("start container"));
+                actions.into_iter().take(before_start.unwrap_or_default()).collect()
+            });
+        },
+    },
+    Scenario {
+        name: "birth-with-a-machine-that-does-not-answer",
+        question: "Where do three replicas go while one machine does not answer?",
+        from: worlds::three_unborn,
+        change: |world| world.silence("private-2", keelway_api::machine::Silent::Asked, "no route to host"),
+    },
+    Scenario {
+        name: "birth-with-a-cordoned-machine",
+        question: "Where do three replicas go while one machine takes no components?",
+        from: worlds::three_unborn,
+        change: |world| world.hypervisor("private-1").spec.unschedulable = true,
+    },
+    Scenario {
+        name: "birth-with-a-full-disk",
+        question: "Where do three replicas go while the disk of one machine is full?",
+        from: worlds::three_unborn,
+        change: |world| world.machine("private-3").state.disk_pressure = true,
+    },
+    Scenario {
+        name: "birth-without-room",
+        question: "What is waited for where the only private machine is too small?",
+        from: worlds::one_unborn,
+        change: |world| {
+            let small = Amount { cpu_millis: 400, memory_bytes: 1 << 30 };
+            world.machine("private-1").state.capacity = Some(small);
+        },
+    },
+    Scenario {
+        name: "birth-beside-a-stranger",
+        question: "Which ports are given where a stranger listens on the first ones?",
+        from: worlds::one_unborn,
+        change: |world| {
+            world.occupy("private-1", 20_001);
+            world.occupy("public-1", 20_000);
+        },
+    },
+    Scenario {
+        name: "birth-without-ports",
+        question: "What is waited for where the ranges of ports are full?",
+        from: worlds::one_and_a_new_one,
+        change: |world| {
+            world.hypervisor("private-1").spec.port_range.to = 20_007;
+            world.hypervisor("public-1").spec.port_range.to = 20_007;
+            (20_001..20_008).for_each(|port| world.occupy("public-1", port));
+        },
+    },
+    Scenario {
+        name: "birth-of-a-second-cluster",
+        question: "What does a second cluster on the same machines get?",
+        from: worlds::one_and_a_new_one,
+        change: |_| {},
+    },
+];

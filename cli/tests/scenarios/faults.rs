@@ -1,0 +1,141 @@
+//! Machines and components that are not as they should be.
+
+use keelway_api::machine::Silent;
+
+use super::{Scenario, worlds};
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "machine-silent",
+        question: "What is done where a machine does not answer?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-0");
+            world.silence(&place, Silent::Asked, "no route to host");
+        },
+    },
+    Scenario {
+        name: "machine-agent-away",
+        question: "What is done where the agent of a machine is away?",
+        from: worlds::one,
+        change: |world| {
+            let why = "could not reach the agent at /run/private-1.sock: connection refused";
+            world.silence("private-1", Silent::Asked, why);
+        },
+    },
+    Scenario {
+        name: "machine-runtime-hangs",
+        question: "What is done where the container runtime of a machine hangs?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-0");
+            world.silence(&place, Silent::Runtime, "no answer within 8 s");
+        },
+    },
+    Scenario {
+        name: "machine-emptied",
+        question: "What is done where a machine comes back with nothing on it?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-0");
+            world.empty(&place);
+        },
+    },
+    Scenario {
+        name: "machine-emptied-of-one",
+        question: "What is done where the machine of the only member of etcd comes back with nothing on it?",
+        from: worlds::one,
+        change: |world| world.empty("private-1"),
+    },
+    Scenario {
+        name: "machine-rebooted",
+        question: "What is done where a machine was restarted and its runtime knows no container any more?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-0");
+            let state = &mut world.machine(&place).state;
+            state.sandboxes.clear();
+            state.containers.clear();
+        },
+    },
+    Scenario {
+        name: "machine-disk-full",
+        question: "What is done where the disk of a machine is full?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-0");
+            world.machine(&place).state.disk_pressure = true;
+        },
+    },
+    Scenario {
+        name: "container-ended",
+        question: "What is done where the process of an API server was killed?",
+        from: worlds::three,
+        change: |world| world.end("c1/kube-apiserver-1", 137),
+    },
+    Scenario {
+        name: "container-ended-without-an-agent",
+        question: "What is done about that where the machine has no agent?",
+        from: worlds::one,
+        change: |world| {
+            let path = "/run/containerd/containerd.sock".to_owned();
+            world.hypervisor("private-1").spec.endpoint = keelway_api::hypervisor::Endpoint::Unix { path };
+            world.end("c1/kube-apiserver-0", 137);
+        },
+    },
+    Scenario {
+        name: "sandbox-ended",
+        question: "What is done where the sandbox of a member of etcd ended?",
+        from: worlds::three,
+        change: |world| {
+            let (pod, place) = (world.pod("c1/etcd-1"), world.place_of("c1/etcd-1"));
+            world.end("c1/etcd-1", 137);
+            let state = &mut world.machine(&place).state;
+            state.sandboxes.iter_mut().find(|sandbox| sandbox.pod == pod).unwrap().ready = false;
+        },
+    },
+    Scenario {
+        name: "etcd-data-lost",
+        question: "What is done where the data directory of a member of etcd is gone, and its process ended?",
+        from: worlds::three,
+        change: |world| {
+            let (pod, place) = (world.pod("c1/etcd-1"), world.place_of("c1/etcd-1"));
+            world.end("c1/etcd-1", 1);
+            let state = &mut world.machine(&place).state;
+            state.data.remove(&format!("{pod}/data"));
+            state.files.remove(&format!("{pod}/data"));
+        },
+    },
+    Scenario {
+        name: "component-ill",
+        question: "What is done where an API server runs and is not well?",
+        from: worlds::three,
+        change: |world| world.make_ill("c1/kube-apiserver-2"),
+    },
+    Scenario {
+        name: "port-taken-later",
+        question: "What is done where a stranger took the port of an API server that ended?",
+        from: worlds::one,
+        change: |world| {
+            world.end("c1/kube-apiserver-0", 1);
+            let port = world.documents.components[&world.pod("c1/kube-apiserver-0")].spec.ports["secure"];
+            world.occupy("private-1", port);
+        },
+    },
+    Scenario {
+        name: "image-gone",
+        question: "What is done where somebody removed the images of what runs?",
+        from: worlds::one,
+        change: |world| world.machine("private-1").state.images.clear(),
+    },
+    Scenario {
+        name: "ingress-forgot-a-server",
+        question: "What is done where a haproxy does not know one of the API servers?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/ingress-0");
+            let servers = world.machine(&place).state.servers.values_mut().next().unwrap();
+            servers.remove("kube-apiserver/kube-apiserver-1");
+        },
+    },
+];

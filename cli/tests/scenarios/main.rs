@@ -1,0 +1,128 @@
+//! What a pass would do, and why, where a maintainer would ask: each `NAME.md` has the question, what differs from the world that
+//! it begins with, and the plan.
+//!
+//! Worlds are made by the real planner, minter and core of a machine; the plan is what `keelway plan --offline` prints. Files
+//! hold no key. `TRYCMD=overwrite cargo test -p keelway-cli --test scenarios` writes them anew; documents and observation of
+//! each scenario are left in the directory that a failure names.
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "this is all test")]
+
+mod births;
+mod changes;
+mod faults;
+mod owners;
+mod scaling;
+mod told;
+mod world;
+mod worlds;
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use world::World;
+
+/// One question.
+pub(crate) struct Scenario {
+    /// The file's name without its end.
+    name: &'static str,
+    question: &'static str,
+    /// The world that it begins with.
+    from: fn() -> World,
+    change: fn(&mut World),
+}
+
+fn all() -> Vec<&'static Scenario> {
+    [births::ALL, scaling::ALL, changes::ALL, faults::ALL, owners::ALL].into_iter().flatten().collect()
+}
+
+#[test]
+fn plans_are_as_written() {
+    let scenarios = all();
+    let names: BTreeSet<&str> = scenarios.iter().map(|scenario| scenario.name).collect();
+    assert_eq!(names.len(), scenarios.len(), "two scenarios have one name");
+    let half = scenarios.len().div_ceil(2);
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let halves: Vec<_> = scenarios
+            .chunks(half)
+            .map(|some| scope.spawn(|| some.iter().filter_map(|scenario| check(scenario).err()).collect::<Vec<_>>()))
+            .collect();
+        halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let files = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let left: Vec<PathBuf> =
+        files.filter(|path| !names.contains(path.file_stem().unwrap().to_str().unwrap())).collect();
+    assert!(left.is_empty(), "no scenario has this name: {left:?}");
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios")
+}
+
+/// The file of a scenario, if it is not as what is found.
+fn check(scenario: &Scenario) -> Result<(), String> {
+    let before = (scenario.from)();
+    let mut after = before.clone();
+    (scenario.change)(&mut after);
+    let files = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scenarios").join(scenario.name);
+    let plan = plan(&after, &files);
+    let differs = told::difference(&before, &after);
+    let found = format!(
+        "# {}\n\n## What differs\n\n```text\n{differs}```\n\n## The plan\n\n```text\n{plan}```\n",
+        scenario.question
+    );
+    let path = directory().join(format!("{}.md", scenario.name));
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    if written == found {
+        return Ok(());
+    }
+    if env::var("TRYCMD").is_ok_and(|wanted| wanted == "overwrite") {
+        fs::write(&path, found).unwrap();
+        return Ok(());
+    }
+    Err(format!("{} differs; its input is in {}. Found:\n{found}", path.display(), files.display()))
+}
+
+/// What `keelway plan --offline` prints.
+fn plan(world: &World, files: &Path) -> String {
+    fs::create_dir_all(files).unwrap();
+    let (documents, seen) = (files.join("documents.yaml"), files.join("observation.yaml"));
+    let observation = world.look().write();
+    fs::write(&documents, world.documents.write()).unwrap();
+    fs::write(&seen, &observation).unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_keelway"))
+        .args(["plan", "--offline"])
+        .arg(&seen)
+        .arg("--filename")
+        .arg(&documents)
+        .output()
+        .unwrap();
+    let (plan, messages) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
+    assert!(done.status.success(), "{}: {messages}", files.display());
+    for key in keys(world) {
+        assert!(!observation.contains(&key) && !plan.contains(&key), "a key is shown in {}", files.display());
+    }
+    plan
+}
+
+/// Each form in which a private value of a Secret could be written.
+fn keys(world: &World) -> BTreeSet<String> {
+    const SHORTEST: usize = 16;
+    let mut forms = BTreeSet::new();
+    for (name, value) in world.documents.secrets.values().flat_map(|secret| secret.data.iter().flatten()) {
+        if name.ends_with(".crt") || name.ends_with(".pub") {
+            continue;
+        }
+        forms.insert(STANDARD.encode(&value.0));
+        let text = String::from_utf8_lossy(&value.0).into_owned();
+        let lines = text.lines().filter(|line| line.len() >= SHORTEST && !line.starts_with("-----"));
+        forms.extend(lines.map(ToOwned::to_owned));
+    }
+    forms
+}

@@ -1,0 +1,103 @@
+//! Who owns machines and documents, and clusters that go.
+
+use keelway_api::{
+    Time,
+    machine::{SandboxState, Silent},
+    name::PodName,
+};
+
+use super::{Scenario, world::World, worlds};
+
+fn delete(world: &mut World, cluster: &str) {
+    let now = Time(world.now);
+    world.cluster(cluster).metadata.deletion_timestamp = Some(now);
+}
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "delete-first-pass",
+        question: "What goes first where a cluster is deleted?",
+        from: worlds::three,
+        change: |world| delete(world, "c1"),
+    },
+    Scenario {
+        name: "delete-second-pass",
+        question: "What goes last where a cluster is deleted?",
+        from: worlds::three,
+        change: |world| {
+            delete(world, "c1");
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "delete-third-pass",
+        question: "What is done once nothing of a deleted cluster is left on any machine?",
+        from: worlds::three,
+        change: |world| {
+            delete(world, "c1");
+            world.pass();
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "delete-with-a-silent-machine",
+        question: "What is done where a cluster is deleted while one of its machines does not answer?",
+        from: worlds::one,
+        change: |world| {
+            delete(world, "c1");
+            world.silence("public-1", Silent::Asked, "no route to host");
+        },
+    },
+    Scenario {
+        name: "delete-one-of-two",
+        question: "What is done where one of two clusters on the same machines is deleted?",
+        from: worlds::two_clusters,
+        change: |world| delete(world, "c1"),
+    },
+    Scenario {
+        name: "stale-documents",
+        question: "What is done with documents that are older than what the machines hold?",
+        from: worlds::one,
+        change: |world| {
+            let old = world.documents.clone();
+            world.cluster("c1").spec.control_plane.kube_scheduler.replicas = Some(0);
+            while !world.pass() {}
+            world.documents = old;
+        },
+    },
+    Scenario {
+        name: "two-writers",
+        question: "What is done where somebody else went on from the same documents?",
+        from: worlds::one,
+        change: |world| {
+            world.machine("private-1").state.applied.as_mut().unwrap().digest = "0".repeat(64);
+        },
+    },
+    Scenario {
+        name: "machine-of-another-installation",
+        question: "What is done with a machine that obeys another installation?",
+        from: worlds::three_unborn,
+        change: |world| world.machine("private-1").state.owner = Some("00000000000000ee".parse().unwrap()),
+    },
+    Scenario {
+        name: "machine-of-a-kubelet",
+        question: "What is done with a machine whose container runtime a kubelet uses?",
+        from: worlds::three_unborn,
+        change: |world| world.machine("private-1").state.kubelet_pods = 7,
+    },
+    Scenario {
+        name: "pods-of-a-stranger",
+        question: "What is done with pods of a cluster that no document tells of?",
+        from: worlds::one,
+        change: |world| {
+            let cluster = "00000000000000bb".parse().unwrap();
+            world.machine("private-1").state.sandboxes.push(SandboxState {
+                id: "stranger".to_owned(),
+                pod: PodName { cluster, component: "etcd-0".parse().unwrap() },
+                attempt: 0,
+                digest: "of a stranger".to_owned(),
+                ready: true,
+            });
+        },
+    },
+];

@@ -1,0 +1,162 @@
+//! Numbers that change, and machines that come and are drained.
+
+use keelway_api::machine::{ServerAdmin, ServerState};
+
+use super::{Scenario, worlds};
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "scale-api-servers-up",
+        question: "What is done where a cluster asks for three API servers instead of one?",
+        from: worlds::small,
+        change: |world| world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(3),
+    },
+    Scenario {
+        name: "scale-api-servers-up-when-ready",
+        question: "What is done once a second API server is ready?",
+        from: worlds::small,
+        change: |world| {
+            world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2);
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "scale-api-servers-down",
+        question: "What is done first where a cluster asks for two API servers instead of three?",
+        from: worlds::three,
+        change: |world| world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2),
+    },
+    Scenario {
+        name: "scale-api-servers-down-when-drained",
+        question: "What is done once no ingress sends connections to the API server that leaves?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2);
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "scale-api-servers-down-with-connections",
+        question: "What is waited for where an API server that left has connections?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2);
+            world.pass();
+            let place = world.place_of("c1/ingress-0");
+            for servers in world.machine(&place).state.servers.values_mut() {
+                for server in servers.values_mut().filter(|server| server.admin == ServerAdmin::Drains) {
+                    *server = ServerState { sessions: 3, ..server.clone() };
+                }
+            }
+        },
+    },
+    Scenario {
+        name: "scale-api-servers-down-and-back",
+        question: "What becomes of an API server that leaves and is wanted again?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2);
+            world.pass();
+            world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(3);
+        },
+    },
+    Scenario {
+        name: "scale-controllers-down",
+        question: "What is done where a cluster asks for one controller manager instead of three?",
+        from: worlds::three,
+        change: |world| world.cluster("c1").spec.control_plane.kube_controller_manager.replicas = Some(1),
+    },
+    Scenario {
+        name: "scale-scheduler-to-none",
+        question: "What is done where a cluster asks for no scheduler?",
+        from: worlds::one,
+        change: |world| world.cluster("c1").spec.control_plane.kube_scheduler.replicas = Some(0),
+    },
+    Scenario {
+        name: "scale-scheduler-up",
+        question: "What is done where a cluster asks for two schedulers instead of one?",
+        from: worlds::small,
+        change: |world| world.cluster("c1").spec.control_plane.kube_scheduler.replicas = Some(2),
+    },
+    Scenario {
+        name: "scale-ingress-up",
+        question: "What is done where a cluster asks for two ingresses instead of one?",
+        from: worlds::small,
+        change: |world| world.cluster("c1").spec.ingress.replicas = 2,
+    },
+    Scenario {
+        name: "scale-ingress-up-and-down",
+        question: "What is done where a cluster goes back to one ingress?",
+        from: worlds::small,
+        change: |world| {
+            world.cluster("c1").spec.ingress.replicas = 2;
+            while !world.pass() {}
+            world.cluster("c1").spec.ingress.replicas = 1;
+        },
+    },
+    Scenario {
+        name: "scale-ingress-beyond-machines",
+        question: "Where does a third ingress go on two public machines?",
+        from: worlds::three,
+        change: |world| world.cluster("c1").spec.ingress.replicas = 3,
+    },
+    Scenario {
+        name: "scale-etcd-up",
+        question: "What is done where a cluster that was born asks for more members of etcd?",
+        from: worlds::three,
+        change: |world| world.cluster("c1").spec.etcd.replicas = 5,
+    },
+    Scenario {
+        name: "scale-etcd-down",
+        question: "What is done where a cluster that was born asks for fewer members of etcd?",
+        from: worlds::three,
+        change: |world| world.cluster("c1").spec.etcd.replicas = 1,
+    },
+    Scenario {
+        name: "new-private-machine",
+        question: "What moves where a private machine is added?",
+        from: worlds::small,
+        change: |world| *world = worlds::new_machines(world.clone(), 4, 2),
+    },
+    Scenario {
+        name: "new-public-machine",
+        question: "What changes where a public machine is added?",
+        from: worlds::small,
+        change: |world| *world = worlds::new_machines(world.clone(), 3, 3),
+    },
+    Scenario {
+        name: "drain-private",
+        question: "What is done first where a private machine is drained?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/kube-apiserver-0");
+            world.hypervisor(&place).spec.drain = true;
+        },
+    },
+    Scenario {
+        name: "drain-private-when-replaced",
+        question: "What is done once what replaces the components of a drained machine is ready?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/kube-apiserver-0");
+            world.hypervisor(&place).spec.drain = true;
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "drain-private-over",
+        question: "What is left where a machine with a member of etcd was drained?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/kube-apiserver-0");
+            world.hypervisor(&place).spec.drain = true;
+            while !world.pass() {}
+        },
+    },
+    Scenario {
+        name: "drain-public-without-another",
+        question: "What is waited for where the only public machine is drained?",
+        from: worlds::one,
+        change: |world| world.hypervisor("public-1").spec.drain = true,
+    },
+];

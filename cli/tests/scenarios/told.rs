@@ -1,0 +1,91 @@
+//! What differs between two worlds, a line for each field. Keys, digests and what passes write of themselves are left out.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::world::World;
+
+/// Fields that follow from others.
+const FOLLOWING: [&str; 9] =
+    ["conditions", "issued", "applied", "digest", "sha256", "files", "images", "timestamp", "observedGeneration"];
+/// More lines than a person reads.
+const MOST_LINES: usize = 60;
+
+/// Lines that begin with `-` were, lines that begin with `+` are.
+pub(super) fn difference(before: &World, after: &World) -> String {
+    let (old, new) = (lines(before), lines(after));
+    let mut found: Vec<String> = Vec::new();
+    let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    for path in paths {
+        let (was, is) = (old.get(path), new.get(path));
+        if was != is {
+            found.extend(was.map(|value| format!("- {path}: {value}")));
+            found.extend(is.map(|value| format!("+ {path}: {value}")));
+        }
+    }
+    if found.is_empty() {
+        found.push("nothing".to_owned());
+    }
+    let more = found.len().saturating_sub(MOST_LINES);
+    found.truncate(MOST_LINES);
+    if more > 0 {
+        found.push(format!(".. and {more} more"));
+    }
+    found.join("\n") + "\n"
+}
+
+fn lines(world: &World) -> BTreeMap<String, String> {
+    let documents = &world.documents;
+    let mut lines = BTreeMap::new();
+    for (name, document) in &documents.hypervisors {
+        flatten(&format!("Hypervisor {name}"), &serde_json::to_value(document).unwrap(), &mut lines);
+    }
+    for (name, document) in &documents.clusters {
+        flatten(&format!("Cluster {name}"), &serde_json::to_value(document).unwrap(), &mut lines);
+    }
+    for (pod, document) in &documents.components {
+        let name = format!("Component {}/{}", document.spec.cluster, pod.component);
+        let stage = document.stage();
+        lines.insert(name, format!("{stage:?} on {}", document.spec.hypervisor));
+    }
+    for (name, secret) in &documents.secrets {
+        let keys: Vec<&String> = secret.data.iter().flatten().map(|(key, _)| key).collect();
+        lines.insert(format!("Secret {}/{}", name.namespace, name.name), format!("{keys:?}").replace('"', ""));
+    }
+    flatten("seen", &serde_json::to_value(world.look()).unwrap(), &mut lines);
+    lines.insert("seen at".to_owned(), world.now.to_string());
+    lines
+}
+
+fn flatten(path: &str, value: &Value, lines: &mut BTreeMap<String, String>) {
+    let mut below = |name: &str, value: &Value| {
+        if !FOLLOWING.contains(&name) {
+            flatten(&format!("{path}.{name}"), value, lines);
+        }
+    };
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| below(name, value)),
+        Value::Array(items) if items.iter().all(|item| !item.is_object()) => {
+            lines.insert(path.to_owned(), value.to_string().replace('"', ""));
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                let name = title(item).unwrap_or_else(|| index.to_string());
+                flatten(&format!("{path}[{name}]"), item, lines);
+            }
+        }
+        Value::Null => {}
+        Value::String(text) => drop(lines.insert(path.to_owned(), text.clone())),
+        Value::Bool(_) | Value::Number(_) => drop(lines.insert(path.to_owned(), value.to_string())),
+    }
+}
+
+/// What tells a sandbox or a container from others.
+fn title(item: &Value) -> Option<String> {
+    let text = |field: &str| item.get(field)?.as_str().map(ToOwned::to_owned);
+    let pod = item.get("pod").map(|pod| format!("{}/{}", pod["cluster"], pod["component"]).replace('"', ""));
+    pod.or_else(|| Some(format!("{} of {}", text("name")?, text("sandbox")?)))
+}

@@ -1,0 +1,246 @@
+//! Worlds that scenarios begin with: the real planner, minter and core of a machine on machines in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    Cluster, Component, Documents, Health, Hypervisor, Observation, Time,
+    jiff::{SignedDuration, Timestamp},
+    machine::{ContainerPhase, DataState, PortFacts, Seen, ServerAdmin, ServerState, Silent},
+    name::{ClusterRef, HypervisorName, PodName},
+    role::Role,
+};
+use keelway_hypervisor_agent::{action::Action, converge::model::Model};
+use keelway_planner::{first_bindings, identify, machine_configs};
+use keelway_reconciler::{Minter, PkiMinter, Preview, preview_offline};
+use rand::{SeedableRng, rngs::StdRng};
+
+/// 2026-01-01T00:00:00Z.
+const BEGINNING: i64 = 1_767_225_600;
+/// More passes than any change takes.
+const MOST_PASSES: usize = 40;
+
+/// Documents, machines, and what keeps them from being seen as they are.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) documents: Documents,
+    pub(super) machines: BTreeMap<HypervisorName, Model>,
+    pub(super) now: Timestamp,
+    /// Machines that give no answer, and why.
+    silent: BTreeMap<HypervisorName, (Silent, String)>,
+    /// Components that run and are not well.
+    ill: BTreeSet<PodName>,
+    /// Ports of others.
+    strangers: BTreeMap<HypervisorName, BTreeSet<u16>>,
+    /// Clusters whose bindings stand.
+    bound: BTreeSet<String>,
+    /// Draws keys and ids; another number gives others.
+    seed: u64,
+}
+
+/// How far the machines come with what they are told.
+pub(super) type Reach = fn(&HypervisorName, Vec<Action>) -> Vec<Action>;
+
+impl World {
+    /// Documents that were read, with ids, and machines on which nothing is.
+    pub(super) fn new(text: &str) -> Self {
+        let mut documents = Documents::read(text.as_bytes()).unwrap();
+        let mut number = 0;
+        identify(&mut documents, || {
+            number += 1;
+            format!("c{number:015x}")
+        })
+        .unwrap();
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), Model::empty())).collect();
+        Self {
+            documents,
+            machines,
+            now: Timestamp::from_second(BEGINNING).unwrap(),
+            silent: BTreeMap::new(),
+            ill: BTreeSet::new(),
+            strangers: BTreeMap::new(),
+            bound: BTreeSet::new(),
+            seed: 1,
+        }
+    }
+
+    /// Adds documents that are not there yet, and their machines.
+    pub(super) fn read(&mut self, text: &str) {
+        let new = Documents::read(text.as_bytes()).unwrap();
+        for (name, document) in new.hypervisors {
+            self.machines.entry(name.clone()).or_insert_with(Model::empty);
+            self.documents.hypervisors.entry(name).or_insert(document);
+        }
+        self.documents.clusters.extend(new.clusters);
+        let mut number = 0xc0;
+        identify(&mut self.documents, || {
+            number += 1;
+            format!("c{number:015x}")
+        })
+        .unwrap();
+    }
+
+    /// What a pass sees now.
+    pub(super) fn look(&self) -> Observation {
+        let mut seen = Observation::at(Time(self.now));
+        for (name, machine) in &self.machines {
+            seen.hypervisors.insert(name.clone(), self.machine_seen(name, machine));
+        }
+        for (pod, component) in &self.documents.components {
+            let health = self.health(pod, component);
+            seen.health.entry(pod.cluster.clone()).or_default().insert(pod.component.clone(), health);
+        }
+        for cluster in self.documents.clusters.values().filter(|cluster| !cluster.deleted()) {
+            let Some(id) = cluster.id() else { continue };
+            let mut servers = self.documents.components_of(id);
+            let serves = servers.any(|(pod, server)| {
+                server.spec.role == Role::KubeApiserver && self.health(pod, server) == Health::Healthy
+            });
+            let told = match (serves, self.bound.contains(id.as_str())) {
+                (false, _) => Seen::unreachable("its API to be ready"),
+                (true, true) => Seen::Known(first_bindings().1),
+                (true, false) => Seen::Known(String::new()),
+            };
+            seen.bindings.insert(id.clone(), told);
+        }
+        seen
+    }
+
+    fn machine_seen(&self, name: &HypervisorName, machine: &Model) -> Seen<keelway_api::machine::MachineState> {
+        if let Some((silent, why)) = self.silent.get(name) {
+            return Seen::Unreachable { silent: *silent, why: why.clone() };
+        }
+        let mut state = machine.state.clone();
+        let here = self.documents.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
+        let ours = here.filter(|(pod, _)| state.runs(pod)).flat_map(|(_, component)| component.spec.ports.values());
+        let strangers = self.strangers.get(name).into_iter().flatten();
+        let listening = ours.chain(strangers).copied().collect();
+        state.ports = PortFacts { ephemeral: Some((32768, 60999)), listening };
+        Seen::Known(state)
+    }
+
+    fn health(&self, pod: &PodName, component: &Component) -> Health {
+        let runs = self.machines.get(&component.spec.hypervisor).is_some_and(|machine| machine.state.runs(pod));
+        if self.silent.get(&component.spec.hypervisor).is_some_and(|(silent, _)| *silent == Silent::Asked) {
+            Health::Unhealthy("no route to host".to_owned())
+        } else if !runs {
+            Health::Unhealthy("connection refused".to_owned())
+        } else if self.ill.contains(pod) {
+            Health::Unhealthy("/readyz answers 500".to_owned())
+        } else {
+            Health::Healthy
+        }
+    }
+
+    /// What the next pass would do.
+    pub(super) fn preview(&self) -> Preview {
+        let mut minter = PkiMinter::new(StdRng::seed_from_u64(self.seed));
+        assert_eq!(minter.id().len(), 16);
+        preview_offline(&self.documents, self.look(), &mut minter).unwrap()
+    }
+
+    /// One pass, and whether there was nothing to do.
+    pub(super) fn pass(&mut self) -> bool {
+        self.pass_that_reaches(|_, actions| actions)
+    }
+
+    /// A pass whose process ends somewhere: its documents are saved, of the actions only some are done.
+    pub(super) fn pass_that_reaches(&mut self, reach: Reach) -> bool {
+        let preview = self.preview();
+        self.seed += 1;
+        let settled = preview.settled();
+        let seen = keelway_planner::Observation::of(self.look(), BTreeMap::new());
+        self.bound.extend(preview.plan.bindings.iter().map(|id| id.as_str().to_owned()));
+        let configs = machine_configs(&preview.plan.documents, &seen).unwrap();
+        self.documents = preview.plan.documents;
+        for (name, actions) in preview.machines {
+            let machine = self.machines.get_mut(&name).unwrap();
+            machine.execute(&reach(&name, actions.unwrap()));
+            let pods = configs.get(&name).into_iter().flat_map(|config| &config.pods);
+            for (pod, wanted) in pods {
+                let runs = machine.state.runs(pod);
+                for data in wanted.data.iter().filter(|_| runs) {
+                    let found: &mut DataState = machine.state.data.entry(format!("{pod}/{data}")).or_default();
+                    found.used = true;
+                }
+                if let Some(servers) = wanted.servers.as_ref().filter(|_| runs) {
+                    let serves = |address| ServerState { address, admin: ServerAdmin::Serves, sessions: 0 };
+                    let started = servers.addresses.iter().map(|(name, at)| (name.clone(), serves(*at))).collect();
+                    machine.state.servers.entry(pod.clone()).or_insert(started);
+                }
+            }
+            let running: BTreeSet<PodName> = machine.state.sandboxes.iter().map(|found| found.pod.clone()).collect();
+            machine.state.servers.retain(|pod, _| running.contains(pod));
+        }
+        settled
+    }
+
+    /// Passes until there is nothing to do.
+    pub(super) fn settle(mut self) -> Self {
+        for _ in 0..MOST_PASSES {
+            if self.pass() {
+                return self;
+            }
+        }
+        panic!("it does not settle: {:?}", self.preview().plan.waiting);
+    }
+
+    pub(super) fn cluster(&mut self, name: &str) -> &mut Cluster {
+        let name = ClusterRef { namespace: "default".to_owned(), name: name.to_owned() };
+        self.documents.clusters.get_mut(&name).unwrap()
+    }
+
+    pub(super) fn hypervisor(&mut self, name: &str) -> &mut Hypervisor {
+        self.documents.hypervisors.get_mut(&name.parse().unwrap()).unwrap()
+    }
+
+    pub(super) fn machine(&mut self, name: &str) -> &mut Model {
+        self.machines.get_mut(&name.parse().unwrap()).unwrap()
+    }
+
+    /// The pod of a component: `c1/etcd-0`.
+    pub(super) fn pod(&self, name: &str) -> PodName {
+        let (cluster, component) = name.split_once('/').unwrap();
+        let found = self
+            .documents
+            .components
+            .iter()
+            .find(|(pod, document)| document.spec.cluster.name == cluster && pod.component.as_str() == component);
+        found.unwrap().0.clone()
+    }
+
+    /// The name of the machine that holds a component.
+    pub(super) fn place_of(&self, name: &str) -> String {
+        self.documents.components[&self.pod(name)].spec.hypervisor.to_string()
+    }
+
+    pub(super) fn silence(&mut self, machine: &str, silent: Silent, why: &str) {
+        self.silent.insert(machine.parse().unwrap(), (silent, why.to_owned()));
+    }
+
+    pub(super) fn make_ill(&mut self, component: &str) {
+        let pod = self.pod(component);
+        self.ill.insert(pod);
+    }
+
+    pub(super) fn occupy(&mut self, machine: &str, port: u16) {
+        self.strangers.entry(machine.parse().unwrap()).or_default().insert(port);
+    }
+
+    /// The process of a component ends.
+    pub(super) fn end(&mut self, component: &str, code: i32) {
+        let (pod, place) = (self.pod(component), self.place_of(component));
+        let state = &mut self.machine(&place).state;
+        let sandbox = state.sandboxes.iter().find(|sandbox| sandbox.pod == pod).unwrap().id.clone();
+        let container = state.containers.iter_mut().find(|container| container.sandbox == sandbox).unwrap();
+        container.phase = ContainerPhase::Exited { code };
+    }
+
+    pub(super) fn wait(&mut self, hours: i64) {
+        self.now += SignedDuration::from_hours(hours);
+    }
+
+    /// Nothing is on a machine any more.
+    pub(super) fn empty(&mut self, machine: &str) {
+        *self.machine(machine) = Model::empty();
+    }
+}

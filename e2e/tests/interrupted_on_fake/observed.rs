@@ -1,0 +1,22 @@
+//! What a pass sees, as a document: no key is in it, and the same plan comes of it.
+
+use keelway_api::Documents;
+use keelway_e2e::keys::Keys;
+
+use crate::world::World;
+
+#[tokio::test]
+async fn an_observation_has_no_key_and_gives_the_same_plan() {
+    let world = World::start().await;
+    let settled = world.settle(&world.with_cluster().await).await;
+    let keys = Keys::of(&Documents::read(settled.as_bytes()).unwrap());
+    assert!(keys.count() > 10, "{}", keys.count());
+    let deleted = world.deleted(&settled).await;
+    for documents in [&settled, &deleted] {
+        let seen = world.keelway(&["observe"], documents).await.done();
+        assert_eq!(keys.found_in(seen.as_bytes()), 0, "keys are shown");
+        let file = world.file("seen.yaml", &seen);
+        let offline = world.keelway(&["plan", "--offline", file.to_str().unwrap()], documents).await.done();
+        assert_eq!(offline, world.keelway(&["plan"], documents).await.done());
+    }
+}
