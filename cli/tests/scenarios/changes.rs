@@ -76,7 +76,7 @@ pub(super) const ALL: &[Scenario] = &[
         name: "change-dns-domain",
         question: "What is done where somebody changes the DNS domain of a cluster that lives?",
         from: worlds::three,
-        change: |world| world.cluster("c1").spec.network.dns_domain = "example.internal".to_owned(),
+        change: |world| "example.internal".clone_into(&mut world.cluster("c1").spec.network.dns_domain),
     },
     Scenario {
         name: "certificates-at-two-thirds",

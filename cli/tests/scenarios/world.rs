@@ -92,10 +92,10 @@ impl World {
         for cluster in self.documents.clusters.values().filter(|cluster| !cluster.deleted()) {
             let Some(id) = cluster.id() else { continue };
             let mut servers = self.documents.components_of(id);
-            let serves = servers.any(|(pod, server)| {
+            let is_up = servers.any(|(pod, server)| {
                 server.spec.role == Role::KubeApiserver && self.health(pod, server) == Health::Healthy
             });
-            let told = match (serves, self.bound.contains(id.as_str())) {
+            let told = match (is_up, self.bound.contains(id.as_str())) {
                 (false, _) => Seen::unreachable("its API to be ready"),
                 (true, true) => Seen::Known(first_bindings().1),
                 (true, false) => Seen::Known(String::new()),

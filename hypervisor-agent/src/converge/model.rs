@@ -1,8 +1,5 @@
 //! A machine in memory, strict about what it is asked to do: whatever real runtimes and file systems refuse panics.
-#![cfg_attr(
-    not(test),
-    expect(clippy::expect_used, clippy::missing_panics_doc, reason = "it is of tests, also where others use it")
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "it is of tests, also where others use it")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

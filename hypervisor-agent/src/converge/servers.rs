@@ -47,7 +47,7 @@ fn change(server: &str, change: ServerChange) -> PodAction {
 
 /// What a haproxy has once a change is done.
 #[cfg(any(test, feature = "testing"))]
-#[cfg_attr(not(test), expect(clippy::panic, reason = "it is of tests, also where others use it"))]
+#[expect(clippy::panic, reason = "it is of tests, also where others use it")]
 pub(super) fn apply(
     servers: &mut std::collections::BTreeMap<String, ServerState>,
     server: &str,
