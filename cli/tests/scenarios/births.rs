@@ -27,7 +27,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "birth-third-pass",
-        question: "What does a birth do once everything was started?",
+        question: "What does a birth do once its API server is ready?",
         from: worlds::one_unborn,
         change: |world| {
             world.pass();
