@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     Cluster, Component, Documents,
-    documents::Place,
+    cluster::MemberPhase,
+    component::Stage,
+    documents::{ENCRYPTION_SECRET, Place, SecretName},
     fault::{Fault, MOST_FAULTS},
     hypervisor::HypervisorRole,
     kind::Kind,
     machine::CLUSTER_LABEL,
-    name::{HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     read::Seen,
-    role::Role,
+    role::{API, Role},
     tree::field,
 };
 
@@ -32,7 +34,8 @@ pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
         let mend = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
         return vec![Fault::of("", "the input holds no document of Keelway's", mend)];
     }
-    let found = machines(documents, seen).into_iter().take(MOST_FAULTS);
+    let checks = [machines, members, ingresses, keys];
+    let found = checks.iter().flat_map(|check| check(documents, seen)).take(MOST_FAULTS);
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
 }
 
@@ -195,4 +198,74 @@ fn ports(documents: &Documents, _: &Seen<'_>) -> Found {
         }
     }
     found
+}
+
+/// A member of a store that began has its document, and one that served is written down.
+fn members(documents: &Documents, seen: &Seen<'_>) -> Found {
+    let mut found = Vec::new();
+    for (name, id, cluster) in living(documents) {
+        let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+        let known = store.map(|store| &store.members);
+        let mut add = |fault| found.push((Place::Cluster(name.clone()), fault));
+        let there = |member: &ComponentName| {
+            documents.components.contains_key(&PodName { cluster: id.clone(), component: member.clone() })
+        };
+        for member in known.into_iter().flat_map(BTreeMap::keys).filter(|member| !there(member)) {
+            if !seen.broken.contains(&Kind::Component) {
+                let problem = format!("there is no Component {member}, and its data cannot be made anew");
+                add(Fault::of(field("status.etcd.members", member.as_str()), problem, back("its document")));
+            }
+        }
+        let served = documents
+            .components_of(id)
+            .filter(|(_, component)| component.spec.role == Role::Etcd && component.stage() == Stage::Serving);
+        for (pod, _) in served {
+            let phase = known.and_then(|known| known.get(&pod.component)).map(|member| member.phase);
+            if phase.is_none_or(|phase| phase == MemberPhase::Pending) {
+                let problem = format!("{} served, and this does not tell so", pod.component);
+                add(Fault::of("status.etcd", problem, "this document is an old one: put the newest one back"));
+            }
+        }
+    }
+    found
+}
+
+/// Ingresses have the port that is written down for them.
+fn ingresses(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut found = Vec::new();
+    for (name, id, cluster) in living(documents) {
+        let reserved = cluster.status.as_ref().and_then(|status| status.ingress_port);
+        let of_role = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::Ingress);
+        let ports = of_role.filter_map(|(pod, component)| Some((pod, *component.spec.ports.get(API)?)));
+        if let Some((pod, port)) = ports.into_iter().find(|(_, port)| Some(*port) != reserved) {
+            let problem = format!("{} has port {port}", pod.component);
+            let mend = "one of both documents is an old one: put the newest one back";
+            found.push((Place::Cluster(name.clone()), Fault::of("status.ingressPort", problem, mend)));
+        }
+    }
+    found
+}
+
+/// A store that began was written with a key that cannot be made anew.
+fn keys(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Secret) {
+        return Vec::new();
+    }
+    let born = living(documents)
+        .filter(|(_, _, cluster)| cluster.status.as_ref().is_some_and(|status| status.etcd.is_some()))
+        .map(|(name, id, _)| (name, SecretName::of(id, ENCRYPTION_SECRET)));
+    let missing = born.filter(|(_, secret)| !documents.secrets.contains_key(secret));
+    missing
+        .map(|(name, SecretName { namespace, name: secret })| {
+            let problem =
+                format!("there is no Secret {namespace}/{secret}, which the cluster's own are encrypted with");
+            (Place::Cluster(name.clone()), Fault::of("status.id", problem, back("its document")))
+        })
+        .collect()
+}
+
+/// Clusters that have an id and are not being deleted.
+fn living(documents: &Documents) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &Cluster)> {
+    let clusters = documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted());
+    clusters.filter_map(|(name, cluster)| Some((name, cluster.id()?, cluster)))
 }

@@ -111,6 +111,9 @@ impl PartialEq for Documents {
     }
 }
 
+/// The Secret of the key that a cluster's Secrets are encrypted with at rest. Under another key they cannot be read.
+pub const ENCRYPTION_SECRET: &str = "encryption";
+
 impl SecretName {
     /// The name of a Secret of this cluster.
     #[must_use]

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
-use keelway_api::Documents;
+use keelway_api::{Asked, Documents};
 
 const WORLD: &str = include_str!("good/world.yaml");
 
@@ -49,4 +49,56 @@ fn new_documents_follow_and_removed_ones_leave_their_place() {
     assert_eq!(world.write(), before, "what comes back takes its old place");
     world.hypervisors.insert("hv-0".parse().unwrap(), machine);
     assert!(world.write().starts_with(&before));
+}
+
+/// The cluster of the world, with a store that began and served.
+fn born(change: impl Fn(String) -> String) -> Result<Documents, keelway_api::fault::Faults> {
+    let status = r#""status": {"id": "0123456789abcdef", "etcd": {"bornAt": "2026-11-21T11:00:00Z",
+      "initialCluster": {"etcd-0": ["https://10.0.0.11:20001"]}, "members": {"etcd-0": {"id": "a", "phase": "Started"}}}}"#;
+    let text = WORLD.replace(r#""status": {"id": "0123456789abcdef"}"#, status);
+    let text = text.replace("  placement:", "  stage: Serving\n  placement:");
+    let key = "metadata:\n  name: encryption\n  namespace: keelway-0123456789abcdef\n  labels: {keelway.dev/cluster-id: 0123456789abcdef}";
+    let text = format!("{text}\n---\napiVersion: v1\nkind: Secret\n{key}\ndata: {{active.key: c2VjcmV0}}\n");
+    Documents::read_with(change(text).as_bytes(), Asked { whole: true, ..Asked::default() })
+}
+
+#[test]
+fn what_a_store_relies_on_is_missed() {
+    assert!(born(|text| text).is_ok());
+    let problems = |change: &dyn Fn(String) -> String| -> Vec<String> {
+        let faults = born(change).unwrap_err().0;
+        assert!(faults.iter().all(|fault| fault.document == "document 4 (Cluster c1)" && !fault.mend.is_empty()));
+        faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.problem)).collect()
+    };
+    assert_eq!(
+        problems(&|text| text.replace(r#""members": {"etcd-0": {"#, r#""members": {"etcd-1": {"#)),
+        [
+            "status.etcd: etcd-0 served, and this does not tell so",
+            "status.etcd.members.etcd-1: there is no Component etcd-1, and its data cannot be made anew",
+        ]
+    );
+    assert_eq!(
+        problems(&|text| text.replace("Started", "Pending")),
+        ["status.etcd: etcd-0 served, and this does not tell so"]
+    );
+    assert_eq!(
+        problems(&|text| text.replace("name: encryption", "name: other")),
+        [
+            "status.id: there is no Secret keelway-0123456789abcdef/encryption, which the cluster's own are encrypted with"
+        ]
+    );
+    let ingress = "metadata: {name: ingress-0, namespace: keelway-0123456789abcdef}
+spec:
+  cluster: {namespace: default, name: c1}
+  clusterId: 0123456789abcdef
+  role: ingress
+  index: 0
+  version: 1.37.0
+  hypervisor: hv-2
+  ports: {api: 20000}
+  user: 900001";
+    assert_eq!(
+        problems(&|text| format!("{text}---\napiVersion: keelway.dev/v1alpha1\nkind: Component\n{ingress}\n")),
+        ["status.ingressPort: ingress-0 has port 20000"]
+    );
 }

@@ -83,7 +83,12 @@ impl Store for Pipe {
     }
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
-        self.keep(documents).map_err(|error| StoreError { operation: "save", cause: error.into() })
+        tracing::debug!("saves");
+        let kept = self.keep(documents).map_err(|error| StoreError { operation: "save", cause: error.into() });
+        if kept.is_ok() {
+            tracing::debug!("saved");
+        }
+        kept
     }
 }
 

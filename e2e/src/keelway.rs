@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, OnceLock},
-    time::Duration,
 };
 
 use keelway_cri::testing::cache;
-use rustix::process::Signal;
 
 use crate::{
-    deadline, host, process,
+    deadline,
+    failpoint::Cut,
+    host,
     ran::{Ran, Runs},
 };
 
@@ -43,13 +43,11 @@ impl Keelway {
         self.ended(self.start(arguments, stdin).end(deadline::SETTLE))
     }
 
-    /// Starts `keelway`, and ends it with a signal after a while, if it has not ended by then.
-    pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], after: Duration, signal: Signal) -> Ran {
-        let running = self.start(arguments, stdin);
-        if !process::ends_within(running.pid(), after) {
-            process::signal(running.pid(), signal);
-        }
-        self.ended(running.end(deadline::SETTLE))
+    /// Runs `keelway` until it comes to this failpoint, where a signal ends it.
+    pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], cut: &Cut) -> Ran {
+        let mut command = self.command("keelway-cut");
+        command.args(arguments).env("CUT", cut.to_string()).env("POINTS", self.directory.join("points"));
+        self.ended(Runs::start(&mut command, stdin).end(deadline::SETTLE))
     }
 
     /// Runs a line of the documentation, in a shell in its directory.

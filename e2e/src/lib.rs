@@ -10,8 +10,10 @@
     reason = "what tests are made of fails by panicking, and tells its timings"
 )]
 
+pub mod contract;
 pub mod control_plane;
 pub mod deadline;
+pub mod failpoint;
 pub mod fake_machine;
 pub mod found;
 pub mod host;

@@ -8,6 +8,7 @@
 mod agents;
 mod bug;
 mod components;
+mod contracted;
 mod disk;
 mod error;
 mod fault;
@@ -15,6 +16,7 @@ mod life;
 mod machine;
 mod machines;
 mod minter;
+mod person;
 mod program;
 mod random;
 mod rules;
@@ -26,6 +28,10 @@ mod weather;
 mod world;
 
 pub use bug::Bug;
+pub use contracted::SimulatedMachine;
 pub use fault::{Cell, Fault, Step, Table, cells, impossible, seeds_for};
+#[cfg(feature = "planted-bugs")]
+pub use life::live_with;
 pub use life::{Life, live};
+pub use person::{Deed, Deeds};
 pub use world::{Broken, Counts};

@@ -38,6 +38,11 @@ impl World {
         two(&self.keelway, &self.fleet, "--agent").succeeded().stdout
     }
 
+    /// Starts what is not there any more of machines without agents.
+    pub fn make_whole_without_agents(&self) {
+        let _ = two(&self.keelway, &self.fleet, "--agent=false").succeeded();
+    }
+
     /// One public and one private machine.
     pub fn create_two(&mut self) -> Vec<u8> {
         self.create(|keelway, fleet| two(keelway, fleet, "--agent"))

@@ -32,7 +32,7 @@ pub(crate) const INFRASTRUCTURE: &str = "infrastructure-ca";
 /// The Secret of the service-account key.
 pub(crate) const SERVICE_ACCOUNT: &str = "service-account";
 /// The Secret of the key that encrypts Secrets at rest.
-pub(crate) const ENCRYPTION: &str = "encryption";
+pub(crate) const ENCRYPTION: &str = keelway_api::documents::ENCRYPTION_SECRET;
 /// The Secret of the pass's own identity.
 pub const DRIVER_SECRET: &str = "driver";
 

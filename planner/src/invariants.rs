@@ -15,7 +15,7 @@ use keelway_api::{
     Cluster, Component, Documents, Hypervisor,
     cluster::MemberPhase,
     hypervisor::HypervisorRole,
-    machine::{Amount, PortFacts, ServerAdmin, Start},
+    machine::{Amount, MachineConfig, PortFacts, ServerAdmin, Start},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
 };
@@ -42,6 +42,8 @@ struct Step<'a> {
     before: &'a Documents,
     after: &'a Documents,
     seen: &'a Observation,
+    /// What the machines would get; nothing where the documents mean nothing.
+    configs: BTreeMap<HypervisorName, MachineConfig>,
 }
 
 type Invariant = fn(&Step) -> Vec<String>;
@@ -72,7 +74,8 @@ const INVARIANTS: [(&str, Invariant); 20] = [
 /// Every rule that is broken between two states of the documents; `after` holds minted keys, or not yet.
 #[must_use]
 pub fn check(before: &Documents, after: &Documents, seen: &Observation) -> Vec<Violation> {
-    let step = Step { before, after, seen };
+    let configs = machine_configs(after, seen).unwrap_or_default();
+    let step = Step { before, after, seen, configs };
     let found = |(invariant, broken_by): &(&'static str, Invariant)| {
         let invariant = *invariant;
         broken_by(&step).into_iter().map(move |what| Violation { invariant, what })
@@ -326,8 +329,7 @@ fn controllers_start_once(step: &Step) -> Vec<String> {
 
 /// Judged by the configs that the machines would get.
 fn members_start_on_their_data(step: &Step) -> Vec<String> {
-    let configs = machine_configs(step.after, step.seen).unwrap_or_default();
-    let pods = configs.iter().flat_map(|(machine, config)| config.pods.iter().map(move |pod| (machine, pod)));
+    let pods = step.configs.iter().flat_map(|(machine, config)| config.pods.iter().map(move |pod| (machine, pod)));
     let members = pods.filter(|(_, (pod, _))| pod.component.as_str().starts_with("etcd-"));
     let loose = members.filter(|(machine, (name, pod))| {
         let marked = step.seen.machine(machine).is_some_and(|state| state.data_of(name, "data").marked);
@@ -370,8 +372,7 @@ fn placements_have_room(step: &Step) -> Vec<String> {
 }
 
 fn deleted_clusters_leave(step: &Step) -> Vec<String> {
-    let Ok(configs) = machine_configs(step.after, step.seen) else { return Vec::new() };
-    let pods = configs.values().flat_map(|config| config.pods.keys());
+    let pods = step.configs.values().flat_map(|config| config.pods.keys());
     pods.filter(|pod| {
         let Some(component) = step.after.components.get(pod) else { return true };
         let deleted = step.after.clusters.get(&component.spec.cluster).is_none_or(Cluster::deleted);
@@ -420,7 +421,6 @@ fn servers_are_drained(step: &Step) -> Vec<String> {
 
 /// Judged by the configs that the machines would get.
 fn replicas_take_turns(step: &Step) -> Vec<String> {
-    let configs = machine_configs(step.after, step.seen).unwrap_or_default();
     let well = |pod: &PodName| matches!(step.seen.health.get(pod), Some(Health::Healthy));
     let mut found = Vec::new();
     for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
@@ -431,7 +431,7 @@ fn replicas_take_turns(step: &Step) -> Vec<String> {
             let free: Vec<&PodName> = all
                 .iter()
                 .filter(|(pod, component)| {
-                    let config = configs.get(&component.spec.hypervisor);
+                    let config = step.configs.get(&component.spec.hypervisor);
                     config.and_then(|config| config.pods.get(*pod)).is_some_and(|pod| !pod.hold)
                 })
                 .map(|(pod, _)| *pod)
@@ -500,10 +500,8 @@ fn shown(step: &Step) -> String {
     texts.extend(documents.hypervisors.values().filter_map(|document| serde_json::to_string(document).ok()));
     texts.extend(documents.clusters.values().filter_map(|document| serde_json::to_string(document).ok()));
     texts.extend(documents.components.values().filter_map(|document| serde_json::to_string(document).ok()));
-    for config in machine_configs(documents, step.seen).unwrap_or_default().into_values() {
-        let containers = config.pods.into_values().flat_map(|pod| pod.containers);
-        texts.extend(containers.flat_map(|container| container.command));
-    }
+    let pods = step.configs.values().flat_map(|config| config.pods.values());
+    texts.extend(pods.flat_map(|pod| &pod.containers).flat_map(|container| container.command.iter().cloned()));
     texts.join("\n")
 }
 

@@ -205,8 +205,12 @@ async fn cluster(context: &Context, documents: &Documents, id: &ClusterId) -> (u
         return (0, Vec::new());
     }
     let now = (context.clock)();
+    tracing::debug!(cluster = %id, "binds");
     match context.components.bind(documents, id, now).await {
-        Ok(()) => (1, Vec::new()),
+        Ok(()) => {
+            tracing::debug!(cluster = %id, "bound");
+            (1, Vec::new())
+        }
         Err(why) => (0, vec![Failure { at: id.to_string(), why }]),
     }
 }

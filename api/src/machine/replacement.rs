@@ -44,8 +44,8 @@ impl MachineState {
         let mut read_at_start = pod.files.iter().filter(|file| file.on_change == OnChange::Restart);
         read_at_start.all(|file| {
             let path = format!("{}/{}/{FILES}/{}", name.cluster, name.component, file.path);
-            let found = self.files.get(&path).and_then(|found| found.sha256.as_ref());
-            found.is_none_or(|found| *found == sha256_hex(&file.content))
+            // A directory in its place has another content, too.
+            self.files.get(&path).is_none_or(|found| found.sha256.as_deref() == Some(&sha256_hex(&file.content)))
         })
     }
 }

@@ -9,7 +9,7 @@ use keelway_api::{
 };
 use keelway_hypervisor_agent::layout::{Directory, FILES, file_path, pod_directory};
 
-use super::error::Refused;
+use super::{error::Refused, program::Member};
 
 /// Says of the top directory that we made it.
 const TOP: u32 = 0o1711;
@@ -23,8 +23,8 @@ pub(super) struct Disk {
     pub(super) owner: Option<InstallationId>,
     pub(super) applied: Option<Applied>,
     nodes: BTreeMap<String, Node>,
-    /// Members of stores that have written into their data directory.
-    pub(super) members: BTreeSet<PodName>,
+    /// Members of stores that have written into their data directory, as they were when they did so first.
+    pub(super) members: BTreeMap<PodName, Member>,
     /// Data directories that carry the mark of their pod.
     marks: BTreeSet<String>,
 }
@@ -73,7 +73,7 @@ impl Disk {
         let below = format!("{path}/");
         self.nodes.retain(|name, _| name != path && !name.starts_with(&below));
         self.marks.retain(|data| data != path && !data.starts_with(&below));
-        self.members.retain(|pod| {
+        self.members.retain(|pod, _| {
             let data = format!("{}/data", pod_directory(pod));
             data != path && !data.starts_with(&below)
         });
@@ -103,7 +103,7 @@ impl Disk {
             let names: Vec<&str> = path.split('/').collect();
             matches!(names.as_slice(), [_, _, name] if *name != FILES) && self.has_directory(path)
         };
-        let used: BTreeSet<String> = self.members.iter().map(|pod| format!("{}/data", pod_directory(pod))).collect();
+        let used: BTreeSet<String> = self.members.keys().map(|pod| format!("{}/data", pod_directory(pod))).collect();
         let state = |path: &String| DataState { marked: self.marks.contains(path), used: used.contains(path) };
         self.nodes.keys().filter(of_data).map(|path| (path.clone(), state(path))).collect()
     }

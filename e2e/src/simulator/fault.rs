@@ -35,6 +35,12 @@ pub enum Fault {
     Edited,
     /// A person uses old documents again.
     Stale,
+    /// A person takes a document away.
+    Removed,
+    /// A person puts an older copy of a document in its place.
+    Restored,
+    /// A document is there twice.
+    Doubled,
     /// The driver dies before the step is begun.
     DiesBefore,
     /// The driver dies before it hears of the step's end.
@@ -43,7 +49,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::RequestLost,
         Self::ReplyLost,
         Self::Repeated,
@@ -58,6 +64,9 @@ impl Fault {
         Self::ClockJumped,
         Self::Edited,
         Self::Stale,
+        Self::Removed,
+        Self::Restored,
+        Self::Doubled,
         Self::DiesBefore,
         Self::DiesAfter,
     ];
@@ -91,11 +100,12 @@ pub enum Step {
     ForgetCluster,
     RecordApplied,
     Leave,
+    Adopt,
 }
 
 impl Step {
     /// Every step.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Load,
         Self::Save,
         Self::Observe,
@@ -120,6 +130,7 @@ impl Step {
         Self::ForgetCluster,
         Self::RecordApplied,
         Self::Leave,
+        Self::Adopt,
     ];
 
     /// The step that an action is.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use keelway_api::name::HypervisorName;
 use keelway_hypervisor_agent::report::chain_text;
 use keelway_planner::{Waiting, invariants};
-use keelway_reconciler::{Context, End, Limits, Outcome, PassError, Progress, Run, pass, run};
+use keelway_reconciler::{Context, End, Limits, Outcome, PassError, Progress, Run, adopt, pass, run};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -13,10 +13,11 @@ use super::{
     agents::live_without_passes,
     bug::Bug,
     components::SimulatedComponents,
-    fault::Table,
+    fault::{Step, Table},
     machine::Machine,
     machines::SimulatedMachines,
     minter::SimulatedMinter,
+    person::{Deed, Deeds},
     rules::shows_a_key,
     sim::Sim,
     store::SimulatedStore,
@@ -41,16 +42,30 @@ pub struct Life {
     pub trace: Vec<String>,
     /// Which fault hit which step.
     pub table: Table,
+    /// What people did.
+    pub deeds: Deeds,
     /// How much happened.
     pub counts: Counts,
     /// Passes from the last fault to rest.
     pub settled_in: u64,
 }
 
-/// Runs one simulation, with a planted bug or without.
+/// Runs one simulation.
 ///
 /// Whatever happens in it, time included, follows from the seed.
-pub fn live(seed: u64, bug: Option<Bug>) -> Life {
+#[must_use]
+pub fn live(seed: u64) -> Life {
+    run_through(seed, None)
+}
+
+/// The same with a planted bug.
+#[cfg(feature = "planted-bugs")]
+#[must_use]
+pub fn live_with(seed: u64, bug: Bug) -> Life {
+    run_through(seed, Some(bug))
+}
+
+fn run_through(seed: u64, bug: Option<Bug>) -> Life {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let sim = Sim::new(World::new(seed, bug));
@@ -64,6 +79,7 @@ pub fn live(seed: u64, bug: Option<Bug>) -> Life {
             broken: world.broken.clone(),
             trace: world.trace().to_vec(),
             table: world.table.clone(),
+            deeds: world.deeds.clone(),
             counts: world.counts,
             settled_in,
         }
@@ -84,6 +100,7 @@ async fn go_through(sim: &Sim) -> u64 {
                 _ => world.edit(),
             }
         }
+        adopt_what_others_had(sim).await;
         drive_for_a_while(sim).await;
         if sim.world().broken.is_some() {
             break;
@@ -130,15 +147,43 @@ async fn drive_for_a_while(sim: &Sim) {
     }
 }
 
+/// A person takes over machines that obeyed somebody else.
+async fn adopt_what_others_had(sim: &Sim) {
+    let from = {
+        let mut world = sim.world();
+        let owners: Vec<_> = world.machines.values().filter_map(|machine| machine.strangers.owner.clone()).collect();
+        let wants = world.weather.aim.1 == Step::Adopt || world.random.once_in(2);
+        world.random.pick(owners).filter(|_| wants)
+    };
+    let Some(from) = from else { return };
+    let context = context(sim, CancellationToken::new());
+    let mut minter = SimulatedMinter(sim.clone());
+    sim.world().begin_process();
+    sim.world().did(Deed::Adopts);
+    let ended = tokio::select! {
+        biased;
+        () = sim.died.notified() => None,
+        ended = adopt(&context, &mut minter, &from, &[]) => Some(ended),
+    };
+    let mut world = sim.world();
+    match ended {
+        None => world.tell("the driver dies"),
+        Some(Ok((_, names))) => world.tell(format!("taken over from {from}: {names:?}")),
+        Some(Err(error)) => {
+            let why = chain_text(&error);
+            world.tell(format!("nothing is taken over: {why}"));
+            if shows_a_key(&why) {
+                world.breaks("no key is in an error", why);
+            }
+        }
+    }
+}
+
 /// One life of the driver's process.
 async fn drive(sim: &Sim, limits: Limits, stop: CancellationToken) -> Option<End> {
     let context = context(sim, stop);
     let mut minter = SimulatedMinter(sim.clone());
-    {
-        let mut world = sim.world();
-        world.dead = false;
-        world.unsaved = None;
-    }
+    sim.world().begin_process();
     let ended = tokio::select! {
         biased;
         () = sim.died.notified() => None,
@@ -264,11 +309,16 @@ impl Progress for Watching {
 }
 
 impl World {
+    fn begin_process(&mut self) {
+        self.dead = false;
+        self.unsaved = None;
+    }
+
     fn check_outcome(&mut self, outcome: &Outcome) {
         let documents = outcome.plan.documents.clone();
         self.check_documents(&documents);
         // Nothing is planned from stale documents, so nothing is explained.
-        let planned = !self.pass.stale;
+        let planned = !self.pass.stale && !self.refused_as_stale();
         for violation in invariants::check_replicas(&outcome.plan).into_iter().filter(|_| planned) {
             self.breaks(violation.invariant, violation.what);
         }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use keelway_api::{
     Hypervisor,
     machine::{MachineConfig, MachineState, Seen},
-    name::{HypervisorName, PodName},
+    name::{HypervisorName, InstallationId, PodName},
 };
 use keelway_hypervisor_agent::{
     action::{Action, PodAction},
@@ -72,6 +72,28 @@ impl Machines for SimulatedMachines {
         Applying { effects: report.done.len(), failures }
     }
 
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, _run: &Run) -> Applying {
+        let name = name_of(machine);
+        let (machine, owner) = (name.clone(), installation.clone());
+        let done = self.0.step(Step::Adopt, Of::Machine(&name), move |world| {
+            world.counts.effects += 1;
+            let kept =
+                world.pass.kept.hypervisors.get(&machine).and_then(|kept| kept.status.clone()).unwrap_or_default();
+            if kept.installation.as_ref() != Some(&owner) {
+                world
+                    .breaks("documents are saved before any effect that relies on them", format!("{machine} is taken"));
+            }
+            let found = world.machines.get_mut(&machine).ok_or_else(|| Refused("no such machine".to_owned()))?;
+            found.perform(&Action::WriteOwner(owner.clone()))?;
+            found.strangers.owner = None;
+            Ok(())
+        });
+        match done.await {
+            Ok(()) => Applying { effects: 1, failures: Vec::new() },
+            Err(refused) => Applying { effects: 0, failures: vec![refused.to_string()] },
+        }
+    }
+
     async fn dial(&self, _machine: &Hypervisor, _address: SocketAddr, _patience: Duration) -> io::Result<TcpStream> {
         Err(io::Error::other("simulated components are asked, not dialled"))
     }
@@ -82,9 +104,9 @@ impl Machines for SimulatedMachines {
 }
 
 /// Does actions on one machine of the simulation.
-struct SimulatedHands<'a> {
-    sim: &'a Sim,
-    machine: &'a HypervisorName,
+pub(super) struct SimulatedHands<'a> {
+    pub(super) sim: &'a Sim,
+    pub(super) machine: &'a HypervisorName,
 }
 
 impl Hands for SimulatedHands<'_> {

@@ -134,6 +134,6 @@ fn text(file: &impl Fn(&str) -> Option<Vec<u8>>, name: &str) -> Result<String, S
 }
 
 fn address(url: &str) -> Result<SocketAddr, String> {
-    let bare = url.strip_prefix("https://").unwrap_or(url);
+    let bare = url.split_once("://").map_or(url, |(_, bare)| bare);
     bare.parse().map_err(|_| format!("{url:?} is no address"))
 }

@@ -33,7 +33,7 @@ pub(super) fn shows_a_key(text: &str) -> bool {
 impl World {
     /// Rules of documents, at each save and at the end of each pass.
     pub(super) fn check_documents(&mut self, after: &Documents) {
-        let found = invariants::check(&self.pass.loaded, after, &self.usable());
+        let found = invariants::check(&self.pass.loaded, after, &self.usable(after));
         for violation in found {
             self.breaks(violation.invariant, violation.what);
         }
@@ -41,9 +41,18 @@ impl World {
 
     /// What was seen but for machines that take nothing from these documents: nothing is planned on those, so what is on them
     /// is in nobody's way.
-    fn usable(&self) -> Observation {
+    pub(super) fn usable(&self, identified: &Documents) -> Observation {
+        let mut machines = self.pass.loaded.hypervisors.clone();
+        for (name, document) in &mut machines {
+            // Who came without an installation was given one before anything was looked at.
+            let given = identified.hypervisors.get(name).and_then(|given| given.status.as_ref()?.installation.clone());
+            let status = document.status.get_or_insert_default();
+            status.installation = status.installation.take().or(given);
+        }
         let mut seen = self.pass.seen.clone();
-        refuse(&self.pass.loaded, &mut seen);
+        let mut documents = Documents::default();
+        documents.hypervisors = machines;
+        refuse(&documents, &mut seen);
         seen
     }
 
@@ -56,7 +65,7 @@ impl World {
             }
         };
         if self.pass.configs.is_none() {
-            self.pass.configs = machine_configs(&self.pass.kept, &self.usable()).ok();
+            self.pass.configs = machine_configs(&self.pass.kept, &self.usable(&self.pass.kept)).ok();
         }
         let saved = self.pass.configs.as_ref().and_then(|configs| configs.get(machine));
         if saved != Some(config) {
@@ -219,8 +228,13 @@ impl World {
 
     /// A store begins only as it was written down.
     pub(super) fn check_birth(&mut self, pod: &PodName, member: &Member) {
-        let cluster = self.saved.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
-        let store = cluster.and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
+        // A person may have changed what is saved since.
+        let of_pod = |documents: &Documents| {
+            documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster)).cloned()
+        };
+        let cluster = of_pod(&self.saved);
+        let kept = of_pod(&self.pass.kept).or_else(|| cluster.clone());
+        let store = kept.as_ref().and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
         let same = store.is_some_and(|store| store.initial_cluster.keys().eq(member.initial.keys()));
         if !same && cluster.is_some() {
             self.breaks("a store's first members are written down before the first start", pod.to_string());

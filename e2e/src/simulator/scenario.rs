@@ -14,7 +14,12 @@ use keelway_api::{
 };
 use serde_json::json;
 
-use super::{machine::Machine, machine::Reach, world::World};
+use super::{
+    fault::Step,
+    machine::{Machine, Reach},
+    person::Deed,
+    world::World,
+};
 
 /// More than a run has time for.
 const MOST_MACHINES: usize = 7;
@@ -34,7 +39,11 @@ impl World {
 
     /// One change of the documents by a person.
     pub(super) fn edit(&mut self) {
-        match self.random.between(0, 9) {
+        if self.by_hand.is_some() {
+            // What is written already is read first.
+            return;
+        }
+        match self.random.between(0, 11) {
             0 if self.saved.clusters.len() < MOST_CLUSTERS => self.add_cluster(),
             1 if self.machines.len() < MOST_MACHINES => {
                 let role = if self.random.once_in(3) { HypervisorRole::Public } else { HypervisorRole::Private };
@@ -42,6 +51,8 @@ impl World {
             }
             2 => self.delete_one(),
             3..=8 => self.scale(),
+            9 => self.cordon(),
+            10 => self.drain(),
             _ => {}
         }
     }
@@ -68,6 +79,7 @@ impl World {
 
     /// All clusters go.
     pub(super) fn delete_all(&mut self) {
+        self.by_hand = None;
         let names: Vec<ClusterRef> = self.saved.clusters.keys().cloned().collect();
         for name in names {
             self.delete(&name);
@@ -78,6 +90,9 @@ impl World {
     pub(super) fn mend(&mut self) {
         self.weather.calm = true;
         self.uses_old_documents = false;
+        self.by_hand = None;
+        self.put_back_what_is_stale();
+        self.reopen_machines();
         for machine in self.machines.values_mut() {
             machine.reach = Reach::Up;
             machine.full_until = None;
@@ -95,6 +110,7 @@ impl World {
                 cluster.spec.etcd.replicas = u32::try_from(store.initial_cluster.len()).unwrap();
             }
         }
+        self.put_back_what_machines_refuse();
         self.tell("from here on nothing goes wrong");
     }
 
@@ -124,6 +140,7 @@ impl World {
         };
         let name: keelway_api::name::HypervisorName = name.parse().unwrap();
         let machine = self.machine(Machine::new(private));
+        self.did(Deed::BringsAMachine);
         self.tell(format!("a person brings {name}, {role:?}, owner {:?}", machine.strangers.owner));
         self.machines.insert(name.clone(), machine);
         self.saved.hypervisors.insert(name, document);
@@ -140,7 +157,8 @@ impl World {
         if self.random.once_in(5) {
             machine.ephemeral = Some((20_005, 20_015));
         }
-        if self.random.once_in(12) {
+        let first = self.machines.is_empty() && self.weather.aim.1 == Step::Adopt;
+        if first || self.random.once_in(12) {
             let owner: keelway_api::name::InstallationId = self.random.id().parse().unwrap();
             machine.disk.write_owner(&owner);
             machine.strangers.owner = Some(owner);
@@ -166,6 +184,7 @@ impl World {
             namespace: Some(reference.namespace.clone()),
             ..ObjectMeta::default()
         };
+        self.did(Deed::AsksForACluster);
         self.tell(format!("a person asks for {reference}: {}", sizes(&cluster)));
         self.saved.clusters.insert(reference, cluster);
     }
@@ -189,7 +208,52 @@ impl World {
             _ => cluster.spec.etcd.replicas = members,
         }
         let (sizes, registry) = (sizes(cluster), cluster.spec.images.registry.clone());
+        self.did(Deed::Changes);
         self.tell(format!("a person changes {name}: {sizes}, registry {registry:?}"));
+    }
+
+    /// As `keelway hypervisor cordon` and `uncordon` do it.
+    fn cordon(&mut self) {
+        let Some(name) = self.random.pick(self.saved.hypervisors.keys().cloned().collect::<Vec<_>>()) else { return };
+        let Some(document) = self.saved.hypervisors.get_mut(&name) else { return };
+        let closed = !document.spec.unschedulable;
+        document.spec.unschedulable = closed;
+        document.spec.drain = false;
+        self.did(if closed { Deed::Cordons } else { Deed::Uncordons });
+        self.tell(format!("a person {} {name}", if closed { "cordons" } else { "uncordons" }));
+    }
+
+    /// As `keelway hypervisor drain --leave-etcd` does it.
+    fn drain(&mut self) {
+        let Some(name) = self.random.pick(self.saved.hypervisors.keys().cloned().collect::<Vec<_>>()) else { return };
+        let Some(document) = self.saved.hypervisors.get_mut(&name) else { return };
+        document.spec.unschedulable = true;
+        document.spec.drain = true;
+        self.did(Deed::Drains);
+        self.tell(format!("a person drains {name}"));
+    }
+
+    /// Machines take components again, but for one that is drained where another one of its kind has room enough.
+    fn reopen_machines(&mut self) {
+        let roomy = |document: &Hypervisor| document.spec.port_range.to > 22_000;
+        let kinds: Vec<HypervisorRole> = self
+            .saved
+            .hypervisors
+            .values()
+            .filter(|document| roomy(document))
+            .map(|document| document.spec.role)
+            .collect();
+        let mut drained = 0;
+        for document in self.saved.hypervisors.values_mut() {
+            let others = kinds.iter().filter(|kind| **kind == document.spec.role).count();
+            let stays = document.spec.drain && document.spec.role == HypervisorRole::Private && drained == 0;
+            if stays && others > usize::from(roomy(document)) {
+                drained += 1;
+                continue;
+            }
+            document.spec.unschedulable = false;
+            document.spec.drain = false;
+        }
     }
 
     fn delete_one(&mut self) {
@@ -200,6 +264,7 @@ impl World {
 
     /// As `keelway cluster delete` does it.
     pub(super) fn delete(&mut self, name: &ClusterRef) {
+        self.did(Deed::Deletes);
         self.tell(format!("a person deletes {name}"));
         let now = Time(self.now());
         let Some(cluster) = self.saved.clusters.get_mut(name) else { return };

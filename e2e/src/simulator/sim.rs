@@ -130,7 +130,10 @@ impl Sim {
             | Fault::Tampered
             | Fault::ClockJumped
             | Fault::Edited
-            | Fault::Stale => self.strike_beside(cell, at, doing),
+            | Fault::Stale
+            | Fault::Removed
+            | Fault::Restored
+            | Fault::Doubled => self.strike_beside(cell, at, doing),
             Fault::DiesAfter => {
                 let mut world = self.world();
                 world.took_place(cell, at.as_str());
@@ -251,7 +254,8 @@ impl World {
             | Step::RemoveTree
             | Step::ForgetCluster
             | Step::RecordApplied
-            | Step::Leave => self.random.millis(1, 60),
+            | Step::Leave
+            | Step::Adopt => self.random.millis(1, 60),
         }
     }
 
@@ -285,5 +289,6 @@ fn of_files(step: Step) -> bool {
             | Step::ForgetCluster
             | Step::RecordApplied
             | Step::Leave
+            | Step::Adopt
     )
 }

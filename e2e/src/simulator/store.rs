@@ -18,7 +18,7 @@ pub(super) struct SimulatedStore(pub(super) Sim);
 #[async_trait]
 impl Store for SimulatedStore {
     async fn load(&self) -> Result<Documents, StoreError> {
-        let loaded = self.0.step(Step::Load, Of::Store, |world| Ok(load(world))).await;
+        let loaded = self.0.step(Step::Load, Of::Store, load).await;
         loaded.map_err(|refused| failed("load", refused))
     }
 
@@ -37,13 +37,15 @@ impl Store for SimulatedStore {
     }
 }
 
-fn load(world: &mut World) -> Documents {
+fn load(world: &mut World) -> Result<Documents, Refused> {
     if let Some(late) = world.unsaved.take() {
         world.saved = late;
     }
     world.counts.passes += 1;
     let number = world.counts.passes;
     world.tell(format!("pass {number}"));
+    world.read_what_a_person_wrote()?;
+    world.put_back_what_is_stale();
     let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
     if old.is_some() {
         world.tell("a person uses old documents");
@@ -56,7 +58,7 @@ fn load(world: &mut World) -> Documents {
             status.etcd = None;
         }
     }
-    documents
+    Ok(documents)
 }
 
 /// What a person changed since the load is not written over.
@@ -67,7 +69,7 @@ fn save(world: &mut World, documents: &Documents) -> Result<(), Refused> {
         return Ok(());
     }
     if !world.pass.stale {
-        if world.saved != world.pass.kept {
+        if world.saved != world.pass.kept || world.by_hand.is_some() {
             return Err(Refused("the documents were changed by somebody else".to_owned()));
         }
         let before = std::mem::replace(&mut world.saved, documents.clone());

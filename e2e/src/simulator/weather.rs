@@ -105,6 +105,9 @@ impl World {
                 self.jump(by);
             }
             Fault::Edited => self.edit(),
+            Fault::Removed => return self.remove_document(),
+            Fault::Restored => return self.restore_document(),
+            Fault::Doubled => return self.double_document(),
             Fault::Stale => {
                 self.uses_old_documents = self.old_documents().is_some();
                 return self.uses_old_documents;

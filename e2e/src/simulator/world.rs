@@ -20,6 +20,7 @@ use super::{
     bug::Bug,
     fault::{Cell, Table},
     machine::Machine,
+    person::{ByHand, Deeds},
     program::{Member, Program},
     random::Random,
     runtime::{Kept, Process},
@@ -64,6 +65,11 @@ pub(super) struct World {
     pub(super) history: Vec<Documents>,
     /// The next load is of old documents.
     pub(super) uses_old_documents: bool,
+    /// What a person wrote in the place of what is saved.
+    pub(super) by_hand: Option<ByHand>,
+    /// Hypervisors whose documents a person took away, or put older copies in the place of.
+    pub(super) replaced: BTreeSet<HypervisorName>,
+    pub(super) deeds: Deeds,
     trace: Vec<String>,
     began: Instant,
     skew: SignedDuration,
@@ -118,6 +124,9 @@ impl World {
             unsaved: None,
             history: Vec::new(),
             uses_old_documents: false,
+            by_hand: None,
+            replaced: BTreeSet::new(),
+            deeds: Deeds::default(),
             trace: Vec::new(),
             began: Instant::now(),
             skew: SignedDuration::ZERO,
@@ -168,7 +177,7 @@ impl World {
                 Program::Etcd(member) => self.start_member(machine, &kept.pod, member)?,
                 Program::ApiServer { .. } | Program::Controller { .. } | Program::Proxy { .. } => {}
             }
-            Ok(program)
+            Ok(self.as_its_data_says(machine, &kept, program))
         });
         let up_at = Instant::now() + self.random.millis(50, 1500);
         let outcome = match program {
@@ -185,6 +194,17 @@ impl World {
                 None => keelway_api::machine::ContainerPhase::Exited { code: 1 },
             };
             kept.process = outcome;
+        }
+    }
+
+    /// A member that has data belongs to the store that is in it, whatever its flags say.
+    fn as_its_data_says(&self, machine: &HypervisorName, kept: &Kept, program: Program) -> Program {
+        let found = self.machines.get(machine).and_then(|found| found.disk.members.get(&kept.pod));
+        match (program, found) {
+            (Program::Etcd(member), Some(before)) => {
+                Program::Etcd(Member { cluster: before.cluster.clone(), initial: before.initial.clone(), ..member })
+            }
+            (program, _) => program,
         }
     }
 
@@ -206,7 +226,7 @@ impl World {
     /// As etcd does: one with data goes on with it, one without begins a store, unless a peer knows that it had begun.
     fn start_member(&mut self, machine: &HypervisorName, pod: &PodName, member: &Member) -> Result<(), String> {
         let Some(found) = self.machines.get(machine) else { return Ok(()) };
-        if found.disk.members.contains(pod) {
+        if found.disk.members.contains_key(pod) {
             return Ok(());
         }
         if !found.disk.is_marked(pod) {
@@ -221,7 +241,7 @@ impl World {
         }
         self.started.insert(pod.clone());
         if let Some(found) = self.machines.get_mut(machine) {
-            found.disk.members.insert(pod.clone());
+            found.disk.members.insert(pod.clone(), member.clone());
         }
         Ok(())
     }

@@ -31,12 +31,12 @@ async fn a_signal_before_each_answer() {
     calls(When::BeforeAnswer).await;
 }
 
-/// Calls on both machines, files and records: what the program itself tells of.
+/// Before and after each save and each effect: calls on both machines, files, records, what is applied in the cluster.
 #[tokio::test]
-async fn a_signal_after_each_effect() {
+async fn a_signal_at_each_failpoint() {
     let found = reference().await;
-    let effects = |counts: &Counts| cuts((1..=counts.effects).map(Point::Effect));
-    rounds("effects", effects(&found.birth), effects(&found.deletion)).await;
+    let all = |counts: &Counts| cuts((1..=counts.failpoints).map(Point::Failpoint));
+    rounds("failpoints", all(&found.birth), all(&found.deletion)).await;
 }
 
 #[tokio::test]

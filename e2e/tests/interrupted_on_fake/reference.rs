@@ -1,10 +1,11 @@
 //! A world that nobody interrupts: what there is to count, and how it ends.
 
+use std::fs;
+
 use keelway_api::Documents;
 use tokio::sync::OnceCell;
 
 use crate::{
-    cut::count_effects,
     kept::only_cluster,
     machine::Seen,
     world::{Ended, World},
@@ -25,7 +26,8 @@ pub(crate) struct Reference {
 pub(crate) struct Counts {
     /// Calls that changed something, by machine.
     pub(crate) calls: [usize; 2],
-    pub(crate) effects: usize,
+    /// Moments before and after saves and effects, as the program tells of them.
+    pub(crate) failpoints: usize,
 }
 
 pub(crate) async fn reference() -> &'static Reference {
@@ -56,9 +58,23 @@ async fn make() -> Reference {
 /// Reconciles to the end, and counts.
 async fn reconcile(world: &World, documents: &str) -> (Counts, String) {
     let before = world.calls();
-    let Ended { status, stdout, stderr } = world.keelway(&["-v", "reconcile"], documents).await;
+    let Ended { status, stdout, stderr } = world.keelway_until(None, &["reconcile"], documents).await;
     assert!(status.success(), "{status}: {stderr}");
     let after = world.calls();
     let calls = [0, 1].map(|machine| after[machine].len() - before[machine].len());
-    (Counts { calls, effects: count_effects(&stderr) }, stdout)
+    let points = fs::read_to_string(world.points()).unwrap();
+    fs::remove_file(world.points()).unwrap();
+    tell(&points);
+    (Counts { calls, failpoints: points.lines().count() }, stdout)
+}
+
+/// How many failpoints of each kind there are; each that was begun was ended, too.
+fn tell(points: &str) {
+    let count = |word: &str| points.lines().filter(|point| point.split(' ').next() == Some(word)).count();
+    let kinds = [("saves", "saved"), ("begins", "done"), ("binds", "bound")];
+    for (before, after) in kinds {
+        println!("{} before and {} after: {before}, {after}", count(before), count(after));
+        assert_eq!(count(before), count(after), "{points}");
+    }
+    assert!(count("saves") > 0 && count("begins") > 0);
 }

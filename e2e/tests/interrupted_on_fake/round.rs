@@ -15,12 +15,13 @@ use crate::{
 /// How many worlds there are at a time, whichever test they are of.
 static WORLDS: Semaphore = Semaphore::const_new(4);
 
-/// One round for each cut; the shorter list begins again.
+/// One round for each cut of a birth, with one of a deletion in it as long as there are any. Fewer births begin again.
 pub(crate) async fn rounds(of: &str, births: Vec<Cut>, deletions: Vec<Cut>) {
     let started = Instant::now();
     let count = births.len().max(deletions.len());
-    let pairs = births.into_iter().cycle().zip(deletions.into_iter().cycle()).take(count);
-    let ends: Vec<[End; 2]> = stream::iter(pairs)
+    let deletions = deletions.into_iter().map(Some).chain(std::iter::repeat(None));
+    let pairs = births.into_iter().cycle().zip(deletions).take(count);
+    let ends: Vec<Vec<End>> = stream::iter(pairs)
         .map(|(birth, deletion)| async move {
             let _one_of_few = WORLDS.acquire().await.unwrap();
             round(birth, deletion).await
@@ -37,7 +38,7 @@ pub(crate) async fn rounds(of: &str, births: Vec<Cut>, deletions: Vec<Cut>) {
     assert!(settled * 10 <= count, "too many were not interrupted at all: {tally:?}");
 }
 
-async fn round(birth: Cut, deletion: Cut) -> [End; 2] {
+async fn round(birth: Cut, deletion: Option<Cut>) -> Vec<End> {
     let reference = reference().await;
     let mut world = World::start().await;
     let input = world.with_cluster().await;
@@ -48,6 +49,7 @@ async fn round(birth: Cut, deletion: Cut) -> [End; 2] {
     let id = only_cluster(&documents(&settled)).clone();
     assert_eq!(world.seen(&id).await, reference.standing, "{birth:?}: {}", ended.stderr);
     let born = kept.end;
+    let Some(deletion) = deletion else { return vec![born] };
 
     let input = world.deleted(&settled).await;
     let ended = world.reconcile_until(deletion, &input).await;
@@ -56,5 +58,5 @@ async fn round(birth: Cut, deletion: Cut) -> [End; 2] {
     assert!(left.clusters.is_empty() && left.components.is_empty() && left.secrets.is_empty(), "{deletion:?}");
     assert_eq!(left.hypervisors.len(), 2);
     assert_eq!(world.seen("").await, reference.empty, "{deletion:?}: {}", ended.stderr);
-    [born, kept.end]
+    vec![born, kept.end]
 }

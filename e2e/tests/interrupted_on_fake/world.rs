@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use keelway_e2e::failpoint::Cut;
 use tempfile::TempDir;
 use tokio::{
     io::AsyncWriteExt,
@@ -83,13 +84,32 @@ impl World {
         end(self.spawn(arguments), documents).await
     }
 
+    /// The same of the program that tells of its failpoints, and ends itself at one of them.
+    pub(crate) async fn keelway_until(&self, cut: Option<&Cut>, arguments: &[&str], documents: &str) -> Ended {
+        let mut command = self.run(Path::new(env!("CARGO_BIN_EXE_keelway-cut")), arguments);
+        command.env("POINTS", self.points()).stderr(Stdio::piped());
+        if let Some(cut) = cut {
+            command.env("CUT", cut.to_string());
+        }
+        end(command.spawn().unwrap(), documents).await
+    }
+
+    /// Where the failpoints are told of.
+    pub(crate) fn points(&self) -> PathBuf {
+        self.directory.path().join("points")
+    }
+
     /// Starts the program; it waits for its documents.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program());
+    fn command(&self, arguments: &[&str]) -> Command {
+        self.run(&program(), arguments)
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .env_clear()

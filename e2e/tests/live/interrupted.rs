@@ -4,11 +4,14 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
 };
 
 use keelway_api::Documents;
-use keelway_e2e::{ControlPlane, Machine, Ran, World, host::on_own_host};
+use keelway_e2e::{
+    ControlPlane, Keelway, Machine, Ran, World,
+    failpoint::{At, Cut},
+    host::on_own_host,
+};
 use rustix::process::Signal;
 
 use crate::recovery;
@@ -18,21 +21,35 @@ fn interrupted() {
     on_own_host("interrupted::interrupted", scenario);
 }
 
-/// Signals come at times that no test run shares with another; each run says which.
+/// Where the making of a cluster is cut off, in the order in which it comes there. A program that is told to stop does so
+/// between two effects, a moment later.
+const BIRTH: [(Signal, &str); 10] = [
+    (Signal::KILL, "saves"),
+    (Signal::KILL, "saved"),
+    (Signal::KILL, "begins take the machine"),
+    (Signal::TERM, "done take the machine"),
+    (Signal::KILL, "begins create sandbox"),
+    (Signal::KILL, "done create sandbox"),
+    (Signal::KILL, "begins create container etcd"),
+    (Signal::TERM, "done start container etcd"),
+    (Signal::KILL, "binds"),
+    (Signal::KILL, "bound"),
+];
+/// Where its end is.
+const END: [(Signal, &str); 4] = [
+    (Signal::KILL, "done stop sandbox"),
+    (Signal::KILL, "begins remove sandbox"),
+    (Signal::TERM, "done remove files, data and logs"),
+    (Signal::KILL, "begins leave the machine"),
+];
+
 fn scenario() {
     let mut world = World::new("e2eint");
     let made = world.create_two_without_agents();
     let keelway = &world.keelway;
     let mut text = keelway.run(&["cluster", "inject", "--name", "c1"], &made).succeeded().stdout;
-    let mut times = Times::new();
-
-    for span in [400, 4_000] {
-        let ran = keelway.interrupt(&["reconcile"], &text, times.within(span), Signal::TERM);
-        text = terminated(&ran, &text);
-    }
-    for span in [400, 4_000] {
-        let ran = keelway.interrupt(&["reconcile"], &text, times.within(span), Signal::KILL);
-        text = killed(&ran, text, &keelway.state());
+    for point in BIRTH {
+        text = cut_off(keelway, point, text);
     }
     text = keelway.run(&["reconcile"], &text).succeeded().stdout;
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
@@ -47,10 +64,9 @@ fn scenario() {
     recovery::sandbox(&plane, "ingress-0");
 
     text = keelway.run(&["cluster", "delete", "--name", "c1"], &text).succeeded().stdout;
-    let ran = keelway.interrupt(&["reconcile"], &text, times.within(1_500), Signal::TERM);
-    text = terminated(&ran, &text);
-    let ran = keelway.interrupt(&["reconcile"], &text, times.within(1_500), Signal::KILL);
-    text = killed(&ran, text, &keelway.state());
+    for point in END {
+        text = cut_off(keelway, point, text);
+    }
     text = keelway.run(&["reconcile"], &text).succeeded().stdout;
     let left = Documents::read(&text).unwrap();
     assert!(left.clusters.is_empty() && left.components.is_empty() && left.secrets.is_empty());
@@ -60,24 +76,24 @@ fn scenario() {
     }
 }
 
+/// The same command, ended at a failpoint; returns the documents to go on from.
+fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec<u8>) -> Vec<u8> {
+    let ran = keelway.interrupt(&["reconcile"], &text, &Cut { signal, at: At::First(at.to_owned()) });
+    println!("            {signal:?} at {at:?}");
+    if signal == Signal::KILL { killed(&ran, text, &keelway.state()) } else { terminated(&ran, &text) }
+}
+
 /// Whatever it was at: documents on stdout, with all keys that there were.
 fn terminated(ran: &Ran, before: &[u8]) -> Vec<u8> {
-    assert!(matches!(ran.code(), 143 | 0), "{}: {}", ran.code(), ran.stderr);
-    if ran.code() == 143 {
-        assert!(ran.stderr.contains("stopped: run the same command on what was written to go on"), "{}", ran.stderr);
-    }
+    assert_eq!(ran.code(), 143, "{}", ran.stderr);
+    assert!(ran.stderr.contains("stopped: run the same command on what was written to go on"), "{}", ran.stderr);
     let (before, after) = (Documents::read(before).unwrap(), Documents::read(&ran.stdout).unwrap());
-    if ran.code() == 143 {
-        assert!(before.secrets.iter().all(|(name, secret)| after.secrets.get(name) == Some(secret)));
-    }
+    assert!(before.secrets.iter().all(|(name, secret)| after.secrets.get(name) == Some(secret)));
     ran.stdout.clone()
 }
 
 /// Killed before it saved anything, it had done nothing; else the file that it named is complete.
 fn killed(ran: &Ran, before: Vec<u8>, state: &Path) -> Vec<u8> {
-    if ran.code() == 0 {
-        return ran.stdout.clone();
-    }
     assert_eq!((ran.code(), ran.stdout.len()), (137, 0));
     let named = ran.stderr.lines().find_map(|line| {
         line.strip_prefix("documents are kept in ")?.strip_suffix(" until they are written").map(PathBuf::from)
@@ -93,21 +109,4 @@ fn killed(ran: &Ran, before: Vec<u8>, state: &Path) -> Vec<u8> {
     let known = Documents::read(&before).unwrap();
     assert!(known.secrets.iter().all(|(name, secret)| documents.secrets.get(name) == Some(secret)));
     text
-}
-
-/// Moments from the clock's last digits.
-struct Times(u64);
-
-impl Times {
-    fn new() -> Self {
-        Self(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos().into())
-    }
-
-    fn within(&mut self, millis: u64) -> Duration {
-        // Knuth's generator (The Art of Computer Programming, volume 2, section 3.3.4).
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let time = Duration::from_millis((self.0 >> 33) % millis);
-        println!("            a signal comes after {} ms", time.as_millis());
-        time
-    }
 }

@@ -1,0 +1,41 @@
+//! `keelway`: documents in, Kubernetes control planes on your machines, documents out.
+//!
+//! A library for the sake of tests, which end the program at every save and effect that it tells of.
+
+mod args;
+mod commands;
+mod directories;
+mod exit;
+mod faults;
+mod input;
+mod left_over;
+mod pipe;
+mod progress;
+mod signals;
+mod table;
+mod view;
+
+use std::{io::IsTerminal, process::ExitCode};
+
+use clap::Parser;
+use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// The whole program.
+#[must_use]
+pub fn main() -> ExitCode {
+    main_observed(tracing_subscriber::layer::Identity::new())
+}
+
+/// The same for somebody who hears of everything that it tells, as it tells it.
+pub fn main_observed(observer: impl Layer<Registry> + Send + Sync) -> ExitCode {
+    let arguments = args::Arguments::parse();
+    let stderr = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_filter(EnvFilter::new(arguments.log_filter()));
+    tracing_subscriber::registry().with(observer).with(stderr).init();
+    match commands::run(arguments) {
+        Ok(code) => code.into(),
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,82 @@
+//! `keelway`, which tells of each failpoint and ends itself at one of them.
+//!
+//! A failpoint is a moment before or after a save or an effect. `CUT` names one and a signal: `KILL 17` is the seventeenth,
+//! `TERM done start container etcd` the first whose text has these words. `POINTS` is a file that gets a line for each that
+//! was come to. The program runs in one thread, so a signal at a failpoint finds nothing further done.
+
+use std::{
+    fmt::{Debug, Write as _},
+    fs::{File, OpenOptions},
+    io::Write as _,
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+};
+
+use anyhow::{Context as _, bail};
+use keelway_e2e::failpoint::{At, Cut};
+use rustix::process::{getpid, kill_process};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{Layer, layer::Context};
+
+/// What is told before and after each save and each effect.
+const TOLD: [&str; 6] = ["saves", "saved", "begins", "done", "binds", "bound"];
+
+fn main() -> anyhow::Result<ExitCode> {
+    let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<Cut>()).transpose()?;
+    let Some(points) = std::env::var_os("POINTS") else { bail!("POINTS names no file") };
+    let told = OpenOptions::new().create(true).append(true).open(points).context("POINTS")?;
+    Ok(keelway_cli::main_observed(Failpoints(Mutex::new(Points { cut, told, count: 0 }))))
+}
+
+struct Failpoints(Mutex<Points>);
+
+struct Points {
+    cut: Option<Cut>,
+    told: File,
+    count: usize,
+}
+
+impl<S: Subscriber> Layer<S> for Failpoints {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut words = Words::default();
+        event.record(&mut words);
+        if TOLD.contains(&words.message.as_str()) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).come_to(&format!("{} {}", words.message, words.rest));
+        }
+    }
+}
+
+impl Points {
+    fn come_to(&mut self, point: &str) {
+        self.count += 1;
+        let _ = writeln!(self.told, "{}", point.trim_end());
+        let here = self.cut.as_ref().is_some_and(|cut| match &cut.at {
+            At::Nth(nth) => *nth == self.count,
+            At::First(words) => point.contains(words.as_str()),
+        });
+        if here && let Some(cut) = self.cut.take() {
+            let _ = kill_process(getpid(), cut.signal);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Words {
+    message: String,
+    rest: String,
+}
+
+impl Visit for Words {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            "action" => {
+                let _ = write!(self.rest, "{value:?} ");
+            }
+            _ => {}
+        }
+    }
+}

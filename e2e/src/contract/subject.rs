@@ -1,0 +1,192 @@
+//! A machine that is asked for what the contract says.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::future::LocalBoxFuture;
+use keelway_api::{
+    machine::{
+        Container, ContainerPhase, ContainerState, MachineConfig, MachineState, Mount, Pod, Resources, SandboxState,
+        Start,
+    },
+    name::{ClusterId, PodName},
+};
+use keelway_hypervisor_agent::{
+    action::{Action, NewContainer, NewSandbox, PodAction},
+    converge::converge,
+    layout::cgroup_parent,
+    report::ApplyReport,
+};
+
+/// A user id of components.
+pub(super) const USER: u32 = 1_900_000_123;
+/// More than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How soon it is asked again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// One thing that holds for every subject.
+pub type Case = (&'static str, for<'a> fn(&'a dyn Subject) -> LocalBoxFuture<'a, ()>);
+
+/// What a program in a container does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behaviour {
+    /// It runs until it is told to end, and ends well then.
+    Serves,
+    /// It ends at once, and not well.
+    Fails,
+}
+
+/// A machine with its runtime, and with what runs on it.
+#[async_trait]
+pub trait Subject: Sync {
+    /// An image and a command line that do this.
+    fn program(&self, behaviour: Behaviour) -> (String, Vec<String>);
+    /// The image of etcd.
+    fn etcd(&self) -> String;
+    /// The image of sandboxes.
+    fn pause(&self) -> String;
+    /// An address of the machine that its programs can listen on.
+    fn address(&self) -> IpAddr;
+    /// Does these actions, as the real executor does them.
+    async fn execute(&self, actions: Vec<Action>) -> ApplyReport;
+    /// What is on the machine now.
+    async fn observe(&self) -> MachineState;
+    /// Ends the processes of a container with SIGKILL.
+    async fn kill(&self, container: &str);
+    /// Ends the runtime and starts it again. What runs goes on.
+    async fn restart_runtime(&self);
+    /// Whether the etcd that listens there says that it is ready.
+    async fn is_ready(&self, member: SocketAddr) -> bool;
+}
+
+impl dyn Subject + '_ {
+    /// Does one thing for a pod; says what went wrong.
+    pub(super) async fn act(&self, pod: &PodName, action: PodAction) -> Result<(), String> {
+        self.act_all(pod, vec![action]).await
+    }
+
+    pub(super) async fn act_all(&self, pod: &PodName, actions: Vec<PodAction>) -> Result<(), String> {
+        let actions = actions.into_iter().map(|action| Action::Pod(pod.clone(), action)).collect();
+        let report = self.execute(actions).await;
+        report.failed.into_iter().next().map_or(Ok(()), |failure| Err(failure.error))
+    }
+
+    /// Makes the machine hold these pods of a cluster, and no others of it.
+    pub(super) async fn hold(&self, pods: &[(PodName, Pod)]) {
+        let state = self.observe().await;
+        let installation = state.owner.clone().unwrap_or_else(|| "00000000000000ff".parse().unwrap());
+        let generation = state.applied.as_ref().map_or(1, |applied| applied.generation + 1);
+        let pods = pods.iter().cloned().collect();
+        let config = MachineConfig { installation, term: 1, generation, pods, others: BTreeSet::new() };
+        let report = self.execute(converge(&config, &state).unwrap()).await;
+        assert!(report.is_complete(), "{report:#?}");
+    }
+
+    pub(super) async fn sandboxes(&self, pod: &PodName) -> Vec<SandboxState> {
+        self.observe().await.sandboxes.into_iter().filter(|found| found.pod == *pod).collect()
+    }
+
+    pub(super) async fn containers(&self, pod: &PodName) -> Vec<ContainerState> {
+        let state = self.observe().await;
+        let of_pod = |id: &str| state.sandboxes.iter().any(|sandbox| sandbox.id == id && sandbox.pod == *pod);
+        state.containers.iter().filter(|found| of_pod(&found.sandbox)).cloned().collect()
+    }
+
+    pub(super) async fn container(&self, pod: &PodName) -> ContainerState {
+        let all = self.containers(pod).await;
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].clone()
+    }
+
+    /// Waits until the pod's only container has ended, and returns its exit code.
+    pub(super) async fn exit_code(&self, pod: &PodName) -> i32 {
+        let started = tokio::time::Instant::now();
+        loop {
+            if let ContainerPhase::Exited { code } = self.container(pod).await.phase {
+                return code;
+            }
+            assert!(started.elapsed() < PATIENCE, "{pod} does not end");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Waits until a member says so.
+    pub(super) async fn until_ready(&self, member: SocketAddr, ready: bool) {
+        let started = tokio::time::Instant::now();
+        while self.is_ready(member).await != ready {
+            assert!(started.elapsed() < PATIENCE, "{member} is not as it should be: ready {ready}");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    pub(super) async fn new_sandbox(&self, pod: &PodName, attempt: u32) -> NewSandbox {
+        let driver = self.observe().await.runtime.cgroup_driver;
+        let parent = cgroup_parent(&pod.cluster, driver);
+        NewSandbox { attempt, digest: format!("digest of {pod}"), cgroup_parent: parent, user: USER }
+    }
+
+    pub(super) fn new_container(&self, sandbox: &NewSandbox, behaviour: Behaviour, attempt: u32) -> NewContainer {
+        let (image, command) = self.program(behaviour);
+        let container = container(image, command, Vec::new());
+        NewContainer { sandbox_id: None, sandbox: sandbox.clone(), attempt, container }
+    }
+
+    /// The steps that run one container of this behaviour.
+    pub(super) async fn steps(&self, pod: &PodName, behaviour: Behaviour) -> Vec<PodAction> {
+        let sandbox = self.new_sandbox(pod, 0).await;
+        let container = self.new_container(&sandbox, behaviour, 0);
+        vec![
+            PodAction::EnsureImage(self.pause()),
+            PodAction::EnsureImage(container.container.image.clone()),
+            PodAction::CreateSandbox(sandbox),
+            PodAction::CreateContainer(Box::new(container)),
+            PodAction::StartContainer { id: None, name: "one".to_owned() },
+        ]
+    }
+
+    /// Ends all of a pod.
+    pub(super) async fn remove(&self, pod: &PodName) {
+        for sandbox in self.sandboxes(pod).await {
+            self.act(pod, PodAction::StopSandbox { id: sandbox.id.clone() }).await.unwrap();
+            self.act(pod, PodAction::RemoveSandbox { id: sandbox.id }).await.unwrap();
+        }
+        self.act(pod, PodAction::RemoveTree).await.unwrap();
+        assert_eq!(self.sandboxes(pod).await, []);
+    }
+}
+
+pub(super) fn container(image: String, command: Vec<String>, mounts: Vec<Mount>) -> Container {
+    Container {
+        name: "one".to_owned(),
+        image,
+        command,
+        mounts,
+        resources: Resources { cpu_request_millis: 50, cpu_limit_millis: None, memory_limit_bytes: 512 << 20 },
+        stop_seconds: 5,
+        liveness: None,
+    }
+}
+
+pub(super) fn pod_of(container: Container, data: Vec<String>, pause: String) -> Pod {
+    Pod {
+        user: USER,
+        files: Vec::new(),
+        data,
+        containers: vec![container],
+        pause_image: pause,
+        servers: None,
+        start: Start::Always,
+        hold: false,
+    }
+}
+
+/// A pod of a case's own.
+pub(super) fn pod(component: &str) -> PodName {
+    let cluster: ClusterId = "00000000000000c0".parse().unwrap();
+    PodName { cluster, component: component.parse().unwrap() }
+}
