@@ -11,6 +11,7 @@
 mod deadlines;
 mod error;
 mod events;
+pub mod exec;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod images;

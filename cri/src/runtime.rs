@@ -108,7 +108,7 @@ impl Runtime {
         events::subscribe(self.runtime_service(), self.deadlines.look)
     }
 
-    fn runtime_service(&self) -> RuntimeServiceClient<Channel> {
+    pub(crate) fn runtime_service(&self) -> RuntimeServiceClient<Channel> {
         RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 
@@ -116,7 +116,7 @@ impl Runtime {
         ImageServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 
-    async fn look<T>(
+    pub(crate) async fn look<T>(
         &self,
         method: &'static str,
         object: &str,

@@ -7,7 +7,8 @@ use std::{
 /// Where the test program is in an image that is made with it.
 ///
 /// Its first argument says what it does: `serve` (ends with 0 on SIGTERM), `stubborn` (ignores SIGTERM), `exit CODE`,
-/// `print TEXT CODE`. It does for a pause image, too.
+/// `print TEXT CODE`, `copy CODE`
+/// (stdin to stdout, its length to stderr), `size COLUMNS` (waits for a terminal of that size, then for a line). It does for a pause image, too.
 pub const PROGRAM: &str = "/keelway-test";
 
 /// Builds the test program into a directory, static, with the machine's C compiler.

@@ -10,6 +10,7 @@
 )]
 
 mod cases;
+mod exec;
 mod real;
 mod stalled;
 mod subject;

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use tonic::{Request, metadata::MetadataValue};
 
 use crate::{
+    exec::{commands_end_as_they_end, commands_have_a_terminal, commands_have_streams},
     stalled::who_does_not_fetch_holds_nobody_up,
     subject::{Case, IMAGE, Subject, container, eventually},
 };
@@ -35,6 +36,9 @@ cases! {
     oci_layout_is_imported,
     broken_archives_are_refused,
     who_does_not_fetch_holds_nobody_up,
+    commands_have_streams,
+    commands_have_a_terminal,
+    commands_end_as_they_end,
 }
 
 async fn cgroup_driver_is_asked_for((subject, _): &Pair<'_>) {

@@ -1,0 +1,190 @@
+//! The streams of one command.
+
+use std::io;
+
+use serde_json::Value as Json;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::mpsc,
+};
+
+use super::{
+    ExecError,
+    spdy::{self, Frame, Opener},
+};
+
+/// How much of stdin is sent at once, in bytes.
+const CHUNK: usize = 32 << 10;
+/// The most that the runtime says of the end of a command, in bytes.
+const STATUS: usize = 1 << 20;
+
+/// The size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Columns.
+    pub width: u16,
+    /// Lines.
+    pub height: u16,
+}
+
+/// This side of a command's streams.
+#[derive(Debug)]
+pub struct Streams<I, O, E> {
+    /// What it reads, where it was prepared to read.
+    pub stdin: I,
+    /// What it writes, all of it where it has a terminal.
+    pub stdout: O,
+    /// What it writes as errors.
+    pub stderr: E,
+    /// Each new size of its terminal.
+    pub sizes: mpsc::Receiver<Size>,
+}
+
+/// Numbers of the streams.
+struct Numbers {
+    error: u32,
+    stdin: Option<u32>,
+    stdout: u32,
+    stderr: Option<u32>,
+    resize: Option<u32>,
+}
+
+pub(super) async fn run<S, I, O, E>(
+    connection: S,
+    streams: Streams<I, O, E>,
+    (stdin, terminal): (bool, bool),
+) -> Result<i32, ExecError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    I: AsyncRead + Unpin,
+    O: AsyncWrite + Unpin,
+    E: AsyncWrite + Unpin,
+{
+    let (from, mut to) = tokio::io::split(connection);
+    let mut opener = Opener::default();
+    let mut opening = Vec::new();
+    let mut open = |kind| {
+        let (number, frame) = opener.open("streamtype", kind);
+        opening.extend(frame);
+        number
+    };
+    let numbers = Numbers {
+        error: open("error"),
+        stdin: stdin.then(|| open("stdin")),
+        stdout: open("stdout"),
+        stderr: (!terminal).then(|| open("stderr")),
+        resize: terminal.then(|| open("resize")),
+    };
+    to.write_all(&opening).await.map_err(ExecError::Stream)?;
+    let (ping, pings) = mpsc::unbounded_channel();
+    // Each direction goes on while the other one is held up, else both sides could wait for each other.
+    let down = receive(from, (streams.stdout, streams.stderr), &numbers, ping);
+    let up = send(to, (streams.stdin, streams.sizes), &numbers, pings);
+    tokio::select! {
+        ended = down => ended,
+        Err(error) = up => Err(ExecError::Stream(error)),
+    }
+}
+
+/// What goes to the command. Never ends well by itself: the command does.
+async fn send(
+    mut to: impl AsyncWrite + Unpin,
+    (mut stdin, mut sizes): (impl AsyncRead + Unpin, mpsc::Receiver<Size>),
+    numbers: &Numbers,
+    mut pings: mpsc::UnboundedReceiver<u32>,
+) -> io::Result<std::convert::Infallible> {
+    let mut chunk = vec![0; CHUNK];
+    let mut reading = numbers.stdin;
+    loop {
+        let frame = tokio::select! {
+            read = stdin.read(&mut chunk), if reading.is_some() => {
+                let bytes = chunk.get(..read?).unwrap_or_default();
+                let stream = reading.unwrap_or_default();
+                if bytes.is_empty() {
+                    reading = None;
+                }
+                spdy::data(stream, bytes, bytes.is_empty())
+            }
+            Some(size) = sizes.recv(), if numbers.resize.is_some() => {
+                let text = format!("{{\"Width\":{},\"Height\":{}}}\n", size.width, size.height);
+                spdy::data(numbers.resize.unwrap_or_default(), text.as_bytes(), false)
+            }
+            Some(number) = pings.recv() => spdy::pong(number),
+            else => std::future::pending().await,
+        };
+        to.write_all(&frame).await?;
+        to.flush().await?;
+    }
+}
+
+/// What comes from the command, until the runtime says how it ended.
+async fn receive(
+    mut from: impl AsyncRead + Unpin,
+    (mut stdout, mut stderr): (impl AsyncWrite + Unpin, impl AsyncWrite + Unpin),
+    numbers: &Numbers,
+    ping: mpsc::UnboundedSender<u32>,
+) -> Result<i32, ExecError> {
+    let mut received = Vec::new();
+    let mut status = Vec::new();
+    loop {
+        while let Some(frame) = spdy::take(&mut received) {
+            match frame {
+                Frame::Data { stream, bytes, .. } if stream == numbers.stdout => {
+                    pass(&mut stdout, &bytes).await?;
+                }
+                Frame::Data { stream, bytes, .. } if Some(stream) == numbers.stderr => {
+                    pass(&mut stderr, &bytes).await?;
+                }
+                Frame::Data { stream, bytes, fin } if stream == numbers.error => {
+                    status.extend(bytes);
+                    // It comes last, and in whole.
+                    match ended(&status) {
+                        None if !fin && status.len() <= STATUS => {}
+                        end => return end.unwrap_or(Err(ExecError::CutOff)),
+                    }
+                }
+                Frame::Reset { stream } if stream == numbers.error => return Err(ExecError::CutOff),
+                // Who writes the answer may have ended with the command.
+                Frame::Ping(number) => drop(ping.send(number)),
+                Frame::GoAway => return Err(ExecError::CutOff),
+                Frame::Data { .. } | Frame::Reset { .. } | Frame::Other => {}
+            }
+        }
+        if from.read_buf(&mut received).await.map_err(ExecError::Stream)? == 0 {
+            return Err(ExecError::CutOff);
+        }
+    }
+}
+
+async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), ExecError> {
+    to.write_all(bytes).await.map_err(ExecError::Stream)?;
+    to.flush().await.map_err(ExecError::Stream)
+}
+
+/// The exit code, in a `v1/Status` of Kubernetes; `None` while it is not there in whole.
+fn ended(status: &[u8]) -> Option<Result<i32, ExecError>> {
+    let status: Json = serde_json::from_slice(status).ok()?;
+    if status["status"] == "Success" {
+        return Some(Ok(0));
+    }
+    let causes = status["details"]["causes"].as_array().into_iter().flatten();
+    let mut codes = causes.filter(|cause| cause["reason"] == "ExitCode").filter_map(|cause| cause["message"].as_str());
+    let code = codes.next().and_then(|code| code.parse().ok());
+    let message = || status["message"].as_str().unwrap_or("the runtime does not say why").to_owned();
+    Some(code.ok_or_else(|| ExecError::NotStarted(message())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_told() {
+        let failed = br#"{"metadata":{},"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
+        assert!(ended(&failed[..20]).is_none());
+        assert_eq!(ended(failed).unwrap().unwrap(), 7);
+        assert_eq!(ended(br#"{"metadata":{},"status":"Success"}"#).unwrap().unwrap(), 0);
+        let broken = br#"{"status":"Failure","reason":"InternalError","message":"no such program"}"#;
+        assert_eq!(ended(broken).unwrap().unwrap_err().to_string(), "no such program");
+    }
+}

@@ -1,0 +1,166 @@
+//! As much of SPDY/3.1 as a session of a runtime's streaming server consists of: streams, data, pings. Neither side has flow
+//! control (`github.com/moby/spdystream` has none).
+
+/// A control frame's first two bytes: the bit that says so, and the version.
+const CONTROL: u16 = 0x8003;
+const SYN_STREAM: u16 = 1;
+const RST_STREAM: u16 = 3;
+const PING: u16 = 6;
+const GOAWAY: u16 = 7;
+/// The last frame of its sender in a stream.
+const FIN: u8 = 1;
+const HEAD: usize = 8;
+/// The most that a frame holds, in bytes.
+pub(super) const MOST: usize = (1 << 24) - 1;
+
+/// What the other side says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    Data {
+        stream: u32,
+        fin: bool,
+        bytes: Vec<u8>,
+    },
+    Reset {
+        stream: u32,
+    },
+    Ping(u32),
+    GoAway,
+    /// Replies, settings and others, which change nothing here.
+    Other,
+}
+
+/// The streams of a client, opened one after another.
+#[derive(Debug, Default)]
+pub(super) struct Opener {
+    opened: u32,
+}
+
+impl Opener {
+    /// Opens a stream with one header, whose name is in lower case, and returns its number and the frame that says so.
+    pub(super) fn open(&mut self, name: &str, value: &str) -> (u32, Vec<u8>) {
+        // A client's streams have odd numbers.
+        let stream = self.opened * 2 + 1;
+        let headers = self.compressed(name, value);
+        self.opened += 1;
+        let mut payload = Vec::new();
+        payload.extend(stream.to_be_bytes());
+        // No stream above it, the highest priority, no slot for a credential.
+        payload.extend([0; 6]);
+        payload.extend(headers);
+        (stream, control(SYN_STREAM, &payload))
+    }
+
+    /// All headers of a session are one zlib stream. One that stores and compresses nothing needs no dictionary; the empty block
+    /// behind each makes the other side see what is before it.
+    fn compressed(&self, name: &str, value: &str) -> Vec<u8> {
+        const HEADER: [u8; 2] = [0x78, 0x01];
+        const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+        let mut block = 1u32.to_be_bytes().to_vec();
+        for text in [name, value] {
+            block.extend(u32::try_from(text.len()).unwrap_or(0).to_be_bytes());
+            block.extend(text.as_bytes());
+        }
+        // The names and values of a session are short words.
+        let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
+        let mut compressed = if self.opened == 0 { HEADER.to_vec() } else { Vec::new() };
+        compressed.push(0);
+        compressed.extend(length.to_le_bytes());
+        compressed.extend((!length).to_le_bytes());
+        compressed.extend(block);
+        compressed.extend(EMPTY_BLOCK);
+        compressed
+    }
+}
+
+/// Data of a stream, at most [`MOST`] bytes of it.
+pub(super) fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
+    let mut frame = stream.to_be_bytes().to_vec();
+    frame.push(if fin { FIN } else { 0 });
+    frame.extend(length(bytes));
+    frame.extend(bytes);
+    frame
+}
+
+/// The answer to a ping, which is the same.
+pub(super) fn pong(number: u32) -> Vec<u8> {
+    control(PING, &number.to_be_bytes())
+}
+
+fn control(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = CONTROL.to_be_bytes().to_vec();
+    frame.extend(kind.to_be_bytes());
+    frame.push(0);
+    frame.extend(length(payload));
+    frame.extend(payload);
+    frame
+}
+
+fn length(bytes: &[u8]) -> [u8; 3] {
+    let [_, high, middle, low] = u32::try_from(bytes.len().min(MOST)).unwrap_or(0).to_be_bytes();
+    [high, middle, low]
+}
+
+/// Takes the first frame out of what was received, once it is there as a whole.
+pub(super) fn take(received: &mut Vec<u8>) -> Option<Frame> {
+    let &[a, b, c, d, flags, high, middle, low] = received.first_chunk::<HEAD>()?;
+    let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
+    let whole = HEAD + length;
+    if received.len() < whole {
+        return None;
+    }
+    let payload: Vec<u8> = received.drain(..whole).skip(HEAD).collect();
+    let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) & 0x7fff_ffff);
+    if a & 0x80 == 0 {
+        let stream = u32::from_be_bytes([a, b, c, d]);
+        return Some(Frame::Data { stream, fin: flags & FIN != 0, bytes: payload });
+    }
+    let frame = match u16::from_be_bytes([c, d]) {
+        PING => payload.first_chunk().map(|bytes| Frame::Ping(u32::from_be_bytes(*bytes))),
+        RST_STREAM => number(&payload).map(|stream| Frame::Reset { stream }),
+        GOAWAY => Some(Frame::GoAway),
+        _ => None,
+    };
+    Some(frame.unwrap_or(Frame::Other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_arrives_in_pieces() {
+        let sent = [data(3, b"hello", false), data(3, b"", true), pong(8)].concat();
+        let mut received = Vec::new();
+        let mut frames = Vec::new();
+        for byte in sent {
+            received.push(byte);
+            frames.extend(take(&mut received));
+        }
+        assert_eq!(
+            frames,
+            [
+                Frame::Data { stream: 3, fin: false, bytes: b"hello".to_vec() },
+                Frame::Data { stream: 3, fin: true, bytes: Vec::new() },
+                Frame::Ping(8),
+            ]
+        );
+        assert!(received.is_empty());
+    }
+
+    #[test]
+    fn streams_are_opened_as_the_draft_writes_them() {
+        let mut opener = Opener::default();
+        let (first, frame) = opener.open("streamtype", "error");
+        assert_eq!(first, 1);
+        assert_eq!(frame[..4], [0x80, 3, 0, 1]);
+        assert_eq!(frame[8..12], [0, 0, 0, 1]);
+        let headers = b"\0\0\0\x01\0\0\0\x0astreamtype\0\0\0\x05error";
+        assert_eq!(frame[18..20], [0x78, 0x01]);
+        assert_eq!(frame[25..25 + headers.len()], *headers);
+        assert_eq!(frame[25 + headers.len()..], [0, 0, 0, 0xff, 0xff]);
+        let (second, frame) = opener.open("streamtype", "stdin");
+        assert_eq!(second, 3);
+        assert_eq!(frame[18], 0, "the session's zlib stream has begun");
+    }
+}
