@@ -1,5 +1,6 @@
 //! What a machine should run and what was seen on it: the nouns of the second level of planning.
 
+pub mod event;
 mod replacement;
 
 use core::{fmt, net::SocketAddr};
@@ -17,6 +18,7 @@ use crate::{
     name::{ClusterId, InstallationId, PodName},
 };
 
+pub use event::MachineEvent;
 pub use replacement::FILES;
 
 /// Where a machine keeps everything of Keelway's, as an absolute path on the machine.

@@ -11,8 +11,11 @@
 
 mod board;
 mod book;
+mod endings;
 mod events;
+mod journal;
 mod keeper;
+mod passed;
 mod probe;
 mod service;
 mod socket;
@@ -33,6 +36,7 @@ use crate::{LocalMachine, access::Access};
 use board::Board;
 use book::Book;
 pub use book::BookError;
+use journal::Journal;
 use keeper::Keeper;
 pub use keeper::KeeperError;
 pub(crate) use service::MAX_MESSAGE;
@@ -73,14 +77,18 @@ pub async fn run(machine: LocalMachine, listener: Listener, stop: CancellationTo
     let machine = Arc::new(machine);
     let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
     let board = Arc::new(Board::default());
+    let (journal, on_the_way) = Journal::open(&machine, book.current().is_some()).await;
+    let journal = Arc::new(journal);
+    let writing = tokio::spawn(Arc::clone(&journal).keep(Arc::clone(&machine), on_the_way));
     let changed = Arc::new(Notify::new());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&changed)));
-    let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board));
-    let served = service::serve(service::Service { machine, book, board }, listener, stop.clone());
+    let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
+    let served = service::serve(service::Service { machine, book, board, journal }, listener, stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),
         served = served => served.map_err(AgentError::Serve),
     };
     following.abort();
+    writing.abort();
     ended
 }

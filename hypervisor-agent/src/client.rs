@@ -4,7 +4,7 @@ use std::{io, path::Path, time::Duration};
 
 use futures::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
-use keelway_api::machine::{MachineConfig, MachineState};
+use keelway_api::machine::{MachineConfig, MachineEvent, MachineState};
 use tokio::{net::UnixStream, time::timeout};
 use tonic::{
     Code, Status,
@@ -115,6 +115,20 @@ impl Client {
                 Some(Event::Accepted(_)) | None => {}
             }
         }
+    }
+
+    /// What happened on the machine, the newest last; followed, also what happens from now on, until the agent ends.
+    pub async fn events(
+        &self,
+        follow: bool,
+        within: Duration,
+    ) -> Result<impl Stream<Item = Result<MachineEvent, ClientError>> + Send + Unpin + use<>, ClientError> {
+        const WHAT: &str = "the machine's agent does not tell what happened";
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.watch_events(proto::WatchEventsRequest { follow })).await;
+        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let events = answer.map_err(|status| failed(WHAT, &status))?.into_inner();
+        Ok(Box::pin(events.map(|event| Ok(event.map_err(|status| failed(WHAT, &status))?.try_into()?))))
     }
 
     /// The revisions of the machine's state: the present one at once, then each new one. Ends with the connection.

@@ -5,6 +5,7 @@ mod capacity;
 mod cgroup;
 mod error;
 mod folder;
+mod logs;
 mod look;
 mod remove;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use keelway_api::{
 };
 
 pub use error::FileError;
+pub use logs::{Log, Logs};
 pub use look::Observed;
 pub(crate) use top::is_ours;
 
@@ -62,6 +64,18 @@ impl<'a> Files<'a> {
     /// The config that is in effect, where one is kept.
     pub fn read_config(self) -> Result<Option<Vec<u8>>, FileError> {
         self.read_below("", layout::CONFIG)
+    }
+
+    /// What happened on the machine, where that is kept.
+    pub fn read_events(self) -> Result<Option<Vec<u8>>, FileError> {
+        self.read_below("", layout::EVENTS)
+    }
+
+    /// Adds lines to what happened on the machine, or begins it anew with them. Lost with the power: nothing relies on it.
+    pub fn write_events(self, lines: &[u8], anew: bool) -> Result<(), FileError> {
+        Folder::under(self.root, STATE_DIRECTORY)
+            .and_then(|state| state.append(layout::EVENTS, lines, anew))
+            .map_err(FileError::write(layout::EVENTS))
     }
 
     /// A file of a pod; `None` where it is not there.
@@ -176,7 +190,7 @@ impl<'a> Files<'a> {
     /// Removes the machine's own records, and the directories that Keelway made where nothing else is in them.
     pub fn leave(self) -> Result<(), FileError> {
         top::leave(self.root, LOG_DIRECTORY, &[]).map_err(FileError::remove(LOG_DIRECTORY))?;
-        top::leave(self.root, STATE_DIRECTORY, &[layout::CONFIG, layout::APPLIED, layout::OWNER])
+        top::leave(self.root, STATE_DIRECTORY, &[layout::EVENTS, layout::CONFIG, layout::APPLIED, layout::OWNER])
             .map_err(FileError::remove(STATE_DIRECTORY))
     }
 }

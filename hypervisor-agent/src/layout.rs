@@ -14,6 +14,8 @@ pub(crate) const OWNER: &str = "owner";
 pub(crate) const APPLIED: &str = "applied";
 /// The config that an agent keeps, with keys in it.
 pub(crate) const CONFIG: &str = "config";
+/// What happened on a machine with an agent.
+pub(crate) const EVENTS: &str = "events";
 
 /// A directory that belongs on the machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -68,6 +68,24 @@ pub struct Held {
     what: What,
 }
 
+impl Held {
+    /// The container that is put off; empty where it is more than one.
+    #[must_use]
+    pub fn container(&self) -> &str {
+        if let What::Container(name) = &self.what { name } else { "" }
+    }
+
+    /// Why it is put off, in words that stay the same.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match &self.what {
+            What::Action => "what failed is tried again later".to_owned(),
+            What::Sandbox => "the sandbox ended again, and is made anew later".to_owned(),
+            What::Container(name) => format!("container {name} ended again, and is restarted later"),
+        }
+    }
+}
+
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (pod, seconds) = (&self.pod, self.left.as_secs_f32().ceil());
@@ -202,6 +220,12 @@ impl Supervisor {
     #[must_use]
     pub fn next_question(&self) -> Option<Moment> {
         self.checks.next()
+    }
+
+    /// Whose last answer counted as a failure: its component, its name and why.
+    #[must_use]
+    pub fn failing(&self, container: &str) -> Option<(&PodName, &str, &str)> {
+        self.checks.failing(container)
     }
 
     /// What a container answered. Returns whether it is to be stopped for it.

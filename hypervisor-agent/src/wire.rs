@@ -1,6 +1,7 @@
 //! Configs and states as they go over the wire and to disk. Both ways are exact: what comes back has the same digest.
 
 mod config;
+mod event;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use keelway_api::{
-    machine::{MachineState, PortFacts},
+    machine::{MachineState, PortFacts, event::reason},
     name::PodName,
 };
 use tokio::{
@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     board::Board,
     book::{Book, Kept},
+    endings::{self, Ending},
+    journal::{About, Journal},
     probe,
 };
 use crate::{
@@ -31,7 +33,7 @@ use crate::{
     converge::{converge, waits_for_connections},
     observe::ObserveError,
     report::{ApplyReport, Effect, chain_text},
-    supervise::{Moment, Supervisor},
+    supervise::{Held, Moment, Supervisor},
 };
 
 /// How long nothing may happen until the keeper looks all the same: files are changed by hand, and nobody tells of it.
@@ -50,7 +52,7 @@ pub struct KeeperError(#[source] JoinError);
 
 /// Something that was begun has ended.
 enum Done {
-    Looked(Box<Result<MachineState, ObserveError>>),
+    Looked(Box<Result<(MachineState, Vec<Ending>), ObserveError>>),
     Pod(PodName, ApplyReport),
     Machine(ApplyReport),
     Answer { container: String, answer: Result<(), String> },
@@ -60,6 +62,11 @@ pub(super) struct Keeper {
     machine: Arc<LocalMachine>,
     book: Arc<Book>,
     board: Arc<Board>,
+    journal: Arc<Journal>,
+    /// What is over and was told of.
+    over: BTreeSet<String>,
+    /// What is put off and was told of.
+    held: BTreeSet<(About, String)>,
     supervisor: Supervisor,
     clients: Arc<probe::Clients>,
     started: Instant,
@@ -102,13 +109,16 @@ struct Look {
 }
 
 impl Keeper {
-    pub(super) fn new(machine: Arc<LocalMachine>, book: Arc<Book>, board: Arc<Board>) -> Self {
+    pub(super) fn new(machine: Arc<LocalMachine>, book: Arc<Book>, board: Arc<Board>, journal: Arc<Journal>) -> Self {
         let asked = board.asked();
         let now = Instant::now();
         Self {
             machine,
             book,
             board,
+            journal,
+            over: BTreeSet::new(),
+            held: BTreeSet::new(),
             supervisor: Supervisor::default(),
             clients: Arc::default(),
             started: now,
@@ -158,6 +168,9 @@ impl Keeper {
     }
 
     fn another_config(&mut self) {
+        if self.book.current().is_some() {
+            self.journal.begin();
+        }
         self.plan.cancel();
         self.plan = CancellationToken::new();
         self.supervisor.forgive();
@@ -184,8 +197,8 @@ impl Keeper {
                 stale: self.busy.clone(),
                 machine_stale: self.machine_busy,
             });
-            let machine = Arc::clone(&self.machine);
-            self.tasks.spawn(async move { Done::Looked(Box::new(machine.observe().await)) });
+            let (machine, over) = (Arc::clone(&self.machine), self.over.clone());
+            self.tasks.spawn(async move { Done::Looked(Box::new(look(&machine, &over).await)) });
         }
     }
 
@@ -208,6 +221,10 @@ impl Keeper {
             }
             Done::Answer { container, answer } => {
                 self.dirty |= self.supervisor.answered(self.started.elapsed(), &container, answer);
+                if let Some((pod, name, why)) = self.supervisor.failing(&container) {
+                    let message = format!("container {name} did not answer its check: {why}");
+                    self.journal.note(About::pod(pod, name), (true, reason::UNHEALTHY), message);
+                }
             }
         }
     }
@@ -229,10 +246,14 @@ impl Keeper {
         }
     }
 
-    fn looked(&mut self, seen: Result<MachineState, ObserveError>) {
+    fn looked(&mut self, seen: Result<(MachineState, Vec<Ending>), ObserveError>) {
         let Some(look) = self.look.take() else { return };
         match seen {
-            Ok(state) => {
+            Ok((state, endings)) => {
+                self.over = endings::ids(&state);
+                for ending in endings {
+                    ending.note(&self.journal);
+                }
                 self.sees(if state.disk_pressure { Sight::FullDisk } else { Sight::Clear });
                 self.act(&look, &state);
                 self.seen(state);
@@ -242,6 +263,7 @@ impl Keeper {
                 let is_news = self.sees(Sight::None);
                 if is_news {
                     tracing::warn!(why, "the machine cannot be seen");
+                    self.note_machine((true, reason::RUNTIME_NOT_ANSWERING), "the machine cannot be seen");
                 }
                 self.next_look = Instant::now() + RETRY;
                 self.board.publish(|status| {
@@ -263,12 +285,29 @@ impl Keeper {
             (before, sight) if before == sight => return false,
             (Sight::None | Sight::FullDisk, Sight::Clear) => {
                 tracing::info!("the machine can be seen, and has room on its disk");
+                self.note_machine((false, reason::RECOVERED), "the machine can be seen, and has room on its disk");
                 self.supervisor.forgive();
             }
-            (_, Sight::FullDisk) => tracing::warn!("the disk is full"),
+            (_, Sight::FullDisk) => {
+                tracing::warn!("the disk is full");
+                self.note_machine((true, reason::DISK_PRESSURE), "the disk is full");
+            }
             (_, Sight::None | Sight::Clear) => {}
         }
         true
+    }
+
+    /// What is put off, once each until it is not put off any more.
+    fn note_held(&mut self, held: &[Held]) {
+        let now: BTreeSet<_> = held.iter().map(|held| (About::pod(&held.pod, held.container()), held.why())).collect();
+        for (about, why) in now.difference(&self.held) {
+            self.journal.note(about.clone(), (true, reason::BACK_OFF), why.clone());
+        }
+        self.held = now;
+    }
+
+    fn note_machine(&self, kind: (bool, &str), message: &str) {
+        self.journal.note(About::default(), kind, message.to_owned());
     }
 
     /// Ports come and go with every connection; all else that changes is worth a look to those who watch.
@@ -320,6 +359,7 @@ impl Keeper {
         for (pod, steps) in round.pods {
             self.begin_pod(pod, steps);
         }
+        self.note_held(&round.held);
         let held = round.held.iter().map(ToString::to_string).collect();
         if nothing_begins && unseen.is_empty() {
             let last: Vec<Action> = actions.into_iter().filter(|action| action.pod().is_none()).collect();
@@ -362,11 +402,16 @@ impl Keeper {
     fn begin_machine(&mut self, kept: &Arc<Kept>, actions: Vec<Action>) {
         self.machine_busy = true;
         let (machine, book, kept) = (Arc::clone(&self.machine), Arc::clone(&self.book), Arc::clone(kept));
+        let journal = Arc::clone(&self.journal);
         let (stop, tell) = (self.plan.clone(), self.teller());
         self.tasks.spawn(async move {
             let leaves = actions.contains(&Action::Leave);
             let report = if leaves {
+                journal.end().await;
                 let report = book.leave(&kept, actions).await;
+                if !report.is_complete() {
+                    journal.begin();
+                }
                 report.done.iter().for_each(|action| tell(Effect::Done(action)));
                 report
             } else {
@@ -378,6 +423,7 @@ impl Keeper {
 
     fn teller(&self) -> impl Fn(Effect<'_>) + Send + Sync + use<> {
         let (board, effects) = (Arc::clone(&self.board), Arc::clone(&self.effects));
+        let journal = Arc::clone(&self.journal);
         move |effect| match effect {
             Effect::Begins(action) => {
                 tracing::debug!(pod = pod_of(action), %action, "begins");
@@ -385,10 +431,30 @@ impl Keeper {
             }
             Effect::Done(action) => {
                 tracing::info!(pod = pod_of(action), %action, "done");
+                note_effect(&journal, action);
                 effects.fetch_add(1, Ordering::Relaxed);
             }
-            Effect::Failed(action, why) => tracing::warn!(pod = pod_of(action), %action, why, "failed"),
+            Effect::Failed(action, why) => {
+                tracing::warn!(pod = pod_of(action), %action, why, "failed");
+                let about = About { pod: action.pod().cloned(), container: String::new() };
+                journal.note(about, (true, reason::FAILED), format!("{action}: {why}"));
+            }
         }
+    }
+}
+
+/// The machine, and why things on it ended that are not known to be over yet.
+async fn look(machine: &LocalMachine, over: &BTreeSet<String>) -> Result<(MachineState, Vec<Ending>), ObserveError> {
+    let state = machine.observe().await?;
+    let endings = endings::of(machine, &state, over).await;
+    Ok((state, endings))
+}
+
+fn note_effect(journal: &Journal, action: &Action) {
+    if let Action::Pod(pod, PodAction::StartContainer { name, .. }) = action {
+        journal.note(About::pod(pod, name), (false, reason::STARTED), format!("container {name} was started"));
+    } else if let Action::Pod(pod, PodAction::StopContainer { name, .. }) = action {
+        journal.note(About::pod(pod, name), (false, reason::KILLING), format!("container {name} was stopped"));
     }
 }
 

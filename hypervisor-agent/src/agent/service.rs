@@ -8,13 +8,15 @@ use tokio::sync::{
     broadcast::error::RecvError,
     mpsc::{self, Sender},
 };
-use tokio_stream::wrappers::{ReceiverStream, WatchStream};
+use tokio_stream::wrappers::{BroadcastStream, ReceiverStream, WatchStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 
 use super::{
     board::Board,
     book::{AcceptError, Book},
+    journal::Journal,
+    passed::Passed,
     socket::Listener,
 };
 use crate::{
@@ -38,6 +40,7 @@ pub(super) struct Service {
     pub(super) machine: Arc<LocalMachine>,
     pub(super) book: Arc<Book>,
     pub(super) board: Arc<Board>,
+    pub(super) journal: Arc<Journal>,
 }
 
 /// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
@@ -46,8 +49,10 @@ pub(super) async fn serve(
     listener: Listener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
+    let passed = Passed::to(service.machine.runtime());
     let service = AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE);
-    let serving = Server::builder().add_service(service).serve_with_incoming(listener.connections());
+    let serving =
+        Server::builder().add_service(service).add_service(passed).serve_with_incoming(listener.connections());
     tokio::select! {
         served = serving => served,
         () = stop.cancelled() => Ok(()),
@@ -59,6 +64,7 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl Agent for Service {
     type ApplyStream = Answers<proto::ApplyEvent>;
+    type WatchEventsStream = Answers<proto::MachineEvent>;
     type WatchStateStream = Answers<proto::StateChange>;
 
     async fn get_state(
@@ -121,6 +127,21 @@ impl Agent for Service {
         });
         let changes = changes.filter_map(std::future::ready);
         Ok(Response::new(Box::pin(changes.map(|revision| Ok(proto::StateChange { revision })))))
+    }
+
+    async fn watch_events(
+        &self,
+        request: Request<proto::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let (known, following) = self.journal.read();
+        let known = futures::stream::iter(known);
+        let events: Answers<proto::MachineEvent> = if request.into_inner().follow {
+            let following = BroadcastStream::new(following).filter_map(|event| std::future::ready(event.ok()));
+            Box::pin(known.chain(following).map(|event| Ok((&event).into())))
+        } else {
+            Box::pin(known.map(|event| Ok((&event).into())))
+        };
+        Ok(Response::new(events))
     }
 }
 

@@ -55,6 +55,12 @@ impl Attributes {
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Folder {
     /// Opens a directory by its absolute path on the machine. Links on the way, which the machine's owner may have put
     /// there, are taken as on the machine itself and never lead out of it.
@@ -129,6 +135,13 @@ impl Folder {
         file.write_all(content)?;
         attributes.set(file.as_fd())?;
         file.sync_all()
+    }
+
+    /// Adds to a file of root's, or begins it anew, in place.
+    pub(super) fn append(&self, name: &str, content: &[u8], anew: bool) -> io::Result<()> {
+        let how = if anew { OFlags::TRUNC } else { OFlags::APPEND };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | how;
+        File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?).write_all(content)
     }
 
     /// A regular file's descriptor, opened without waiting for anybody (a pipe has no reader); `None` for anything else.

@@ -116,6 +116,11 @@ impl Checks {
         checked.is_stuck()
     }
 
+    pub(super) fn failing(&self, id: &str) -> Option<(&PodName, &str, &str)> {
+        let checked = self.0.get(id).filter(|checked| checked.failures > 0)?;
+        Some((&checked.pod, &checked.name, &checked.why))
+    }
+
     /// Containers that still run although they failed too often. Those that were replaced are nobody's any more.
     pub(super) fn stuck(&self, config: &MachineConfig, state: &MachineState) -> Vec<Stuck> {
         let running: BTreeMap<&str, _> = running(config, state).collect();

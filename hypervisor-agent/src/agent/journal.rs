@@ -1,0 +1,218 @@
+//! What happened on the machine, the last so many things of it: in memory, on disk, and told to those who watch.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use keelway_api::{jiff::Timestamp, machine::MachineEvent, name::PodName};
+use tokio::sync::{broadcast, mpsc};
+
+use crate::LocalMachine;
+
+/// How many are remembered. One that happens again counts once.
+const REMEMBERED: usize = 256;
+/// How many lines the record on disk grows to until it is written anew: each time that something happens is one.
+const LINES: usize = 4 * REMEMBERED;
+
+/// What something happened to: a component's container, a component (no container), or the machine (neither).
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct About {
+    pub(super) pod: Option<PodName>,
+    pub(super) container: String,
+}
+
+impl About {
+    pub(super) fn pod(pod: &PodName, container: &str) -> Self {
+        Self { pod: Some(pod.clone()), container: container.to_owned() }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    ring: Mutex<Ring>,
+    told: broadcast::Sender<MachineEvent>,
+    to_disk: mpsc::UnboundedSender<MachineEvent>,
+    /// Held by whoever writes the record on disk.
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// Events by when they happened last, the newest last.
+#[derive(Debug, Default)]
+struct Ring {
+    events: VecDeque<MachineEvent>,
+    /// A machine that is nobody's has no records.
+    open: bool,
+}
+
+impl Ring {
+    /// Takes the place of what happened before in the same words.
+    fn put(&mut self, event: MachineEvent) {
+        self.events.retain(|known| !same(known, &event));
+        self.events.push_back(event);
+        if self.events.len() > REMEMBERED {
+            self.events.pop_front();
+        }
+    }
+}
+
+fn same(one: &MachineEvent, other: &MachineEvent) -> bool {
+    let words = |event: &MachineEvent| (event.warning, event.reason.clone(), event.message.clone());
+    one.pod == other.pod && one.container == other.container && words(one) == words(other)
+}
+
+/// Events on their way to the disk.
+pub(super) type ToDisk = mpsc::UnboundedReceiver<MachineEvent>;
+
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the methods are not general over their lifetime")]
+impl Journal {
+    /// Goes on with the record on disk. One that cannot be read is begun anew: nothing is decided by it.
+    pub(super) async fn open(machine: &LocalMachine, open: bool) -> (Self, ToDisk) {
+        let mut ring = Ring { open, ..Ring::default() };
+        if open {
+            let bytes = machine.with_files(|files| files.read_events()).await.ok().flatten().unwrap_or_default();
+            // The last line may be half written.
+            let lines = bytes.split(|byte| *byte == b'\n');
+            lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|event| ring.put(event));
+        }
+        let (to_disk, on_the_way) = mpsc::unbounded_channel();
+        let journal = Self {
+            ring: Mutex::new(ring),
+            told: broadcast::Sender::new(REMEMBERED),
+            to_disk,
+            writing: tokio::sync::Mutex::default(),
+        };
+        (journal, on_the_way)
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note(&self, about: About, (warning, reason): (bool, &str), message: String) {
+        let now = Timestamp::now();
+        let mut event = MachineEvent {
+            pod: about.pod,
+            container: about.container,
+            warning,
+            reason: reason.to_owned(),
+            message,
+            count: 1,
+            first: now,
+            last: now,
+        };
+        {
+            let mut ring = self.ring();
+            if !ring.open {
+                return;
+            }
+            if let Some(known) = ring.events.iter().find(|known| same(known, &event)) {
+                event.count = known.count.saturating_add(1);
+                event.first = known.first;
+            }
+            ring.put(event.clone());
+        }
+        // Nobody may be listening.
+        let _ = self.told.send(event.clone());
+        let _ = self.to_disk.send(event);
+    }
+
+    /// What is remembered, and what happens from now on.
+    pub(super) fn read(&self) -> (Vec<MachineEvent>, broadcast::Receiver<MachineEvent>) {
+        let following = self.told.subscribe();
+        (self.ring().events.iter().cloned().collect(), following)
+    }
+
+    /// The machine is somebody's.
+    pub(super) fn begin(&self) {
+        self.ring().open = true;
+    }
+
+    /// The machine is nobody's any more: forgets everything. Once this returned, nothing is written to the disk.
+    pub(super) async fn end(&self) {
+        {
+            let mut ring = self.ring();
+            ring.open = false;
+            ring.events.clear();
+        }
+        drop(self.writing.lock().await);
+    }
+
+    /// Writes to the disk what happens, for as long as it is polled. What cannot be written is in memory still.
+    pub(super) async fn keep(self: Arc<Self>, machine: Arc<LocalMachine>, mut on_the_way: ToDisk) {
+        let mut lines = LINES;
+        while let Some(event) = on_the_way.recv().await {
+            let mut batch = vec![event];
+            while let Ok(event) = on_the_way.try_recv() {
+                batch.push(event);
+            }
+            let _writing = self.writing.lock().await;
+            let anew = lines + batch.len() > LINES;
+            let written: Vec<MachineEvent> = {
+                let ring = self.ring();
+                if !ring.open {
+                    continue;
+                }
+                if anew { ring.events.iter().cloned().collect() } else { batch }
+            };
+            lines = if anew { written.len() } else { lines + written.len() };
+            let texts = written.iter().filter_map(|event| serde_json::to_string(event).ok());
+            let text: String = texts.flat_map(|line| [line, "\n".to_owned()]).collect();
+            if let Err(error) = machine.with_files(move |files| files.write_events(text.as_bytes(), anew)).await {
+                tracing::debug!(%error, "events are not on disk");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal(open: bool) -> (Journal, ToDisk) {
+        let (to_disk, on_the_way) = mpsc::unbounded_channel();
+        let ring = Mutex::new(Ring { open, ..Ring::default() });
+        (
+            Journal { ring, told: broadcast::Sender::new(16), to_disk, writing: tokio::sync::Mutex::default() },
+            on_the_way,
+        )
+    }
+
+    fn note(journal: &Journal, message: &str) {
+        journal.note(About::default(), (true, "Failed"), message.to_owned());
+    }
+
+    #[test]
+    fn what_happens_again_counts_and_is_the_newest() {
+        let (journal, _disk) = journal(true);
+        for message in ["a", "b", "a", "a"] {
+            note(&journal, message);
+        }
+        let seen: Vec<(String, u32)> = journal.read().0.into_iter().map(|event| (event.message, event.count)).collect();
+        assert_eq!(seen, [("b".to_owned(), 1), ("a".to_owned(), 3)]);
+        let last = journal.read().0.pop().unwrap();
+        assert!(last.first <= last.last);
+    }
+
+    #[test]
+    fn it_does_not_grow_without_bound() {
+        let (journal, _disk) = journal(true);
+        (0..2 * REMEMBERED).for_each(|number| note(&journal, &number.to_string()));
+        let seen = journal.read().0;
+        assert_eq!(seen.len(), REMEMBERED);
+        assert_eq!(seen.last().unwrap().message, (2 * REMEMBERED - 1).to_string());
+    }
+
+    #[tokio::test]
+    async fn a_machine_of_nobody_has_no_events() {
+        let (journal, mut disk) = journal(false);
+        note(&journal, "before");
+        journal.begin();
+        note(&journal, "meanwhile");
+        journal.end().await;
+        note(&journal, "after");
+        assert!(journal.read().0.is_empty());
+        assert_eq!(disk.try_recv().unwrap().message, "meanwhile");
+        assert!(disk.try_recv().is_err());
+    }
+}

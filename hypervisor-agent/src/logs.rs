@@ -1,0 +1,190 @@
+//! Reading logs as a runtime writes them: a line of `TIME STREAM TAG TEXT` each, where the tag `P` says that the line goes on
+//! with the next one (`k8s.io/cri-api/pkg/apis/runtime/v1`, `ContainerConfig.log_path`).
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
+    mem::MaybeUninit,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+};
+
+use keelway_api::jiff::Timestamp;
+use rustix::{fs::inotify::Reader, io::Errno};
+
+use crate::files::{Log, Logs};
+
+/// Which lines are wanted, and how.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// The last so many; all where there is none.
+    pub tail: Option<u64>,
+    /// Those that were written at this moment or later.
+    pub since: Option<Timestamp>,
+    /// Each with the time at which it was written.
+    pub timestamps: bool,
+    /// Those that are written from now on, too, until the container's logs are gone; also when it was restarted.
+    pub follow: bool,
+}
+
+/// Writes the lines of a log that are wanted.
+pub fn read(logs: &Logs, log: Log, wanted: &Wanted, to: &mut dyn Write) -> io::Result<()> {
+    // What changes after this is told of.
+    let watch = if wanted.follow { Some(logs.watch()?) } else { None };
+    let mut printer = Printer { wanted, open: false };
+    let mut log = log;
+    let mut next = Some(log.clone());
+    while let Some(begun) = next {
+        let first = begun == log;
+        log = begun;
+        let Some(file) = logs.open(&log)? else { break };
+        let mut opened = Opened::new(file)?;
+        if let Some(tail) = wanted.tail.filter(|_| first) {
+            opened.skip_to_last(tail, &mut printer)?;
+        }
+        next = opened.follow(logs, &log, watch.as_ref(), (&mut printer, to))?;
+    }
+    to.flush()
+}
+
+/// A log that is being read.
+struct Opened {
+    reader: BufReader<File>,
+    inode: u64,
+    /// The beginning of a line whose end was not written yet.
+    line: Vec<u8>,
+}
+
+impl Opened {
+    fn new(file: File) -> io::Result<Self> {
+        Ok(Self { inode: file.metadata()?.ino(), reader: BufReader::new(file), line: Vec::new() })
+    }
+
+    /// Passes over all lines but the last ones. Read twice rather than held in memory.
+    fn skip_to_last(&mut self, tail: u64, printer: &mut Printer<'_>) -> io::Result<()> {
+        let mut nowhere = io::sink();
+        let mut all = 0;
+        while let Some(shown) = self.one(printer, &mut nowhere)? {
+            all += u64::from(shown);
+        }
+        self.reader.seek(SeekFrom::Start(0))?;
+        self.line.clear();
+        printer.open = false;
+        let mut left = all.saturating_sub(tail);
+        while left > 0 {
+            match self.one(printer, &mut nowhere)? {
+                Some(shown) => left -= u64::from(shown),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next whole line of the file: whether it ended one that is shown. `None` at the end of what is there.
+    fn one(&mut self, printer: &mut Printer<'_>, to: &mut dyn Write) -> io::Result<Option<bool>> {
+        self.reader.read_until(b'\n', &mut self.line)?;
+        if self.line.last() != Some(&b'\n') {
+            return Ok(None);
+        }
+        let shown = printer.print(&self.line, to)?;
+        self.line.clear();
+        Ok(Some(shown))
+    }
+
+    /// Reads to the end, and on while it is followed. Returns the log to go on with.
+    fn follow(
+        &mut self,
+        logs: &Logs,
+        log: &Log,
+        watch: Option<&OwnedFd>,
+        (printer, to): (&mut Printer<'_>, &mut dyn Write),
+    ) -> io::Result<Option<Log>> {
+        loop {
+            // Looked for before what is left of this file is read: nothing is written to it once another one is there.
+            let others = if watch.is_some() { logs.list()? } else { Vec::new() };
+            let replaced = watch.is_some() && logs.open(log)?.is_some_and(|now| self.is_other(&now));
+            while self.one(printer, to)?.is_some() {}
+            let Some(watch) = watch else { return Ok(None) };
+            to.flush()?;
+            if replaced {
+                // Rotated: the same name, another file, read from its beginning.
+                return Ok(Some(log.clone()));
+            }
+            let mut of_container = others.into_iter().filter(|other| other.container == log.container);
+            match of_container.next_back() {
+                None if self.reader.get_ref().metadata()?.nlink() == 0 => return Ok(None),
+                Some(newest) if newest.attempt > log.attempt => return Ok(Some(newest)),
+                // Where there is none, it was renamed, and the next one is about to be made.
+                None | Some(_) => wait(watch)?,
+            }
+        }
+    }
+
+    fn is_other(&self, now: &File) -> bool {
+        now.metadata().is_ok_and(|now| now.ino() != self.inode)
+    }
+}
+
+/// Waits until something was written, made, renamed or removed.
+fn wait(watch: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    loop {
+        // One notice is as good as all that came with it.
+        match Reader::new(watch, &mut buffer).next() {
+            Err(Errno::INTR) => {}
+            other => return Ok(other.map(|_| ())?),
+        }
+    }
+}
+
+/// Writes lines as they are asked for.
+struct Printer<'a> {
+    wanted: &'a Wanted,
+    /// Whether the last line goes on.
+    open: bool,
+}
+
+impl Printer<'_> {
+    /// Writes one line of a log; returns whether it ended a line that is shown. What is no line of a log is passed over.
+    fn print(&mut self, line: &[u8], to: &mut dyn Write) -> io::Result<bool> {
+        let Some(line) = Line::parse(line) else { return Ok(false) };
+        if let Some(since) = self.wanted.since
+            && line.time.parse::<Timestamp>().is_ok_and(|time| time < since)
+        {
+            return Ok(false);
+        }
+        if self.wanted.timestamps && !self.open {
+            write!(to, "{} ", line.time)?;
+        }
+        to.write_all(line.text)?;
+        self.open = line.goes_on;
+        if !line.goes_on {
+            to.write_all(b"\n")?;
+        }
+        Ok(!line.goes_on)
+    }
+}
+
+/// A line of a log.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a> {
+    /// RFC 3339.
+    time: &'a str,
+    goes_on: bool,
+    text: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut parts = line.strip_suffix(b"\n")?.splitn(4, |byte| *byte == b' ');
+        let time = std::str::from_utf8(parts.next()?).ok()?;
+        let stream = parts.next()?;
+        let tags = parts.next()?;
+        let text = parts.next().unwrap_or_default();
+        // Tags are separated by colons; this is the only one so far.
+        let goes_on = tags.split(|byte| *byte == b':').any(|tag| tag == b"P");
+        matches!(stream, b"stdout" | b"stderr").then_some(Self { time, goes_on, text })
+    }
+}
+
+#[cfg(test)]
+mod tests;

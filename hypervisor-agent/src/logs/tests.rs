@@ -1,0 +1,142 @@
+use std::{fs, io::Write, os::fd::AsFd, path::PathBuf, sync::mpsc, thread, time::Duration};
+
+use keelway_api::name::PodName;
+
+use super::*;
+use crate::{files::Files, layout::log_directory};
+
+const LINES: &str = "\
+2026-01-01T00:00:00.1Z stdout F one
+2026-01-01T00:00:01.2Z stderr P tw
+2026-01-01T00:00:01.3Z stderr F o
+2026-01-01T00:00:02.4Z stdout F
+2026-01-01T00:00:03.5Z stdout F four and more
+not a line of a log
+2026-01-01T00:00:04.6Z stdout P cut o";
+
+struct Machine {
+    root: tempfile::TempDir,
+    pod: PodName,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let pod = PodName { cluster: "c0ffee00c0ffee00".parse().unwrap(), component: "etcd-0".parse().unwrap() };
+        let machine = Self { root: tempfile::tempdir().unwrap(), pod };
+        fs::create_dir_all(machine.path("")).unwrap();
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(log_directory(&self.pod).trim_start_matches('/')).join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let mut file = fs::File::options().create(true).append(true).open(self.path(name)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn logs(&self) -> Logs {
+        let root = fs::File::open(self.root.path()).unwrap();
+        Files::new(root.as_fd()).logs(&self.pod).unwrap().unwrap()
+    }
+
+    fn read(&self, wanted: &Wanted) -> String {
+        let logs = self.logs();
+        let newest = logs.list().unwrap().pop().unwrap();
+        let mut text = Vec::new();
+        read(&logs, newest, wanted, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+}
+
+fn of_lines(wanted: &Wanted) -> String {
+    let machine = Machine::new();
+    machine.write("etcd-0.log", LINES);
+    machine.read(wanted)
+}
+
+#[test]
+fn lines_that_go_on_are_one() {
+    assert_eq!(of_lines(&Wanted::default()), "one\ntwo\n\nfour and more\n");
+}
+
+#[test]
+fn the_last_ones() {
+    let tail = |tail| of_lines(&Wanted { tail: Some(tail), ..Wanted::default() });
+    assert_eq!(tail(0), "");
+    assert_eq!(tail(1), "four and more\n");
+    assert_eq!(tail(3), "two\n\nfour and more\n");
+    assert_eq!(tail(100), "one\ntwo\n\nfour and more\n");
+}
+
+#[test]
+fn those_since_a_moment_with_their_times() {
+    let wanted = Wanted {
+        since: Some("2026-01-01T00:00:01Z".parse().unwrap()),
+        timestamps: true,
+        tail: Some(2),
+        ..Wanted::default()
+    };
+    assert_eq!(of_lines(&wanted), "2026-01-01T00:00:02.4Z \n2026-01-01T00:00:03.5Z four and more\n");
+}
+
+#[test]
+fn logs_are_found_by_container_and_attempt() {
+    let machine = Machine::new();
+    for name in ["etcd-10.log", "etcd-9.log", "side-car-0.log", "etcd-x.log", "other"] {
+        machine.write(name, "");
+    }
+    let of = |container: &str, attempt| Log { container: container.to_owned(), attempt };
+    assert_eq!(machine.logs().list().unwrap(), [of("etcd", 9), of("etcd", 10), of("side-car", 0)]);
+}
+
+/// What is written after a notice, to a file that was rotated, and by the next container, comes in this order and without end
+/// until the logs are removed.
+#[test]
+fn a_log_is_followed() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    struct Told(mpsc::Sender<u8>);
+    impl Write for Told {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            for byte in bytes {
+                self.0.send(*byte).unwrap();
+            }
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let machine = Machine::new();
+    let line = |text: &str| format!("2026-01-01T00:00:00Z stdout F {text}\n");
+    machine.write("etcd-0.log", &line("a"));
+    let (sender, receiver) = mpsc::channel();
+    let logs = machine.logs();
+    let following = thread::spawn(move || {
+        let wanted = Wanted { follow: true, ..Wanted::default() };
+        read(&logs, Log { container: "etcd".to_owned(), attempt: 0 }, &wanted, &mut Told(sender)).unwrap();
+    });
+    let says = |text: &str| {
+        let mut said = String::new();
+        while said.len() < text.len() {
+            said.push(receiver.recv_timeout(PATIENCE).unwrap().into());
+        }
+        assert_eq!(said, text);
+    };
+    says("a\n");
+    let (half, rest) = ("2026-01-01T00:00:00Z std", "out F b\n");
+    machine.write("etcd-0.log", half);
+    machine.write("etcd-0.log", rest);
+    says("b\n");
+    fs::rename(machine.path("etcd-0.log"), machine.path("etcd-0.log.20260101")).unwrap();
+    machine.write("etcd-0.log", &line("c"));
+    says("c\n");
+    machine.write("etcd-1.log", &line("d"));
+    says("d\n");
+    for name in ["etcd-0.log", "etcd-1.log"] {
+        fs::remove_file(machine.path(name)).unwrap();
+    }
+    following.join().unwrap();
+    assert!(receiver.recv().is_err());
+}

@@ -1,0 +1,126 @@
+//! A machine as people look into it: logs, commands, events. The way is a socket on this machine, its runtime's or its agent's.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use keelway_api::{
+    machine::{CLUSTER_LABEL, COMPONENT_LABEL},
+    name::PodName,
+};
+use keelway_cri::{
+    self as cri, ContainerState, Deadlines, Runtime,
+    exec::{ExecError, Streams},
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::{
+    access::{Access, AccessError},
+    files::{FileError, Files, Logs},
+};
+
+/// How long the runtime's streaming server, on the machine's own loopback, may take to be connected to.
+const DIAL: Duration = Duration::from_secs(5);
+
+/// Why a machine could not be looked into.
+#[derive(Debug, thiserror::Error)]
+pub enum ReachError {
+    /// The process behind the socket cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The runtime does not tell.
+    #[error("cannot ask the runtime")]
+    Runtime(#[from] cri::Error),
+    /// The logs cannot be opened.
+    #[error("cannot open the logs")]
+    Files(#[from] FileError),
+    /// No such container runs.
+    #[error("{pod} has no running container{}", named(name.as_deref()))]
+    NotRunning {
+        /// The component.
+        pod: PodName,
+        /// The container's name, where one was asked for.
+        name: Option<String>,
+    },
+    /// The command was not run to its end.
+    #[error("cannot run the command")]
+    Exec(#[from] ExecError),
+}
+
+fn named(name: Option<&str>) -> String {
+    name.map(|name| format!(" {name}")).unwrap_or_default()
+}
+
+/// A command to run in a component's container.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// The component.
+    pub pod: PodName,
+    /// The container's name; the only one where there is none.
+    pub container: Option<String>,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Whether it reads.
+    pub stdin: bool,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+}
+
+/// A machine that is reached.
+#[derive(Debug)]
+pub struct Reached {
+    access: Access,
+    runtime: Runtime,
+}
+
+impl Reached {
+    /// The machine behind a runtime's socket, or behind that of an agent, which passes looks and commands on.
+    pub async fn behind(socket: &Path) -> Result<Self, ReachError> {
+        let runtime = Runtime::on_socket(socket, Deadlines::default())?;
+        Ok(Self { access: Access::of_socket(socket).await?, runtime })
+    }
+
+    /// The logs of a component; `None` where it has none here. The runtime has no part in it.
+    pub async fn logs(&self, pod: &PodName) -> Result<Option<Logs>, ReachError> {
+        let place = self.access.place().await?;
+        Ok(Files::new(place.root()).logs(pod)?)
+    }
+
+    /// The containers of all components that the runtime knows, looked at closely.
+    pub async fn containers(&self) -> Result<Vec<cri::ContainerStatus>, ReachError> {
+        let mut found = Vec::new();
+        for container in self.runtime.list_containers(&BTreeMap::new()).await? {
+            if container.labels.contains_key(CLUSTER_LABEL) {
+                match self.runtime.container_status(&container.id).await {
+                    Err(cri::Error::NotFound { .. }) => {}
+                    status => found.push(status?),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Runs a command to its end, and returns its exit code.
+    pub async fn exec<I, O, E>(&self, asked: Command, streams: Streams<I, O, E>) -> Result<i32, ReachError>
+    where
+        I: AsyncRead + Unpin,
+        O: AsyncWrite + Unpin,
+        E: AsyncWrite + Unpin,
+    {
+        let container = self.running(&asked).await?;
+        let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
+        let connection = self.access.dial(prepared.address(), DIAL).await?;
+        Ok(prepared.run(connection, streams).await?)
+    }
+
+    async fn running(&self, asked: &Command) -> Result<String, ReachError> {
+        let labels = BTreeMap::from([
+            (CLUSTER_LABEL.to_owned(), asked.pod.cluster.to_string()),
+            (COMPONENT_LABEL.to_owned(), asked.pod.component.to_string()),
+        ]);
+        let all = self.runtime.list_containers(&labels).await?;
+        let mut running = all.into_iter().filter(|found| {
+            found.state == ContainerState::Running && asked.container.as_ref().is_none_or(|name| *name == found.name)
+        });
+        let found = running.next().map(|found| found.id);
+        found.ok_or_else(|| ReachError::NotRunning { pod: asked.pod.clone(), name: asked.container.clone() })
+    }
+}
