@@ -1,5 +1,7 @@
 //! Conditions, as Kubernetes has them.
 
+pub mod reason;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// The schema of `status.conditions`: a list map by `type`, which a derived schema cannot say.

@@ -5,6 +5,7 @@ use core::fmt;
 
 use keelway_api::{
     Documents, Hypervisor,
+    condition::reason::Reason,
     hypervisor::Applied,
     machine::{MachineState, Seen},
     name::InstallationId,
@@ -42,11 +43,11 @@ pub enum Refused {
 impl Refused {
     /// One word, as conditions have it.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::AnotherInstallation { .. } => "AnotherInstallation",
-            Self::Stale { .. } | Self::TwoWriters { .. } => "StaleDocuments",
-            Self::Kubelet { .. } => "UsedByKubelet",
+            Self::AnotherInstallation { .. } => Reason::AnotherInstallation,
+            Self::Stale { .. } | Self::TwoWriters { .. } => Reason::StaleDocuments,
+            Self::Kubelet { .. } => Reason::UsedByKubelet,
         }
     }
 

@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 use keelway_api::{
     Component, Documents, Time,
     component::ComponentSpec,
-    condition::{self, Status, Verdict},
+    condition::{self, Status, Verdict, reason::Reason},
     machine::{ContainerPhase, MachineState, STATE_DIRECTORY, Seen, Silent},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
@@ -34,8 +34,8 @@ pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, no
     }
 }
 
-fn verdict(status: Status, reason: &str, message: impl Into<String>) -> Verdict {
-    Verdict { status, reason: reason.to_string(), message: message.into() }
+fn verdict(status: Status, reason: Reason, message: impl Into<String>) -> Verdict {
+    Verdict { status, reason: reason.as_str().to_string(), message: message.into() }
 }
 
 /// What runs there, and what is left alone.
@@ -61,18 +61,19 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
     for (name, document) in hypervisors {
         let here = placed.get(name).map(Vec::as_slice).unwrap_or_default();
         let drained = document.spec.drain.then(|| drained(here));
+        let refused = seen.refused.get(name).map(Refused::reason);
         let says = match seen.machines.get(name) {
-            Some(Seen::Unreachable { why, .. }) if seen.refused.contains_key(name) => {
-                verdict(Status::False, seen.refused.get(name).map_or("Refused", Refused::reason), why.clone())
+            Some(Seen::Unreachable { why, .. }) if refused.is_some() => {
+                verdict(Status::False, refused.unwrap_or(Reason::Unreachable), why.clone())
             }
-            Some(Seen::Known(state)) => verdict(Status::True, "Answers", answers(state, others(state))),
+            Some(Seen::Known(state)) => verdict(Status::True, Reason::Answers, answers(state, others(state))),
             Some(Seen::Unreachable { silent: Silent::Asked, why }) => {
-                verdict(Status::False, "Unreachable", why.clone())
+                verdict(Status::False, Reason::Unreachable, why.clone())
             }
             Some(Seen::Unreachable { silent: Silent::Runtime, why }) => {
-                verdict(Status::False, "RuntimeNotAnswering", format!("waits for {}", silent_runtime(why)))
+                verdict(Status::False, Reason::RuntimeNotAnswering, format!("waits for {}", silent_runtime(why)))
             }
-            None => verdict(Status::Unknown, "NotObserved", "nobody looked yet"),
+            None => verdict(Status::Unknown, Reason::NotObserved, "nobody looked yet"),
         };
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
@@ -81,7 +82,7 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
             status.capacity = state.capacity.map(Into::into);
             status.allocatable = state.capacity.map(|capacity| capacity.allocatable().into());
             if state.disk_pressure {
-                let says = verdict(Status::True, "DiskFull", format!("waits for {}", full_disk()));
+                let says = verdict(Status::True, Reason::DiskFull, format!("waits for {}", full_disk()));
                 condition::set(&mut status.conditions, "DiskPressure", says, generation, now);
             } else {
                 status.conditions.retain(|condition| condition.type_ != "DiskPressure");
@@ -100,14 +101,14 @@ fn drained(here: &[Role]) -> Verdict {
     let members = here.iter().filter(|role| **role == Role::Etcd).count();
     let others = here.len() - members;
     if here.is_empty() {
-        verdict(Status::True, "Empty", "no component is on it")
+        verdict(Status::True, Reason::Empty, "no component is on it")
     } else if others == 0 {
         let message = format!("all but {} left: members of stores do not move yet", count(members, "etcd member"));
-        verdict(Status::False, "MembersStay", message)
+        verdict(Status::False, Reason::MembersStay, message)
     } else {
         verdict(
             Status::False,
-            "Moving",
+            Reason::Moving,
             format!("{} to move, each once its replacement is ready", count(others, "component")),
         )
     }
@@ -120,7 +121,7 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
         if birth::lost_its_data(&plan.documents, seen, pod, spec) {
             data_lost(&plan.documents, pod, spec)
         } else if cluster.is_some_and(|cluster| birth::waits_for_api(cluster, spec.role)) {
-            verdict(Status::False, "NotStarted", "an API server to be ready")
+            verdict(Status::False, Reason::NotStarted, "an API server to be ready")
         } else {
             component((pod, spec), seen, seen.machine(&spec.hypervisor))
         }
@@ -150,14 +151,14 @@ fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> Verd
     };
     verdict(
         Status::False,
-        "DataLost",
+        Reason::DataLost,
         format!("its data: {place} is empty or gone, and no member starts empty; {mend}"),
     )
 }
 
 fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, machine: Option<&MachineState>) -> Verdict {
     let Some(machine) = machine else {
-        return verdict(Status::Unknown, "MachineUnreachable", "its machine to answer");
+        return verdict(Status::Unknown, Reason::MachineUnreachable, "its machine to answer");
     };
     if let Some(port) = port_of_another(machine, pod, spec) {
         let place = &spec.hypervisor;
@@ -170,22 +171,22 @@ fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, machin
         );
     }
     let Some(sandbox) = machine.sandboxes.iter().find(|sandbox| sandbox.pod == *pod) else {
-        return verdict(Status::False, "NotStarted", "its start");
+        return verdict(Status::False, Reason::NotStarted, "its start");
     };
     let newest = machine.containers.iter().find(|container| container.sandbox == sandbox.id);
     match newest.map(|container| container.phase) {
         Some(ContainerPhase::Running) => match seen.health.get(pod) {
-            Some(Health::Healthy) => verdict(Status::True, "Healthy", "it answers its health check"),
+            Some(Health::Healthy) => verdict(Status::True, Reason::Healthy, "it answers its health check"),
             Some(Health::Unhealthy(why)) => {
-                verdict(Status::False, "Unhealthy", format!("its health check to succeed: {why}"))
+                verdict(Status::False, Reason::Unhealthy, format!("its health check to succeed: {why}"))
             }
-            None => verdict(Status::Unknown, "NotAsked", "its health check to be asked"),
+            None => verdict(Status::Unknown, Reason::NotAsked, "its health check to be asked"),
         },
         Some(ContainerPhase::Exited { code }) => {
-            verdict(Status::False, "Exited", format!("its restart: it ended with exit code {code}"))
+            verdict(Status::False, Reason::Exited, format!("its restart: it ended with exit code {code}"))
         }
         Some(ContainerPhase::Created | ContainerPhase::Unknown) | None => {
-            verdict(Status::False, "NotStarted", "its start")
+            verdict(Status::False, Reason::NotStarted, "its start")
         }
     }
 }
@@ -221,18 +222,18 @@ fn clusters(
     let deleted = document.deleted();
     let status = document.status.get_or_insert_default();
     let available = if deleted {
-        verdict(Status::False, "Deleting", "it is being deleted")
+        verdict(Status::False, Reason::Deleting, "it is being deleted")
     } else if wanted == 0 && broken.is_empty() {
-        verdict(Status::True, "Serving", "the API serves other hypervisors; there is no ingress")
+        verdict(Status::True, Reason::Serving, "the API serves other hypervisors; there is no ingress")
     } else if ingresses.is_empty() && endpoints.len() >= wanted && wanted > 0 {
-        verdict(Status::True, "Serving", "the API serves through every ingress")
+        verdict(Status::True, Reason::Serving, "the API serves through every ingress")
     } else {
-        verdict(Status::False, "NotServing", "the API does not serve through every ingress")
+        verdict(Status::False, Reason::NotServing, "the API does not serve through every ingress")
     };
     let degraded = if broken.is_empty() {
-        verdict(Status::False, "AllReady", "every component is ready")
+        verdict(Status::False, Reason::AllReady, "every component is ready")
     } else {
-        verdict(Status::True, "NotReady", format!("not ready: {}", broken.join(", ")))
+        verdict(Status::True, Reason::NotReady, format!("not ready: {}", broken.join(", ")))
     };
     status.endpoints = endpoints;
     status.observed_generation = generation;

@@ -1,0 +1,257 @@
+//! Why a condition is as it is: all reasons that Keelway writes.
+
+/// A reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The machine answers, and can run components.
+    Answers,
+    /// Nobody answers behind the machine's socket, or it cannot be reached.
+    Unreachable,
+    /// The machine answers, and its container runtime does not.
+    RuntimeNotAnswering,
+    /// The machine obeys another installation.
+    AnotherInstallation,
+    /// The machine holds a later config than these documents know.
+    StaleDocuments,
+    /// A kubelet runs pods on the machine's runtime.
+    UsedByKubelet,
+    /// No pass has looked at the machine yet.
+    NotObserved,
+    /// The disk below /var/lib/keelway is full.
+    DiskFull,
+    /// No component is on the machine.
+    Empty,
+    /// Only members of stores are left on the machine, which do not move yet.
+    MembersStay,
+    /// Components are about to move to other machines.
+    Moving,
+    /// The component answers its health check.
+    Healthy,
+    /// The component runs, and its health check fails.
+    Unhealthy,
+    /// The component runs, and was not asked for its health.
+    NotAsked,
+    /// The component was not started yet.
+    NotStarted,
+    /// The component ended.
+    Exited,
+    /// The component's machine does not answer, so nobody knows.
+    MachineUnreachable,
+    /// A member of a store has lost its data, and no member starts empty.
+    DataLost,
+    /// The API serves through every ingress.
+    Serving,
+    /// The API does not serve through every ingress.
+    NotServing,
+    /// The cluster is being deleted.
+    Deleting,
+    /// Every component is ready.
+    AllReady,
+    /// Components are not ready.
+    NotReady,
+}
+
+/// What people are told of a reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explained {
+    /// As it stands in documents.
+    pub name: &'static str,
+    /// The kind of documents that have it.
+    pub kind: &'static str,
+    /// The type of the condition.
+    pub condition: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What to do.
+    pub mend: &'static str,
+}
+
+/// All of them, by kind and condition.
+pub const ALL: &[Reason] = &[
+    Reason::Answers,
+    Reason::Unreachable,
+    Reason::RuntimeNotAnswering,
+    Reason::AnotherInstallation,
+    Reason::StaleDocuments,
+    Reason::UsedByKubelet,
+    Reason::NotObserved,
+    Reason::DiskFull,
+    Reason::Empty,
+    Reason::MembersStay,
+    Reason::Moving,
+    Reason::Healthy,
+    Reason::Unhealthy,
+    Reason::NotAsked,
+    Reason::NotStarted,
+    Reason::Exited,
+    Reason::MachineUnreachable,
+    Reason::DataLost,
+    Reason::Serving,
+    Reason::NotServing,
+    Reason::Deleting,
+    Reason::AllReady,
+    Reason::NotReady,
+];
+
+impl Reason {
+    /// As it stands in documents.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.explained().name
+    }
+
+    /// The reason of this name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        ALL.iter().copied().find(|reason| reason.as_str() == name)
+    }
+
+    /// What people are told of it.
+    #[must_use]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    pub fn explained(self) -> Explained {
+        let (name, kind, condition, meaning, mend) = match self {
+            Self::Answers => {
+                ("Answers", "Hypervisor", "Ready", "the machine answers, and can run components", "nothing")
+            }
+            Self::Unreachable => (
+                "Unreachable",
+                "Hypervisor",
+                "Ready",
+                "nobody answers behind the machine's socket, or it cannot be reached",
+                "see that its runtime (and its agent, where it has one) runs: `systemctl status containerd keelway-hypervisor-agent`; then `keelway reconcile`",
+            ),
+            Self::RuntimeNotAnswering => (
+                "RuntimeNotAnswering",
+                "Hypervisor",
+                "Ready",
+                "the machine answers, and its container runtime does not",
+                "restart the runtime: `systemctl restart containerd`; what runs goes on meanwhile",
+            ),
+            Self::AnotherInstallation => (
+                "AnotherInstallation",
+                "Hypervisor",
+                "Ready",
+                "the machine obeys another installation",
+                "use the documents of that one, or take the machine over: `keelway hypervisor adopt --from ID --name NAME`",
+            ),
+            Self::StaleDocuments => (
+                "StaleDocuments",
+                "Hypervisor",
+                "Ready",
+                "the machine holds a later config than these documents know",
+                "go on with the newest documents: those that the last `keelway reconcile` wrote, or the file that an interrupted one named",
+            ),
+            Self::UsedByKubelet => (
+                "UsedByKubelet",
+                "Hypervisor",
+                "Ready",
+                "a kubelet runs pods on the machine's runtime",
+                "give Keelway a container runtime of its own",
+            ),
+            Self::NotObserved => {
+                ("NotObserved", "Hypervisor", "Ready", "no pass has looked at the machine yet", "`keelway reconcile`")
+            }
+            Self::DiskFull => (
+                "DiskFull",
+                "Hypervisor",
+                "DiskPressure",
+                "the disk below /var/lib/keelway is full",
+                "make room on it: what waits goes on by itself",
+            ),
+            Self::Empty => (
+                "Empty",
+                "Hypervisor",
+                "Drained",
+                "no component is on the machine",
+                "nothing; the machine may be taken away",
+            ),
+            Self::MembersStay => (
+                "MembersStay",
+                "Hypervisor",
+                "Drained",
+                "only members of stores are left on the machine, which do not move yet",
+                "`keelway hypervisor uncordon NAME`, or delete their clusters",
+            ),
+            Self::Moving => (
+                "Moving",
+                "Hypervisor",
+                "Drained",
+                "components are about to move to other machines",
+                "`keelway reconcile` until it is `Empty`",
+            ),
+            Self::Healthy => ("Healthy", "Component", "Ready", "the component answers its health check", "nothing"),
+            Self::Unhealthy => (
+                "Unhealthy",
+                "Component",
+                "Ready",
+                "the component runs, and its health check fails",
+                "see what it says: `keelway logs COMPONENT`, `keelway events`",
+            ),
+            Self::NotAsked => (
+                "NotAsked",
+                "Component",
+                "Ready",
+                "the component runs, and was not asked for its health",
+                "`keelway reconcile`",
+            ),
+            Self::NotStarted => {
+                ("NotStarted", "Component", "Ready", "the component was not started yet", "`keelway reconcile`")
+            }
+            Self::Exited => (
+                "Exited",
+                "Component",
+                "Ready",
+                "the component ended",
+                "see its last words: `keelway logs COMPONENT`; it is restarted by its machine's agent, or by `keelway reconcile`",
+            ),
+            Self::MachineUnreachable => (
+                "MachineUnreachable",
+                "Component",
+                "Ready",
+                "the component's machine does not answer, so nobody knows",
+                "see to its machine first",
+            ),
+            Self::DataLost => (
+                "DataLost",
+                "Component",
+                "Ready",
+                "a member of a store has lost its data, and no member starts empty",
+                "put its directory back; the message says which",
+            ),
+            Self::Serving => ("Serving", "Cluster", "Available", "the API serves through every ingress", "nothing"),
+            Self::NotServing => (
+                "NotServing",
+                "Cluster",
+                "Available",
+                "the API does not serve through every ingress",
+                "see which components are not ready: `keelway status`",
+            ),
+            Self::Deleting => (
+                "Deleting",
+                "Cluster",
+                "Available",
+                "the cluster is being deleted",
+                "`keelway reconcile` until it is gone",
+            ),
+            Self::AllReady => ("AllReady", "Cluster", "Degraded", "every component is ready", "nothing"),
+            Self::NotReady => {
+                ("NotReady", "Cluster", "Degraded", "components are not ready", "see to them first: `keelway status`")
+            }
+        };
+        Explained { name, kind, condition, meaning, mend }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found() {
+        for reason in ALL {
+            assert_eq!(Reason::of_name(reason.as_str()), Some(*reason));
+            assert_eq!(format!("{reason:?}"), reason.as_str());
+        }
+    }
+}
