@@ -56,7 +56,8 @@ fn every_fault_says_where_and_how_to_mend_it() {
         let input = fs::read(directory().join(&name).with_extension("yaml")).unwrap();
         for fault in Documents::read(&input).unwrap_err().0 {
             assert!(fault.line > 0, "{name}: {fault}");
-            assert!(fault.document.starts_with("document "), "{name}: {fault}");
+            // What is no text has no documents.
+            assert!(fault.document.starts_with("document ") || name.starts_with("no-text-"), "{name}: {fault}");
             assert!(!fault.problem.is_empty() && !fault.mend.is_empty(), "{name}: {fault}");
         }
     }

@@ -1,0 +1,12 @@
+//! No input panics, and what is read is written so that it is read as the same: `cargo +nightly fuzz run documents`.
+#![no_main]
+
+use keelway_api::Documents;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(documents) = Documents::read(bytes) {
+        let written = documents.write();
+        assert_eq!(Documents::read(written.as_bytes()).unwrap().write(), written);
+    }
+});
