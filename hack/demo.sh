@@ -55,6 +55,8 @@ The cluster is running. To go on playing:
   kubectl create configmap hello --from-literal=from=keelway
   keelway hypervisor local stop --fleet demo demo-private-1    # a machine loses its power; start gives it back
   keelway status -o wide < $demo/c1.yaml
+  keelway logs c1/kube-apiserver-0 --tail 5 < $demo/c1.yaml
+  keelway events c1 < $demo/c1.yaml
   keelway plan < $demo/c1.yaml
   make demo-clean       # takes everything away
 EOF

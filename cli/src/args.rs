@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io::IsTerminal, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use keelway_api::{
@@ -29,9 +29,16 @@ Example:
   kubectl --kubeconfig c1.kubeconfig get --raw /readyz
 
 Exit codes:
-  0  done; for reconcile: settled      3  not settled in time
-  1  failed                            4  plan --exit-code: something to do
-  2  bad input or usage                130, 143  ended by SIGINT, SIGTERM";
+  0  done; for reconcile: settled      4  plan, diff --exit-code: something to do
+  1  failed                            130, 143  ended by SIGINT, SIGTERM
+  2  bad input or usage                exec: as the command ended
+  3  not settled in time
+
+Environment:
+  NO_COLOR         no colours, whatever the terminal
+  COLUMNS          how wide the terminal is; tables that are written elsewhere are never cut
+  KEELWAY_CACHE    images and programs for local hypervisors [default: ~/.cache/keelway]
+  XDG_STATE_HOME   documents of runs that go on or were killed [default: ~/.local/state]";
 
 #[derive(Args)]
 pub(crate) struct Global {
@@ -44,6 +51,28 @@ pub(crate) struct Global {
     /// Say nothing on stderr but errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
+    /// When to colour messages on stderr; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", global = true)]
+    pub(crate) color: Color,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    /// Whether stderr gets colours.
+    pub(crate) fn wanted(self) -> bool {
+        let refused = || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::Auto => std::io::stderr().is_terminal() && !refused(),
+        }
+    }
 }
 
 impl Arguments {
@@ -60,10 +89,16 @@ impl Arguments {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Machines that hold control planes
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml\n  keelway hypervisor get < world.yaml"
+    )]
     Hypervisor(HypervisorCommand),
     /// Kubernetes clusters
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster get < c1.yaml"
+    )]
     Cluster(ClusterCommand),
     /// Bring machines to what the documents say, and write the documents as they are then
     #[command(
@@ -84,7 +119,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
     Status(StatusArguments),
     /// Parts of clusters, as Keelway placed them
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  keelway component get -o wide < c1.yaml")]
     Component(ComponentCommand),
     /// Say whether the documents can be reconciled, and every fault of them if not
     #[command(
@@ -96,6 +131,21 @@ pub(crate) enum Command {
         after_help = "Example:\n  keelway diff before.yaml after.yaml\n  keelway reconcile < c1.yaml | keelway diff c1.yaml -"
     )]
     Diff(DiffArguments),
+    /// Print the log of a component, as its machine has it
+    #[command(
+        after_help = "Example:\n  keelway logs c1/kube-apiserver-0 < c1.yaml\n  keelway logs c1/etcd-0 --tail 20 --follow --filename c1.yaml\n  keelway logs c1/etcd-0 --previous < c1.yaml"
+    )]
+    Logs(LogsArguments),
+    /// Run a command in a component's container, and end as it ends
+    #[command(
+        after_help = "Example:\n  keelway exec c1/etcd-0 -- etcdctl version < c1.yaml\n  keelway exec c1/etcd-0 -it -f c1.yaml -- sh"
+    )]
+    Exec(ExecArguments),
+    /// Show what happened on machines, the newest last: starts, ends, restarts, failed checks
+    #[command(
+        after_help = "Example:\n  keelway events < c1.yaml\n  keelway events c1 --watch < c1.yaml\n  keelway events hv-1 -o json < c1.yaml"
+    )]
+    Events(EventsArguments),
     /// Tell what a field of a document means
     #[command(after_help = "Example:\n  keelway explain cluster\n  keelway explain cluster.spec.etcd")]
     Explain {
@@ -114,6 +164,91 @@ pub(crate) enum Command {
     /// Tell this program's version, and the Kubernetes releases that it runs
     #[command(after_help = "Example:\n  keelway version\n  keelway version -o json")]
     Version(VersionArguments),
+    /// Write the parts of the documentation that follow from this program
+    #[command(hide = true, subcommand, after_help = "Example:\n  keelway reference man target/man")]
+    Reference(ReferenceCommand),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ReferenceCommand {
+    /// A man page for each command, into a directory
+    #[command(after_help = "Example:\n  keelway reference man target/man")]
+    Man {
+        /// The directory; it is made where it is missing
+        directory: PathBuf,
+    },
+    /// Every field of every document
+    #[command(after_help = "Example:\n  keelway reference fields > docs/fields.md")]
+    Fields,
+    /// Every reason of a condition or an event
+    #[command(after_help = "Example:\n  keelway reference reasons > docs/reasons.md")]
+    Reasons,
+    /// Every port of every component
+    #[command(after_help = "Example:\n  keelway reference ports > docs/ports.md")]
+    Ports,
+    /// Every command, a line each
+    #[command(after_help = "Example:\n  keelway reference commands")]
+    Commands,
+}
+
+#[derive(Args)]
+pub(crate) struct LogsArguments {
+    /// The component, as `component get` names it
+    #[arg(value_name = "COMPONENT")]
+    pub(crate) component: String,
+    /// Go on with what is written from now on, also by the container's next runs, until the component is gone
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Read documents from this file instead of stdin; may be given many times (-f is --follow here)
+    #[arg(id = "files", long = "filename", value_name = "FILE")]
+    pub(crate) _files: Vec<PathBuf>,
+    /// The last so many lines only
+    #[arg(long, value_name = "LINES")]
+    pub(crate) tail: Option<u64>,
+    /// What was written within this time only
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) since: Option<Span>,
+    /// The log of the run before the present one
+    #[arg(short, long)]
+    pub(crate) previous: bool,
+    /// Begin each line with the time at which it was written
+    #[arg(long)]
+    pub(crate) timestamps: bool,
+    /// The container, where the component has more than one
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct ExecArguments {
+    /// The component, as `component get` names it
+    #[arg(value_name = "COMPONENT")]
+    pub(crate) component: String,
+    /// Hand stdin to the command; name the documents with -f then
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// Give the command a terminal
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// The container, where the component has more than one
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct EventsArguments {
+    /// A cluster or a hypervisor; all where there is none
+    #[arg(value_name = "CLUSTER|HYPERVISOR")]
+    pub(crate) of: Option<String>,
+    /// How to show them
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+    /// Go on with what happens from now on
+    #[arg(short, long)]
+    pub(crate) watch: bool,
 }
 
 #[derive(Args)]
@@ -183,7 +318,10 @@ pub(crate) enum VersionOutput {
 #[derive(Subcommand)]
 pub(crate) enum HypervisorCommand {
     /// Hypervisors on this machine, each in network and mount namespaces of its own, to try Keelway
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml\n  keelway hypervisor local destroy < empty.yaml"
+    )]
     Local(LocalCommand),
     /// Add a Hypervisor of yours to the documents
     #[command(
@@ -465,9 +603,9 @@ pub(crate) enum StatusOutput {
     Table,
     /// Tables with more columns
     Wide,
-    /// JSON
+    /// Clusters, components and hypervisors, as a v1 List in JSON
     Json,
-    /// YAML
+    /// The same in YAML
     Yaml,
 }
 
@@ -482,12 +620,61 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// Words of a command line of the documentation, as a shell takes them apart; `None` where it is none of this program's.
+    fn words(part: &str) -> Option<Vec<String>> {
+        let part =
+            part.replace("--from ID", "--from 0123456789abcdef").replace("NAME", "name").replace("SHELL", "bash");
+        let part = part.split(" > ").next()?.split(" < ").next()?.trim();
+        let words: Vec<String> = part.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect();
+        (words.first()? == "keelway" && words.len() > 1).then_some(words)
+    }
+
+    /// Lines of a document that people may type: in blocks of a shell, and between backticks.
+    fn lines(text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut block: Option<bool> = None;
+        for line in text.lines() {
+            match (line.strip_prefix("```"), block) {
+                (Some(kind), None) => block = Some(matches!(kind, "console" | "sh")),
+                (Some(_), Some(_)) => block = None,
+                (None, Some(true)) => found.push(line.trim_start_matches("$ ").to_owned()),
+                (None, Some(false)) => {}
+                (None, None) => found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned)),
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_documentation_has_commands_that_exist() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+        let docs = docs.filter(|path| path.extension().is_some_and(|found| found == "md"));
+        let mut checked = 0;
+        for path in docs.chain([root.join("README.md")]) {
+            for line in lines(&std::fs::read_to_string(&path).unwrap()) {
+                // What stands for something else, or is cut short, is no command line.
+                let whole = line.chars().next().is_some_and(|first| first == 'k') && !line.contains("..");
+                for words in line.split(" | ").filter_map(words).filter(|_| whole) {
+                    let parsed = Arguments::command().try_get_matches_from(&words);
+                    let fine = parsed.as_ref().map_or_else(|error| !error.use_stderr(), |_| true);
+                    let short =
+                        words.iter().skip(1).all(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+                    assert!(fine || short, "{}: {line}\n{}", path.display(), parsed.unwrap_err());
+                    checked += 1;
+                }
+            }
+        }
+        assert!(checked > 40, "{checked}");
+    }
+
     #[test]
     fn every_command_shows_an_example() {
         fn check(command: &clap::Command) {
-            let leaf = command.get_subcommands().next().is_none();
-            let example = command.get_after_help().is_some_and(|help| help.to_string().contains("Example"));
-            assert!(!leaf || command.is_hide_set() || example, "{} has no example", command.get_name());
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example =
+                help.starts_with("Example:\n") && help.contains("keelway ") || command.get_name() == "run-machine";
+            assert!(example, "{} has no example", command.get_name());
             command.get_subcommands().for_each(check);
         }
         check(&Arguments::command());

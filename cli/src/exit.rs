@@ -21,6 +21,8 @@ pub(crate) enum Code {
     SomethingToDo,
     /// Ended by a signal of this number.
     Signal(u8),
+    /// `exec`: as the command ended.
+    Command(u8),
 }
 
 impl From<Code> for ExitCode {
@@ -32,6 +34,7 @@ impl From<Code> for ExitCode {
             Code::NotSettled => 3,
             Code::SomethingToDo => 4,
             Code::Signal(number) => 128 + number,
+            Code::Command(code) => code,
         })
     }
 }
@@ -72,13 +75,13 @@ impl Failure {
     }
 
     /// Tells people on stderr, gives the input back on stdout, and ends with the documented code.
-    pub(crate) fn report(self) -> ExitCode {
+    pub(crate) fn report(self, color: bool) -> ExitCode {
         if let Some(bytes) = &self.echo {
             let _ = std::io::stdout().write_all(bytes);
         }
         let code = match &self.cause {
             Cause::Faults(found, input) => {
-                faults::report(found, input);
+                faults::report(found, input, color);
                 Code::Usage
             }
             Cause::Usage { problem, mend } => {

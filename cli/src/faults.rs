@@ -1,24 +1,32 @@
 //! Faults of documents, shown to people with the line that holds them.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use keelway_api::fault::{Fault, Faults};
 use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report};
 
 use crate::input::Input;
 
-/// Writes every fault to stderr.
-pub(crate) fn report(faults: &Faults, input: &Input) {
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
+/// The most faults that are told one by one.
+const TOLD: usize = 100;
+/// The longest line that is quoted, and the largest input that lines are quoted of, in bytes.
+const QUOTED_LINE: usize = 400;
+const QUOTED_INPUT: usize = 4 << 20;
+
+/// Writes every fault to stderr, as far as anybody would read them.
+pub(crate) fn report(faults: &Faults, input: &Input, color: bool) {
+    let theme = if color { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
     let handler = GraphicalReportHandler::new_themed(theme).with_context_lines(0).with_links(false);
-    for fault in &faults.0 {
+    for fault in faults.0.iter().take(TOLD) {
         let report = diagnostic(fault, input);
         let mut text = String::new();
         if handler.render_report(&mut text, report.as_ref()).is_err() {
             text = format!("{fault}\n");
         }
         let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+    if faults.0.len() > TOLD {
+        let _ = writeln!(std::io::stderr(), "  .. and {} more faults", faults.0.len() - TOLD);
     }
 }
 
@@ -42,7 +50,7 @@ fn diagnostic(fault: &Fault, input: &Input) -> Report {
 
 /// Where the faulty line is, in bytes. A line of a Secret is never quoted.
 fn quoted(fault: &Fault, input: &Input) -> Option<(usize, usize)> {
-    if fault.line == 0 || fault.document.contains("Secret") {
+    if fault.line == 0 || input.bytes.len() > QUOTED_INPUT || fault.document.contains("Secret") {
         return None;
     }
     let index = usize::try_from(fault.line - 1).ok()?;
@@ -51,5 +59,5 @@ fn quoted(fault: &Fault, input: &Input) -> Option<(usize, usize)> {
     let line = text.split_inclusive('\n').nth(index)?;
     let indent = line.len() - line.trim_start().len();
     let length = line.trim().len();
-    (length > 0).then_some((start + indent, length))
+    (length > 0 && line.len() <= QUOTED_LINE).then_some((start + indent, length))
 }

@@ -13,9 +13,10 @@ mod pipe;
 mod progress;
 mod signals;
 mod table;
+mod terminal;
 mod view;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Parser;
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
@@ -31,11 +32,12 @@ pub fn main_observed(observer: impl Layer<Registry> + Send + Sync) -> ExitCode {
     let arguments = args::Arguments::parse();
     let stderr = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(arguments.global.color.wanted())
         .with_filter(EnvFilter::new(arguments.log_filter()));
     tracing_subscriber::registry().with(observer).with(stderr).init();
+    let color = arguments.global.color.wanted();
     match commands::run(arguments) {
         Ok(code) => code.into(),
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(color),
     }
 }

@@ -18,8 +18,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The text, with nothing behind the last column.
-    pub(crate) fn render(&self) -> String {
+    /// The text, with nothing behind the last column. Where there are only so many columns for it, what is longest is cut.
+    pub(crate) fn render(&self, terminal: Option<usize>) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let width = |column: usize| {
             self.rows
@@ -29,18 +29,38 @@ impl Table {
                 .max()
                 .unwrap_or_default()
         };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut widths: Vec<usize> = (0..columns).map(width).collect();
+        if let Some(terminal) = terminal {
+            fit(&mut widths, terminal);
+        }
         let mut text = String::new();
         for row in &self.rows {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(cell);
-                line.extend(std::iter::repeat_n(' ', width + GAP - cell.chars().count()));
+                let length = cell.chars().count();
+                if length > *width {
+                    line.extend(cell.chars().take(width - 1).chain(['…']));
+                } else {
+                    line.push_str(cell);
+                }
+                line.extend(std::iter::repeat_n(' ', width.saturating_sub(length) + GAP));
             }
             text.push_str(line.trim_end());
             text.push('\n');
         }
         text
+    }
+}
+
+/// Takes from the widest column until all of them fit, or none is wider than a word.
+fn fit(widths: &mut [usize], terminal: usize) {
+    const WORD: usize = 8;
+    let gaps = GAP * widths.len().saturating_sub(1);
+    let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(terminal);
+    while over > 0 {
+        let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > WORD) else { return };
+        *widest -= 1;
+        over -= 1;
     }
 }
 
@@ -53,6 +73,8 @@ mod tests {
         let mut table = Table::new(&["NAME", "READY"]);
         table.row(vec!["etcd-0".into(), "True".into()]);
         table.row(vec!["kube-apiserver-0".into(), "False".into()]);
-        assert_eq!(table.render(), "NAME               READY\netcd-0             True\nkube-apiserver-0   False\n");
+        assert_eq!(table.render(None), "NAME               READY\netcd-0             True\nkube-apiserver-0   False\n");
+        assert_eq!(table.render(Some(20)), "NAME           READY\netcd-0         True\nkube-apiser…   False\n");
+        assert_eq!(table.render(Some(1)).lines().next(), Some("NAME       READY"));
     }
 }

@@ -2,15 +2,19 @@
 
 mod cluster;
 mod component;
+mod event;
 mod hypervisor;
+mod role;
 
 use keelway_api::{Condition, Time, jiff::Timestamp};
 
 pub(crate) use cluster::ClusterView;
 pub(crate) use component::ComponentView;
+pub(crate) use event::EventView;
 pub(crate) use hypervisor::HypervisorView;
+pub(crate) use role::RoleView;
 
-use crate::table::Table;
+use crate::{table::Table, terminal};
 
 /// One row of a table.
 pub(crate) trait View {
@@ -35,10 +39,10 @@ pub(crate) fn table<V: View>(views: &[V], wide: bool) -> String {
         cells.truncate(shown);
         table.row(cells);
     }
-    table.render()
+    table.render(terminal::columns())
 }
 
-fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+pub(crate) fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 

@@ -1,27 +1,41 @@
-//! What the README promises to its reader, as commands that can be run.
+//! What the documentation promises to its reader, as commands that can be run.
 
 use std::fs;
 
 /// A command, and what it is to print.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// As in the README.
+    /// As it is written.
     pub command: String,
-    /// Empty where the README leaves it out.
+    /// Empty where it is left out.
     pub output: String,
 }
 
 /// The README's first console block.
 pub fn of_readme() -> Vec<Step> {
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let text = read("README.md");
     let (_, rest) = text.split_once("```console\n").unwrap();
-    let (block, _) = rest.split_once("```").unwrap();
+    steps(rest.split_once("```").unwrap().0)
+}
+
+/// All console blocks of docs/tour.md.
+pub fn of_tour() -> Vec<Step> {
+    let text = read("docs/tour.md");
+    let blocks = text.split("```console\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    blocks.flat_map(steps).collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+fn steps(block: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in block.lines() {
         match (line.strip_prefix("$ "), steps.last_mut()) {
             (Some(command), _) => steps.push(Step { command: command.to_owned(), output: String::new() }),
             (None, Some(step)) => step.output.extend([line, "\n"]),
-            (None, None) => panic!("the README's transcript begins with an answer"),
+            (None, None) => panic!("a transcript begins with an answer"),
         }
     }
     steps

@@ -1,4 +1,4 @@
-//! Tasks of the project: `cargo xtask images`, `cargo xtask agent`, `cargo xtask bench`.
+//! Tasks of the project: `cargo xtask images`, `cargo xtask agent`, `cargo xtask docs`, `cargo xtask man`, `cargo xtask bench`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -13,6 +13,7 @@ mod archive;
 mod bench;
 mod cache;
 mod debian;
+mod docs;
 mod elf;
 mod go;
 mod images;
@@ -28,6 +29,8 @@ mod table;
 const USAGE: &str = "\
 usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plain]
        cargo xtask agent
+       cargo xtask docs
+       cargo xtask man [DIRECTORY]
        cargo xtask bench start [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
 
@@ -40,6 +43,10 @@ images makes container images and programs in the cache, $KEELWAY_CACHE or keelw
   --plain        no changing line, also on a terminal
 
 agent builds keelway-hypervisor-agent without shared libraries, as it is shipped, and says where it is.
+
+docs writes the parts of docs/ that follow from the program: every field, reason and port.
+
+man writes a man page for each command into DIRECTORY (target/man).
 
 bench start measures how fast control planes start and what they take, beside the same programs as plain processes, and writes
 the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about thirteen minutes.
@@ -72,6 +79,8 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
             None => shipped_agent(),
             Some(option) => bail!("agent has no option {option}"),
         },
+        Some("docs") => docs::write(),
+        Some("man") => docs::man(&arguments.next().unwrap_or_else(|| "target/man".to_owned())),
         Some("bench") => bench::run(arguments),
         Some("help" | "--help" | "-h") => help(),
         Some(task) => bail!("there is no task {task}\n\n{USAGE}"),

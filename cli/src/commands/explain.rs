@@ -8,6 +8,7 @@ use super::print;
 use crate::{
     exit::{Code, Failure},
     table::Table,
+    terminal,
 };
 
 pub(super) fn run(question: &str) -> Result<Code, Failure> {
@@ -34,7 +35,7 @@ fn render(found: &Explanation) -> String {
             let required = if field.required { "yes" } else { "" };
             table.row(vec![field.name.to_owned(), field.form.clone(), required.to_owned()]);
         }
-        let _ = write!(text, "\n{}", table.render());
+        let _ = write!(text, "\n{}", table.render(terminal::columns()));
         for field in &found.fields {
             let _ = writeln!(text, "\n{}\n{}", field.name, textwrap(&field.description));
         }

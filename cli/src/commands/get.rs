@@ -6,7 +6,7 @@ use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::print;
+use super::{named::absent, print};
 use crate::{
     args::{GetArguments, Global, Output},
     exit::{Code, Failure},
@@ -68,10 +68,7 @@ impl Wanted {
         let asked: BTreeSet<String> = arguments.names.iter().cloned().collect();
         let missing: Vec<&str> = asked.difference(&there).map(String::as_str).collect();
         if !missing.is_empty() {
-            let all = there.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let mend =
-                if all.is_empty() { "the documents hold none".to_owned() } else { format!("the documents hold {all}") };
-            return Err(Failure::usage(format!("there is no {kind} {}", missing.join(", ")), mend));
+            return Err(absent(kind, &missing.join(", "), &there));
         }
         let single = asked.len() == 1;
         let names = if asked.is_empty() { there } else { asked };
@@ -83,7 +80,7 @@ impl Wanted {
     }
 }
 
-fn json_of(document: &impl Serialize) -> Json {
+pub(super) fn json_of(document: &impl Serialize) -> Json {
     // Types of plain data with text for keys have no way to fail here.
     serde_json::to_value(document).unwrap_or_default()
 }

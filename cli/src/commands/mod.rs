@@ -5,15 +5,20 @@ mod cluster_inject;
 mod cluster_kubeconfig;
 mod completion;
 mod diff;
+mod events;
+mod exec;
 mod explain;
 mod get;
 mod hypervisor_adopt;
 mod hypervisor_inject;
 mod hypervisor_local;
 mod hypervisor_schedule;
+mod logs;
+mod named;
 mod observe;
 mod plan;
 mod reconcile;
+mod reference;
 mod session;
 mod status;
 mod validate;
@@ -49,9 +54,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Status(arguments) => status::run(&global, &arguments),
         Command::Component(ComponentCommand::Get(arguments)) => get::components(&global, &arguments),
         Command::Validate => validate::run(&global),
+        Command::Logs(arguments) => logs::run(&global, &arguments),
+        Command::Events(arguments) => events::run(&global, &arguments),
+        Command::Exec(arguments) => exec::run(&global, arguments),
         Command::Diff(arguments) => diff::run(&arguments),
         Command::Explain { field } => explain::run(&field),
         Command::Completion { shell } => completion::run(shell),
+        Command::Reference(command) => reference::run(command),
         Command::Version(arguments) => version::run(&arguments),
     }
 }

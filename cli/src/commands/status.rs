@@ -1,62 +1,106 @@
 //! `keelway status`.
 
-use keelway_api::{Documents, jiff::Timestamp};
-use serde::Serialize;
+mod troubles;
 
-use super::print;
+use std::collections::BTreeMap;
+
+use keelway_api::{Documents, jiff::Timestamp};
+use serde_json::{Value as Json, json};
+
+use super::{get::json_of, print};
 use crate::{
     args::{Global, StatusArguments, StatusOutput},
     exit::{Code, Failure},
     input::Input,
-    view::{ClusterView, ComponentView, HypervisorView, table},
+    view::{ClusterView, ComponentView, HypervisorView, RoleView, table},
 };
 
+/// How many lines a screen has.
+const SCREEN: usize = 24;
+
 pub(super) fn run(global: &Global, arguments: &StatusArguments) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
-    let view = World::of(&input.documents()?, Timestamp::now());
+    let documents = Input::read(&global.files)?.documents()?;
     let text = match arguments.output {
-        StatusOutput::Table => view.tables(false),
-        StatusOutput::Wide => view.tables(true),
-        StatusOutput::Json => serde_json::to_string_pretty(&view).map_err(Failure::other)? + "\n",
-        StatusOutput::Yaml => serde_saphyr::to_string(&view).map_err(Failure::other)?,
+        StatusOutput::Table => World::of(&documents, Timestamp::now()).on_a_screen(),
+        StatusOutput::Wide => World::of(&documents, Timestamp::now()).whole(true),
+        StatusOutput::Json => serde_json::to_string_pretty(&list(&documents)).map_err(Failure::other)? + "\n",
+        StatusOutput::Yaml => serde_saphyr::to_string(&list(&documents)).map_err(Failure::other)?,
     };
     print(&text)?;
     Ok(Code::Done)
 }
 
+/// The documents themselves, without keys.
+fn list(documents: &Documents) -> Json {
+    let clusters = documents.clusters.values().map(json_of);
+    let components = documents.components.values().map(json_of);
+    let items: Vec<Json> = clusters.chain(components).chain(documents.hypervisors.values().map(json_of)).collect();
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
+}
+
 /// What the documents tell of the world.
-#[derive(Serialize)]
 struct World {
+    troubles: String,
     clusters: Vec<ClusterView>,
     components: Vec<ComponentView>,
+    roles: Vec<RoleView>,
     hypervisors: Vec<HypervisorView>,
 }
 
 impl World {
     fn of(documents: &Documents, now: Timestamp) -> Self {
+        let mut roles: BTreeMap<String, RoleView> = BTreeMap::new();
+        for component in documents.components.values() {
+            roles.entry(RoleView::title(component)).or_default().add(component);
+        }
         Self {
+            troubles: troubles::of(documents),
             clusters: documents.clusters.values().map(|cluster| ClusterView::of(documents, cluster, now)).collect(),
             components: documents.components.iter().map(|(pod, component)| ComponentView::of(pod, component)).collect(),
+            roles: roles.into_values().collect(),
             hypervisors: documents.hypervisors.values().map(|machine| HypervisorView::of(documents, machine)).collect(),
         }
     }
 
     /// What is wrong comes first, then three tables.
-    fn tables(&self, wide: bool) -> String {
-        let tables = [table(&self.clusters, wide), table(&self.components, wide), table(&self.hypervisors, wide)];
-        let shown: Vec<String> = [self.troubles()].into_iter().chain(tables).filter(|text| !text.is_empty()).collect();
+    fn whole(&self, wide: bool) -> String {
+        self.with(&table(&self.components, wide), wide)
+    }
+
+    fn with(&self, components: &str, wide: bool) -> String {
+        let clusters = table(&self.clusters, wide);
+        let hypervisors = table(&self.hypervisors, wide);
+        let tables = [self.troubles.as_str(), &clusters, components, &hypervisors];
+        let shown: Vec<&str> = tables.into_iter().filter(|text| !text.is_empty()).collect();
         if shown.is_empty() { "No documents.\n".to_owned() } else { shown.join("\n") }
     }
 
-    fn troubles(&self) -> String {
-        let broken = self.components.iter().filter(|component| component.ready != "True");
-        let silent = self.hypervisors.iter().filter(|machine| machine.ready != "True");
-        broken
-            .map(|component| format!("{} waits for {}\n", component.name, component.message))
-            .chain(silent.map(|machine| match machine.ready.as_str() {
-                "Unknown" => format!("{} waits for {}\n", machine.name, machine.message),
-                _ => format!("{} is not ready: {}\n", machine.name, machine.message),
-            }))
-            .collect()
+    /// As much as a screen holds: components by their roles where there are many, then only what is not well.
+    fn on_a_screen(&self) -> String {
+        let fits = |text: &String| text.lines().count() <= SCREEN;
+        let by_role = || self.with(&table(&self.roles, false), false);
+        let fitting = [self.whole(false)].into_iter().chain(std::iter::once_with(by_role)).find(fits);
+        fitting.unwrap_or_else(|| self.in_short())
+    }
+
+    /// What is not well, and how many others there are.
+    fn in_short(&self) -> String {
+        let mut text = self.troubles.clone();
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let well = |all: usize, well: usize, what: &str, how: &str| {
+            let others = all - well;
+            let rest = if others > 0 { format!(", {others} not") } else { String::new() };
+            format!("{well} of {all} {what} {how}{rest}\n")
+        };
+        let available = self.clusters.iter().filter(|cluster| cluster.available == "True").count();
+        let ready = self.components.iter().filter(|component| component.ready == "True").count();
+        let machines = self.hypervisors.iter().filter(|machine| machine.ready == "True").count();
+        text += &well(self.clusters.len(), available, "clusters are", "available");
+        text += &well(self.components.len(), ready, "components are", "ready");
+        text += &well(self.hypervisors.len(), machines, "hypervisors are", "ready");
+        text += "\nkeelway status -o wide shows them all.\n";
+        text
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     args::{VersionArguments, VersionOutput},
     exit::{Code, Failure},
     table::Table,
+    terminal,
 };
 
 /// What this program is and runs.
@@ -42,5 +43,5 @@ fn render(version: &Version) -> String {
     for release in &version.releases {
         table.row(vec![release.kubernetes.to_owned(), release.etcd.to_owned()]);
     }
-    format!("Client Version: {}\n\n{}", version.client_version, table.render())
+    format!("Client Version: {}\n\n{}", version.client_version, table.render(terminal::columns()))
 }

@@ -1,12 +1,10 @@
 //! Clusters.
 
 use keelway_api::{Cluster, Documents, condition, jiff::Timestamp, role::Role};
-use serde::Serialize;
 
 use super::{View, age, message_of, status_of};
 
 /// A cluster at a glance.
-#[derive(Serialize)]
 pub(crate) struct ClusterView {
     pub(crate) name: String,
     pub(crate) available: String,

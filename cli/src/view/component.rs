@@ -1,12 +1,10 @@
 //! Components.
 
 use keelway_api::{Component, name::PodName};
-use serde::Serialize;
 
-use super::{View, message_of, status_of};
+use super::{View, status_of};
 
 /// A component at a glance.
-#[derive(Serialize)]
 pub(crate) struct ComponentView {
     pub(crate) name: String,
     pub(crate) ready: String,
@@ -14,7 +12,6 @@ pub(crate) struct ComponentView {
     pub(crate) hypervisor: String,
     pub(crate) ports: String,
     pub(crate) user: u32,
-    pub(crate) message: String,
     pub(crate) placement: String,
 }
 
@@ -47,7 +44,6 @@ impl ComponentView {
             hypervisor: component.spec.hypervisor.to_string(),
             ports: ports.join(","),
             user: component.spec.user,
-            message: message_of(conditions, "Ready"),
             placement: component.status.as_ref().map(|status| status.placement.clone()).unwrap_or_default(),
         }
     }

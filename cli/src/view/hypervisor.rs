@@ -1,12 +1,10 @@
 //! Hypervisors.
 
 use keelway_api::{Documents, Hypervisor};
-use serde::Serialize;
 
 use super::{View, message_of, status_of};
 
 /// A hypervisor at a glance.
-#[derive(Serialize)]
 pub(crate) struct HypervisorView {
     pub(crate) name: String,
     pub(crate) role: String,

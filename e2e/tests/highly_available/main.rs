@@ -36,6 +36,7 @@ fn clients_go_on() {
         let machines = create(&mut world);
         let mut plane = Plane::new(&world, &machines);
         replicas::are_spread(&plane);
+        replicas::fit_on_a_screen(&plane);
         replicas::elect_leaders(&plane);
         ingress::contexts(&plane);
         ingress::metrics(&plane);

@@ -17,6 +17,13 @@ pub(crate) fn are_spread(plane: &Plane<'_>) {
     }
 }
 
+/// What people see of a cluster that is well fits on a screen, with all of its replicas.
+pub(crate) fn fit_on_a_screen(plane: &Plane<'_>) {
+    let status = plane.keelway.run(&["status"], &plane.text).succeeded();
+    assert!(status.text().lines().count() <= 24, "{}", status.text());
+    assert!(status.text().contains("3/3"), "{}", status.text());
+}
+
 /// The lease has one holder, which is one of the replicas: its name begins with the machine's.
 pub(crate) fn elect_leaders(plane: &Plane<'_>) {
     for role in [Role::KubeControllerManager, Role::KubeScheduler] {

@@ -44,7 +44,8 @@ pub(crate) fn files_are_private(plane: &ControlPlane<'_>) {
 /// What agents know of all clusters is for root's eyes.
 pub(crate) fn agents_keep_to_themselves(plane: &ControlPlane<'_>) {
     for machine in plane.machines.iter().filter(|machine| machine.has_agent()) {
-        let records = ["owner", "applied", "config"].map(|name| (format!("/var/lib/keelway/{name}"), 0o100_600));
+        let records =
+            ["owner", "applied", "config", "events"].map(|name| (format!("/var/lib/keelway/{name}"), 0o100_600));
         let socket = machine.document.spec.endpoint.socket();
         let within = Path::new("/run/keelway/agent.sock");
         assert!(Path::new(socket).ends_with("run/keelway/agent.sock"), "{socket}");

@@ -13,6 +13,7 @@ mod agent;
 mod files;
 mod input;
 mod interrupted;
+mod look;
 mod one_control_plane;
 mod reach;
 mod recovery;

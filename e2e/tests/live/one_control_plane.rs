@@ -1,17 +1,17 @@
-//! The README's transcript, and all that must hold while its cluster runs.
+//! The commands of docs/tour.md, and all that must hold while its cluster runs.
 
 use std::{fs, time::Instant};
 
 use keelway_e2e::{
     ControlPlane, Found, Keelway, Machine, World,
     host::on_own_host,
-    transcript::{Step, of_readme},
+    transcript::{Step, of_readme, of_tour},
 };
 
 use crate::{
     files,
     input::{self, among_others, others_are_in_place},
-    reach, recovery, settled, versions, watch, workload,
+    look, reach, recovery, settled, versions, watch, workload,
 };
 
 #[test]
@@ -22,7 +22,8 @@ fn one_control_plane() {
 fn scenario() {
     let mut world = World::new("e2eone");
     let host = Found::on_host(&world.fleet);
-    let steps = of_readme();
+    let steps = of_tour();
+    goes_as_the_readme(&steps);
     let cluster = steps.iter().position(|step| step.command.contains("cluster inject")).unwrap();
     let deletion = steps.iter().position(|step| step.command.contains("cluster delete")).unwrap();
 
@@ -43,7 +44,9 @@ fn scenario() {
         }
     }
 
+    let log = look::follow(&plane);
     run(keelway, &steps[deletion]);
+    look::ended(keelway, log);
     for (before, machine) in found.iter().zip(&machines) {
         same(before, &Found::on(machine, &world.fleet));
     }
@@ -79,6 +82,10 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
         files::processes_have_no_privilege(plane);
         files::keys_are_nowhere_else(plane);
     });
+    stage("look", || {
+        look::logs(plane);
+        look::commands(plane);
+    });
     stage("versions", || versions::programs_answer(plane));
     stage("input", || {
         input::bad_input_does_nothing(plane);
@@ -92,6 +99,7 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
     for component in ["ingress-0", "etcd-0", "kube-apiserver-0"] {
         dies(plane, component);
     }
+    stage("events", || look::what_died(plane, "kube-scheduler-0"));
     stage("settled", || settled::a_second_pass_does_nothing(plane));
 }
 
@@ -126,7 +134,15 @@ fn same(before: &Found, after: &Found) {
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
 }
 
-/// The README's fleet is called `local`; this one has the test's name.
+/// The README has some of the tour's steps, in their order.
+fn goes_as_the_readme(tour: &[Step]) {
+    let mut tour = tour.iter();
+    for step in of_readme() {
+        assert!(tour.any(|of_tour| of_tour.command == step.command), "docs/tour.md lacks {}", step.command);
+    }
+}
+
+/// The tour's fleet is called `local`; this one has the test's name.
 fn create(world: &mut World, step: &Step) {
     let made = world.create(|keelway, fleet| {
         let (command, file) = step.command.split_once(" > ").unwrap();

@@ -1,0 +1,208 @@
+//! `keelway events`.
+
+use std::{io::Write, path::Path, pin::Pin, time::Duration};
+
+use futures::{
+    Stream, StreamExt, TryStreamExt,
+    future::join_all,
+    stream::{self, select_all},
+};
+use keelway_api::{
+    Documents, Hypervisor,
+    hypervisor::Endpoint,
+    jiff::Timestamp,
+    machine::{CLUSTER_LABEL, COMPONENT_LABEL, MachineEvent, event::reason},
+    name::{ClusterId, HypervisorName, PodName},
+};
+use keelway_cri::ContainerStatus;
+use keelway_hypervisor_agent::{client::Client, reach::Reached, report::chain_text};
+use serde_json::json;
+
+use super::{
+    named::{absent, title},
+    print,
+    session::runtime,
+};
+use crate::{
+    args::{EventsArguments, Global, Output},
+    exit::{Code, Failure},
+    input::Input,
+    view::{EventView, View, table},
+};
+
+/// How long a machine may take to begin with its answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+type Events = Pin<Box<dyn Stream<Item = Result<MachineEvent, String>> + Send>>;
+
+pub(super) fn run(global: &Global, arguments: &EventsArguments) -> Result<Code, Failure> {
+    let documents = Input::read(&global.files)?.documents()?;
+    let wanted = Wanted::of(&documents, arguments.of.as_deref())?;
+    runtime()?.block_on(async {
+        let known = known(&documents, &wanted, global).await?;
+        show(&known, arguments.output)?;
+        if arguments.watch { watch(&documents, &wanted, arguments.output).await } else { Ok(Code::Done) }
+    })
+}
+
+/// Whose events are wanted.
+struct Wanted {
+    machine: Option<HypervisorName>,
+    cluster: Option<ClusterId>,
+}
+
+impl Wanted {
+    fn of(documents: &Documents, name: Option<&str>) -> Result<Self, Failure> {
+        let Some(name) = name else { return Ok(Self { machine: None, cluster: None }) };
+        if let Some(machine) = documents.hypervisors.keys().find(|machine| machine.as_str() == name) {
+            return Ok(Self { machine: Some(machine.clone()), cluster: None });
+        }
+        let cluster = documents.clusters.iter().find(|(reference, _)| reference.to_string() == name);
+        let Some((_, cluster)) = cluster else {
+            let clusters = documents.clusters.keys().map(ToString::to_string);
+            let there = clusters.chain(documents.hypervisors.keys().map(ToString::to_string)).collect();
+            return Err(absent("Cluster or Hypervisor", name, &there));
+        };
+        let not_yet = || Failure::usage(format!("cluster {name} is on no machine yet"), "make it: keelway reconcile");
+        Ok(Self { machine: None, cluster: Some(cluster.id().ok_or_else(not_yet)?.clone()) })
+    }
+
+    fn machines<'a>(&self, documents: &'a Documents) -> impl Iterator<Item = (&'a HypervisorName, &'a Hypervisor)> {
+        documents.hypervisors.iter().filter(|(name, _)| self.machine.as_ref().is_none_or(|wanted| wanted == *name))
+    }
+
+    fn has(&self, event: &MachineEvent) -> bool {
+        let of = event.pod.as_ref().map(|pod| &pod.cluster);
+        self.cluster.is_none() || of == self.cluster.as_ref()
+    }
+}
+
+/// What happened until now, on all machines that answer. The others are told of.
+async fn known(documents: &Documents, wanted: &Wanted, global: &Global) -> Result<Vec<EventView>, Failure> {
+    let asked = join_all(wanted.machines(documents).map(|(name, machine)| async move {
+        let events = events(machine, false).await?.try_collect::<Vec<_>>().await?;
+        Ok::<_, String>((name, events))
+    }));
+    let (mut views, mut answered, mut silent) = (Vec::new(), 0, Vec::new());
+    for ((name, _), answer) in wanted.machines(documents).zip(asked.await) {
+        match answer {
+            Ok((name, events)) => {
+                answered += 1;
+                let of_machine = events.into_iter().filter(|event| wanted.has(event));
+                views.extend(of_machine.map(|event| view(documents, name, event)));
+            }
+            Err(why) => silent.push(format!("{name} does not tell what happened: {why}")),
+        }
+    }
+    if answered == 0 && !silent.is_empty() {
+        return Err(Failure::other(anyhow::anyhow!(silent.join("\n"))));
+    }
+    for line in silent.iter().filter(|_| !global.quiet) {
+        let _ = writeln!(std::io::stderr(), "warning: {line}");
+    }
+    views.sort_by_key(|view| view.event.last);
+    Ok(views)
+}
+
+/// What happens from now on, until it is interrupted or no machine tells any more.
+async fn watch(documents: &Documents, wanted: &Wanted, output: Output) -> Result<Code, Failure> {
+    let begun = Timestamp::now();
+    let mut all = Vec::new();
+    for (name, machine) in wanted.machines(documents).filter(|(_, machine)| has_agent(machine)) {
+        if let Ok(events) = events(machine, true).await {
+            all.push(events.map(move |event| (name, event)).boxed());
+        }
+    }
+    let mut all = select_all(all);
+    while let Some((name, event)) = all.next().await {
+        // An agent that ends is followed no more.
+        let Ok(event) = event else { continue };
+        if event.last >= begun && wanted.has(&event) {
+            print(&line(&view(documents, name, event), output)?)?;
+        }
+    }
+    Ok(Code::Done)
+}
+
+fn has_agent(machine: &Hypervisor) -> bool {
+    matches!(machine.spec.endpoint, Endpoint::Agent(_))
+}
+
+async fn events(machine: &Hypervisor, follow: bool) -> Result<Events, String> {
+    let socket = Path::new(machine.spec.endpoint.socket());
+    if has_agent(machine) {
+        let events = Client::on_socket(socket).events(follow, ANSWER).await.map_err(|error| chain_text(&error))?;
+        return Ok(events.map_err(|error| chain_text(&error)).boxed());
+    }
+    // Without an agent there is what the runtime knows of the containers that it has.
+    let look = async { Reached::behind(socket).await?.containers().await };
+    let found = tokio::time::timeout(ANSWER, look).await.map_err(|_| "its runtime does not answer".to_owned())?;
+    let found = found.map_err(|error| chain_text(&error))?;
+    Ok(stream::iter(found.iter().flat_map(of_container).map(Ok).collect::<Vec<_>>()).boxed())
+}
+
+/// Start and end of a container.
+fn of_container(container: &ContainerStatus) -> Vec<MachineEvent> {
+    let label = |name| container.labels.get(name);
+    let pod = || {
+        let (cluster, component) = (label(CLUSTER_LABEL)?, label(COMPONENT_LABEL)?);
+        Some(PodName { cluster: cluster.parse().ok()?, component: component.parse().ok()? })
+    };
+    let name = &container.name;
+    let event = |moment, (warning, reason): (bool, &str), message| {
+        let moment = Timestamp::try_from(moment).ok()?;
+        Some(MachineEvent {
+            pod: pod(),
+            container: name.clone(),
+            warning,
+            reason: reason.to_owned(),
+            message,
+            count: 1,
+            first: moment,
+            last: moment,
+        })
+    };
+    let started = container
+        .started
+        .and_then(|moment| event(moment, (false, reason::STARTED), format!("container {name} was started")));
+    let ended = container.exit.as_ref().and_then(|exit| {
+        let reason = if exit.reason == reason::OOM_KILLED { reason::OOM_KILLED } else { reason::EXITED };
+        event(exit.finished, (exit.code != 0, reason), format!("container {name} ended with {}", exit.code))
+    });
+    started.into_iter().chain(ended).collect()
+}
+
+fn view(documents: &Documents, machine: &HypervisorName, event: MachineEvent) -> EventView {
+    let object = match &event.pod {
+        None => machine.to_string(),
+        Some(pod) => documents.components.get(pod).map_or_else(|| pod.to_string(), |found| title(pod, found)),
+    };
+    EventView { hypervisor: machine.to_string(), object, event, now: Timestamp::now() }
+}
+
+fn show(views: &[EventView], output: Output) -> Result<(), Failure> {
+    let list = || json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": views.iter().map(EventView::json).collect::<Vec<_>>()});
+    let text = match output {
+        Output::Table | Output::Wide if views.is_empty() => {
+            let _ = writeln!(std::io::stderr(), "nothing has happened");
+            String::new()
+        }
+        Output::Table => table(views, false),
+        Output::Wide => table(views, true),
+        Output::Json => serde_json::to_string_pretty(&list()).map_err(Failure::other)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(&list()).map_err(Failure::other)?,
+        Output::Name => views.iter().flat_map(|view| ["event/".to_owned(), view.name(), "\n".to_owned()]).collect(),
+    };
+    print(&text)
+}
+
+/// One that is told by itself.
+fn line(view: &EventView, output: Output) -> Result<String, Failure> {
+    Ok(match output {
+        Output::Table => view.cells().get(..EventView::NARROW).unwrap_or_default().join("   ") + "\n",
+        Output::Wide => view.cells().join("   ") + "\n",
+        Output::Json => format!("{}\n", view.json()),
+        Output::Yaml => "---\n".to_owned() + &serde_saphyr::to_string(&view.json()).map_err(Failure::other)?,
+        Output::Name => format!("event/{}\n", view.name()),
+    })
+}

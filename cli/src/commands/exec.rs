@@ -1,0 +1,64 @@
+//! `keelway exec`.
+
+use std::io::{IsTerminal, Write};
+
+use keelway_cri::exec::{Size, Streams};
+use keelway_hypervisor_agent::reach::{Command, Reached};
+use tokio::{
+    io::{stderr, stdin, stdout},
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+use super::{named::component, session::runtime};
+use crate::{
+    args::{ExecArguments, Global},
+    exit::{Code, Failure},
+    input::Input,
+    terminal::{self, Raw},
+};
+
+pub(super) fn run(global: &Global, arguments: ExecArguments) -> Result<Code, Failure> {
+    let reads_documents = global.files.is_empty() || global.files.iter().any(|file| file.as_os_str() == "-");
+    if arguments.stdin && reads_documents {
+        return Err(Failure::usage(
+            "stdin cannot be both the documents and what the command reads",
+            "name the documents with -f: keelway exec c1/etcd-0 -i -f c1.yaml -- cat",
+        ));
+    }
+    let documents = Input::read(&global.files)?.documents()?;
+    let (pod, socket) = component(&documents, &arguments.component)?;
+    let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if arguments.tty && !has_terminal && !global.quiet {
+        let _ = writeln!(std::io::stderr(), "there is no terminal to give to the command: it runs without one");
+    }
+    let terminal = arguments.tty && has_terminal;
+    let asked =
+        Command { pod, container: arguments.container, command: arguments.command, stdin: arguments.stdin, terminal };
+    let raw = if terminal && asked.stdin { Some(Raw::of_stdin().map_err(Failure::other)?) } else { None };
+    let executor = runtime()?;
+    let ended = executor.block_on(async {
+        let machine = Reached::behind(&socket).await?;
+        let streams = Streams { stdin: stdin(), stdout: stdout(), stderr: stderr(), sizes: sizes() };
+        machine.exec(asked, streams).await
+    });
+    drop(raw);
+    // A read of stdin that nobody waits for any more cannot be ended.
+    executor.shutdown_background();
+    let code = ended.map_err(Failure::other)?;
+    Ok(Code::Command(u8::try_from(code).unwrap_or(1)))
+}
+
+/// The terminal's size now, and each time it changes.
+fn sizes() -> mpsc::Receiver<Size> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let Ok(mut changed) = signal(SignalKind::window_change()) else { return };
+        while let Some(size) = terminal::size() {
+            if sender.send(size).await.is_err() || changed.recv().await.is_none() {
+                return;
+            }
+        }
+    });
+    receiver
+}

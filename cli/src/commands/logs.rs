@@ -1,0 +1,74 @@
+//! `keelway logs`.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+    time::Duration,
+};
+
+use keelway_api::jiff::Timestamp;
+use keelway_hypervisor_agent::{
+    files::{Log, Logs},
+    logs::{Wanted, read},
+    reach::Reached,
+};
+
+use super::{
+    named::{absent, component},
+    session::runtime,
+};
+use crate::{
+    args::{Global, LogsArguments},
+    exit::{Code, Failure},
+    input::Input,
+};
+
+pub(super) fn run(global: &Global, arguments: &LogsArguments) -> Result<Code, Failure> {
+    let documents = Input::read(&global.files)?.documents()?;
+    let (pod, socket) = component(&documents, &arguments.component)?;
+    let logs = runtime()?.block_on(async { Reached::behind(&socket).await?.logs(&pod).await });
+    let none = || {
+        let problem = format!("{} has no log on its machine", arguments.component);
+        Failure::usage(problem, "it is written once the component was started: keelway reconcile")
+    };
+    let logs = logs.map_err(Failure::other)?.ok_or_else(none)?;
+    let log = choose(&logs, arguments)?.ok_or_else(none)?;
+    let since = arguments.since.map(|since| Timestamp::now().checked_sub(Duration::from(since)));
+    let wanted = Wanted {
+        tail: arguments.tail,
+        since: since.transpose().map_err(Failure::other)?,
+        timestamps: arguments.timestamps,
+        follow: arguments.follow && !arguments.previous,
+    };
+    let mut stdout = io::stdout().lock();
+    match read(&logs, log, &wanted, &mut stdout).and_then(|()| stdout.flush()) {
+        // Whoever read has enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Code::Done),
+        other => other.map(|()| Code::Done).map_err(Failure::other),
+    }
+}
+
+/// The newest log of the container, or the one before.
+fn choose(logs: &Logs, arguments: &LogsArguments) -> Result<Option<Log>, Failure> {
+    let all = logs.list().map_err(Failure::other)?;
+    let containers: BTreeSet<String> = all.iter().map(|log| log.container.clone()).collect();
+    let container = match (&arguments.container, containers.len()) {
+        (Some(name), _) if containers.contains(name) => name.clone(),
+        (Some(name), _) => return Err(absent("log of a container", name, &containers)),
+        (None, 0) => return Ok(None),
+        (None, 1) => containers.into_iter().next().unwrap_or_default(),
+        (None, _) => {
+            let names = containers.into_iter().collect::<Vec<_>>().join(", ");
+            let problem = format!("{} has more than one container", arguments.component);
+            return Err(Failure::usage(problem, format!("choose one of {names} with --container")));
+        }
+    };
+    let mut newest_first = all.into_iter().filter(|log| log.container == container).rev();
+    if !arguments.previous {
+        return Ok(newest_first.next());
+    }
+    newest_first.nth(1).map(Some).ok_or_else(|| {
+        let problem = format!("container {container} of {} has not run before", arguments.component);
+        Failure::usage(problem, "leave --previous out")
+    })
+}

@@ -1,0 +1,33 @@
+//! Documents as command lines name them.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use keelway_api::{Component, Documents, name::PodName};
+
+use crate::exit::Failure;
+
+/// A component as tables name it: `c1/etcd-0`.
+pub(super) fn title(pod: &PodName, component: &Component) -> String {
+    format!("{}/{}", component.spec.cluster, pod.component)
+}
+
+/// The fault of naming what is not there.
+pub(super) fn absent(kind: &str, name: &str, there: &BTreeSet<String>) -> Failure {
+    let all = there.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mend = if all.is_empty() { "the documents hold none".to_owned() } else { format!("the documents hold {all}") };
+    Failure::usage(format!("there is no {kind} {name}"), mend)
+}
+
+/// A component, and the socket on this machine behind which its machine is found.
+pub(super) fn component(documents: &Documents, name: &str) -> Result<(PodName, PathBuf), Failure> {
+    let found = documents.components.iter().find(|(pod, component)| title(pod, component) == name);
+    let (pod, component) = found.ok_or_else(|| {
+        let there = documents.components.iter().map(|(pod, component)| title(pod, component)).collect();
+        absent("Component", name, &there)
+    })?;
+    let machine = documents.hypervisors.get(&component.spec.hypervisor).ok_or_else(|| {
+        let there = documents.hypervisors.keys().map(ToString::to_string).collect();
+        absent("Hypervisor", component.spec.hypervisor.as_str(), &there)
+    })?;
+    Ok((pod.clone(), PathBuf::from(machine.spec.endpoint.socket())))
+}

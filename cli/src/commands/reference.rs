@@ -1,0 +1,222 @@
+//! `keelway reference`: what of the documentation follows from the program itself.
+
+use std::{
+    fmt::Write,
+    fs::{self, File},
+    io,
+    path::Path,
+};
+
+use anyhow::Context;
+use clap::CommandFactory;
+use clap_mangen::{
+    Man,
+    roff::{Roff, roman},
+};
+use keelway_api::{
+    condition,
+    explain::{Explanation, explain, kinds},
+    machine,
+    role::{PEER, Role},
+};
+
+use super::print;
+use crate::{
+    args::{Arguments, ReferenceCommand},
+    exit::{Code, Failure},
+};
+
+pub(super) fn run(command: ReferenceCommand) -> Result<Code, Failure> {
+    match command {
+        ReferenceCommand::Man { directory } => pages(&directory).map_err(Failure::other)?,
+        ReferenceCommand::Fields => print(&fields()?)?,
+        ReferenceCommand::Reasons => print(&reasons())?,
+        ReferenceCommand::Ports => print(&ports())?,
+        ReferenceCommand::Commands => print(&commands())?,
+    }
+    Ok(Code::Done)
+}
+
+/// What every page says of the exit status.
+const EXIT_STATUS: [(&str, &str); 7] = [
+    ("0", "Done; for reconcile: settled."),
+    ("1", "Failed."),
+    ("2", "Bad input or usage. Nothing was done."),
+    ("3", "reconcile: not settled in time."),
+    ("4", "plan and diff with --exit-code: there is something to do."),
+    ("130, 143", "Ended by SIGINT or SIGTERM."),
+    ("other", "exec: as the command ended."),
+];
+
+fn pages(directory: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
+    let mut command = Arguments::command().disable_help_subcommand(true);
+    command.build();
+    page(directory, &command, "keelway")
+}
+
+/// `keelway-cluster-get.1`, and those of the commands below.
+fn page(directory: &Path, command: &clap::Command, name: &str) -> anyhow::Result<()> {
+    let path = directory.join(format!("{name}.1"));
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&path)?;
+        let shown = command.clone().display_name(name.to_owned());
+        let man = Man::new(shown).title(name.to_uppercase());
+        man.render_title(&mut file)?;
+        man.render_name_section(&mut file)?;
+        man.render_synopsis_section(&mut file)?;
+        man.render_description_section(&mut file)?;
+        man.render_options_section(&mut file)?;
+        if command.get_subcommands().any(|command| !command.is_hide_set()) {
+            man.render_subcommands_section(&mut file)?;
+        }
+        exit_status().to_writer(&mut file)?;
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        examples(&help).to_writer(&mut file)
+    };
+    write().with_context(|| format!("could not write {}", path.display()))?;
+    let below = command.get_subcommands().filter(|command| !command.is_hide_set());
+    below.into_iter().try_for_each(|command| page(directory, command, &format!("{name}-{}", command.get_name())))
+}
+
+fn exit_status() -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["EXIT STATUS"]);
+    for (code, meaning) in EXIT_STATUS {
+        roff.control("TP", []).text([roman(code)]).text([roman(meaning)]);
+    }
+    roff
+}
+
+/// Lines as they are.
+fn examples(help: &str) -> Roff {
+    let mut roff = Roff::new();
+    let examples = help.strip_prefix("Example:\n").unwrap_or(help);
+    let examples = examples.split("\n\n").next().unwrap_or_default();
+    roff.control("SH", ["EXAMPLES"]).control("nf", []);
+    for line in examples.lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+    roff
+}
+
+/// Every command that does something, by its words.
+fn commands() -> String {
+    fn add(text: &mut String, command: &clap::Command, words: &str) {
+        let below: Vec<_> = command.get_subcommands().filter(|below| !below.is_hide_set()).collect();
+        if below.is_empty() {
+            text.push_str(words.trim());
+            text.push('\n');
+        }
+        for command in below {
+            add(text, command, &format!("{words} {}", command.get_name()));
+        }
+    }
+    let mut text = String::new();
+    add(&mut text, &Arguments::command(), "");
+    text
+}
+
+fn fields() -> Result<String, Failure> {
+    let mut text =
+        "# Every field\n\nWritten by `cargo xtask docs`. `keelway explain KIND.FIELD` tells the same.\n".to_owned();
+    for kind in kinds() {
+        let found = explain(kind).map_err(Failure::other)?;
+        let _ = write!(text, "\n## {kind}\n\n| Field | Type | Required | Default | Meaning |\n|---|---|---|---|---|\n");
+        rows(&mut text, kind, &found)?;
+    }
+    Ok(text)
+}
+
+/// A line for each field, and for those below it.
+fn rows(text: &mut String, kind: &str, of: &Explanation) -> Result<(), Failure> {
+    for field in &of.fields {
+        let path = if of.path.is_empty() { field.name.to_owned() } else { format!("{}.{}", of.path, field.name) };
+        let found = explain(&format!("{kind}.{path}")).map_err(Failure::other)?;
+        let default = found.default.as_ref().filter(|_| found.fields.is_empty()).map(|value| format!("`{value}`"));
+        let required = if field.required { "yes" } else { "" };
+        let meaning = field.description.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+        let form = field.form.replace('|', "\\|");
+        let _ = writeln!(text, "| `{path}` | {form} | {required} | {} | {meaning} |", default.unwrap_or_default());
+        // What is below metadata is Kubernetes' own.
+        if path != "metadata" {
+            rows(text, kind, &found)?;
+        }
+    }
+    Ok(())
+}
+
+fn ports() -> String {
+    let mut text = "\
+# Every port
+
+Written by `cargo xtask docs`.
+
+Numbers are taken from `spec.portRange` of the machine, outside of its `ip_local_port_range`, where nobody listens; they stay for the
+life of the component. `keelway component get -o wide` shows them. Machines reach each other on their private addresses; the
+loopback is shared by all components of a machine.
+
+| Component | Port | On | Who connects | How it is kept |
+|---|---|---|---|---|
+"
+    .to_owned();
+    for role in Role::ALL {
+        for port in role.row().ports {
+            let (on, who, kept) = port_of(role, port);
+            let _ = writeln!(text, "| {role} | {port} | {on} | {who} | {kept} |");
+        }
+    }
+    text.push_str(
+        "\nThe number of an ingress is the same on all public machines of its cluster. Nothing else listens for Keelway: agents, and \
+         the metrics of haproxy, are Unix sockets of root and of the component.\n",
+    );
+    text
+}
+
+/// Where a port is, who connects, and who is let in.
+fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str) {
+    const MUTUAL: &str = "TLS, certificates on both sides";
+    match (role, port) {
+        (Role::Etcd, PEER) => ("private address", "the other members", MUTUAL),
+        (Role::Etcd, _) => ("private address", "API servers, `keelway` and agents", MUTUAL),
+        (Role::KubeApiserver, _) => (
+            "private address",
+            "ingresses, controllers, `keelway` and agents",
+            "TLS; strangers get the health paths only",
+        ),
+        (Role::KubeControllerManager | Role::KubeScheduler, _) => {
+            ("loopback", "`keelway` and agents", "TLS; strangers get the health path only")
+        }
+        (Role::Ingress, _) => (
+            "public addresses",
+            "users of the cluster",
+            "passes bytes on to API servers; opens no connection by itself",
+        ),
+    }
+}
+
+fn reasons() -> String {
+    let mut text = "\
+# Every reason
+
+Written by `cargo xtask docs`.
+
+## Conditions
+
+`keelway get -o yaml` shows them under `status.conditions`; `keelway status` says what is wrong and what to do.
+
+| Kind | Condition | Reason | Meaning | What to do |
+|---|---|---|---|---|
+"
+    .to_owned();
+    for reason in condition::reason::ALL {
+        let of = reason.explained();
+        let _ = writeln!(text, "| {} | {} | `{}` | {} | {} |", of.kind, of.condition, of.name, of.meaning, of.mend);
+    }
+    text.push_str("\n## Events\n\n`keelway events` shows them.\n\n| Reason | Meaning |\n|---|---|\n");
+    for (reason, meaning) in machine::event::reason::ALL {
+        let _ = writeln!(text, "| `{reason}` | {meaning} |");
+    }
+    text
+}

@@ -1,0 +1,71 @@
+//! What is not well, each with what to do.
+
+use std::{collections::BTreeSet, fmt::Write};
+
+use keelway_api::{Condition, Documents, condition::reason::Reason};
+
+use crate::{
+    commands::named::title,
+    view::{find, message_of, status_of},
+};
+
+/// The most that are told one by one.
+const TOLD: usize = 6;
+
+/// Machines first: what is on them waits for them. What to do about a reason is told once.
+pub(super) fn of(documents: &Documents) -> String {
+    let all: Vec<Trouble> = machines(documents).into_iter().chain(components(documents)).collect();
+    let mut told = BTreeSet::new();
+    let mut text = String::new();
+    for trouble in all.iter().take(TOLD) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", trouble.line);
+        if let Some(reason) = Reason::of_name(trouble.reason).filter(|_| told.insert(trouble.reason)) {
+            let _ = writeln!(text, "  help: {}", reason.explained().mend);
+        }
+    }
+    if all.len() > TOLD {
+        let _ = writeln!(text, ".. and {} more", all.len() - TOLD);
+    }
+    text
+}
+
+struct Trouble<'a> {
+    line: String,
+    /// Empty where there is nothing to do about this one by itself.
+    reason: &'a str,
+}
+
+fn machines(documents: &Documents) -> Vec<Trouble<'_>> {
+    let mut troubles = Vec::new();
+    for (name, machine) in &documents.hypervisors {
+        let conditions = machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let message = message_of(conditions, "Ready");
+        let reason = reason(conditions, "Ready");
+        match status_of(conditions, "Ready").as_str() {
+            "True" => {}
+            "Unknown" => troubles.push(Trouble { line: format!("{name} waits for {message}"), reason }),
+            _ => troubles.push(Trouble { line: format!("{name} is not ready: {message}"), reason }),
+        }
+        if let Some(pressure) = find(conditions, "DiskPressure").filter(|pressure| pressure.status == "True") {
+            troubles.push(Trouble { line: format!("{name} {}", pressure.message), reason: &pressure.reason });
+        }
+    }
+    troubles
+}
+
+fn components(documents: &Documents) -> Vec<Trouble<'_>> {
+    let mut troubles = Vec::new();
+    for (pod, component) in &documents.components {
+        let conditions = component.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        if status_of(conditions, "Ready") != "True" {
+            let line = format!("{} waits for {}", title(pod, component), message_of(conditions, "Ready"));
+            troubles.push(Trouble { line, reason: reason(conditions, "Ready") });
+        }
+    }
+    troubles
+}
+
+fn reason<'a>(conditions: &'a [Condition], kind: &str) -> &'a str {
+    find(conditions, kind).map_or("", |condition| condition.reason.as_str())
+}

@@ -1,0 +1,107 @@
+//! Input that is refused: a command whose output is documents gives it back byte for byte, one whose output is a view says nothing
+//! on stdout. Every command is one or the other.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    process::{Command, Output, Stdio},
+};
+
+/// Not YAML, not UTF-8, and no end of line.
+const BROKEN: &[u8] = b"kind: [Cluster\n\xff  spaces   are kept";
+
+/// With arguments that are fine, if the documents were.
+const DOCUMENTS: &[&[&str]] = &[
+    &[
+        "hypervisor",
+        "inject",
+        "--name",
+        "hv-9",
+        "--role",
+        "private",
+        "--private-address",
+        "10.0.0.9",
+        "--socket",
+        "/run/x.sock",
+    ],
+    &["hypervisor", "cordon", "hv-1"],
+    &["hypervisor", "uncordon", "hv-1"],
+    &["hypervisor", "drain", "hv-1"],
+    &["hypervisor", "adopt", "--from", "0123456789abcdef"],
+    &["hypervisor", "local", "destroy"],
+    &["cluster", "inject", "--name", "c9"],
+    &["cluster", "delete", "--name", "c1"],
+    &["reconcile"],
+];
+const VIEWS: &[&[&str]] = &[
+    &["hypervisor", "get"],
+    &["cluster", "get"],
+    &["cluster", "kubeconfig", "--name", "c1"],
+    &["component", "get"],
+    &["plan"],
+    &["observe"],
+    &["status"],
+    &["validate"],
+    &["diff", "-", "/dev/null"],
+    &["logs", "c1/etcd-0"],
+    &["events"],
+    &["exec", "c1/etcd-0", "--", "true"],
+];
+/// They read no documents.
+const NEITHER: &[&[&str]] = &[
+    &["hypervisor", "local", "create"],
+    &["hypervisor", "local", "stop"],
+    &["hypervisor", "local", "start"],
+    &["hypervisor", "local", "reboot"],
+    &["explain"],
+    &["completion"],
+    &["version"],
+];
+
+fn keelway(arguments: &[&str], stdin: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keelway"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    let mut child = command.spawn().unwrap();
+    let mut to = child.stdin.take().unwrap();
+    // One that reads nothing may be gone by now.
+    let _ = to.write_all(stdin);
+    drop(to);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn documents_come_back_byte_for_byte() {
+    for arguments in DOCUMENTS {
+        let refused = keelway(arguments, BROKEN);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(refused.stdout == BROKEN, "{arguments:?}: {}", String::from_utf8_lossy(&refused.stdout));
+        assert!(said.contains("line"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn views_say_nothing() {
+    for arguments in VIEWS {
+        let refused = keelway(arguments, BROKEN);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(refused.stdout.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&refused.stdout));
+        assert!(said.contains("line"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn every_command_is_one_or_the_other() {
+    let listed = String::from_utf8(keelway(&["reference", "commands"], b"").stdout).unwrap();
+    let all: BTreeSet<&str> = listed.lines().collect();
+    for command in &all {
+        let words: Vec<&str> = command.split(' ').collect();
+        let times = DOCUMENTS.iter().chain(VIEWS).chain(NEITHER).filter(|known| known.starts_with(&words)).count();
+        assert_eq!(times, 1, "{command} belongs to one of the three lists");
+    }
+    assert_eq!(all.len(), DOCUMENTS.len() + VIEWS.len() + NEITHER.len());
+}

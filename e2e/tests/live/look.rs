@@ -1,0 +1,70 @@
+//! What people see of components that run: logs, commands in them, events.
+
+use keelway_e2e::{ControlPlane, Keelway, ran::Runs};
+use serde_json::Value as Json;
+
+/// The log of a component, all of it and the end of it.
+pub(crate) fn logs(plane: &ControlPlane<'_>) {
+    let log = |arguments: &[&str]| {
+        let arguments = [&["logs", "c1/kube-apiserver-0"], arguments].concat();
+        plane.keelway.run(&arguments, &plane.text).succeeded().text().to_owned()
+    };
+    let whole = log(&[]);
+    assert!(whole.contains("--etcd-servers=") || whole.contains("Serving securely on"), "{whole}");
+    let last = log(&["--tail", "3", "--timestamps"]);
+    assert_eq!(last.lines().count(), 3, "{last}");
+    for line in last.lines() {
+        let (time, text) = line.split_once(' ').unwrap();
+        assert!(time.parse::<keelway_api::jiff::Timestamp>().is_ok() && !text.is_empty(), "{line}");
+    }
+    assert!(log(&["--since", "1h"]).lines().count() >= whole.lines().count());
+    assert_eq!(plane.keelway.run(&["logs", "c1/etcd-7"], &plane.text).code(), 2);
+}
+
+/// A command ends as it would on the machine, with what it said.
+pub(crate) fn commands(plane: &ControlPlane<'_>) {
+    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
+    assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
+    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdutl", "no-such-command"], &plane.text);
+    assert!(ran.code() == 1 && ran.stderr.contains("no-such-command"), "{}: {}", ran.code(), ran.stderr);
+    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "no-such-program"], &plane.text);
+    assert!(ran.code() == 1 && ran.stderr.contains("no-such-program"), "{}: {}", ran.code(), ran.stderr);
+    // What is handed over as stdin is the command's, to its end.
+    let reads = ["exec", "c1/etcd-0", "-i", "-f", "c1.yaml", "--", "etcdctl", "completion", "bash"];
+    assert!(plane.keelway.run(&reads, b"nobody reads this").succeeded().text().contains("etcdctl"));
+    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "-i", "--", "etcdctl"], &plane.text);
+    assert_eq!(ran.code(), 2, "{}", ran.stderr);
+}
+
+/// A container that was killed is told of, with its last words and its restart.
+pub(crate) fn what_died(plane: &ControlPlane<'_>, component: &str) {
+    let title = format!("c1/{component}");
+    let before = plane.keelway.run(&["logs", &title, "--previous", "--tail", "1"], &plane.text).succeeded();
+    assert_eq!(before.text().lines().count(), 1, "{}", before.text());
+    let events = |format: &str| plane.keelway.run(&["events", "c1", "-o", format], &plane.text).succeeded();
+    let list = events("json").json();
+    let all: Vec<&Json> = list["items"].as_array().unwrap().iter().collect();
+    let of = |reason: &str| -> Vec<&&Json> {
+        all.iter().filter(|event| event["involvedObject"]["name"] == component && event["reason"] == reason).collect()
+    };
+    let ended = of("Exited");
+    assert!(ended.iter().any(|event| event["type"] == "Warning" && event["message"].as_str().unwrap().contains("137")));
+    assert!(of("Started").iter().any(|event| event["count"].as_u64().unwrap() > 1), "{list}");
+    assert!(!of("SandboxEnded").is_empty(), "{list}");
+    let times: Vec<&str> = all.iter().map(|event| event["lastTimestamp"].as_str().unwrap()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    let table = events("table");
+    assert!(table.text().starts_with("LAST SEEN "), "{}", table.text());
+    assert!(table.text().contains(&format!("component/{title}")), "{}", table.text());
+}
+
+/// Follows the log of a component that is to be deleted.
+pub(crate) fn follow(plane: &ControlPlane<'_>) -> Runs {
+    plane.keelway.start(&["logs", "c1/etcd-0", "--follow", "--tail", "0"], &plane.text)
+}
+
+/// The log ends with its component, after its last words.
+pub(crate) fn ended(keelway: &Keelway, following: Runs) {
+    let log = keelway.end(following).succeeded();
+    assert!(log.text().contains("signal"), "{}", log.text());
+}
