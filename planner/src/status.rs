@@ -164,7 +164,7 @@ fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, machin
         let place = &spec.hypervisor;
         return verdict(
             Status::False,
-            "PortTaken",
+            Reason::PortTaken,
             format!(
                 "port {port} of {place}, where something else listens: end that (`ss -lptn 'sport = :{port}'` names it)"
             ),

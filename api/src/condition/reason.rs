@@ -37,6 +37,8 @@ pub enum Reason {
     Exited,
     /// The component's machine does not answer, so nobody knows.
     MachineUnreachable,
+    /// Something else on the machine took the component's port.
+    PortTaken,
     /// A member of a store has lost its data, and no member starts empty.
     DataLost,
     /// The API serves through every ingress.
@@ -85,6 +87,7 @@ pub const ALL: &[Reason] = &[
     Reason::NotStarted,
     Reason::Exited,
     Reason::MachineUnreachable,
+    Reason::PortTaken,
     Reason::DataLost,
     Reason::Serving,
     Reason::NotServing,
@@ -211,6 +214,13 @@ impl Reason {
                 "Ready",
                 "the component's machine does not answer, so nobody knows",
                 "see to its machine first",
+            ),
+            Self::PortTaken => (
+                "PortTaken",
+                "Component",
+                "Ready",
+                "something else on the machine took the component's port",
+                "end what listens there; the message says which port",
             ),
             Self::DataLost => (
                 "DataLost",
