@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use keelway_cri::{ContainerState, Error, EventKind, Notice, SandboxState, testing::PROGRAM};
 
-use crate::subject::{Case, DEADLINE, IMAGE, Subject, container, eventually, labels, not_found, refused};
+use crate::subject::{
+    Case, DEADLINE, IMAGE, Subject, container, eventually, labels, not_found, refused, refused_or_not_found,
+};
 
 macro_rules! cases {
     ($($case:ident,)*) => {
@@ -202,7 +204,7 @@ async fn sandbox_has_to_be_there_and_to_run(subject: &Subject) {
     let pod = subject.runtime.run_pod_sandbox(&sandbox).await.unwrap();
     let id = subject.runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
     subject.runtime.stop_pod_sandbox(&pod).await.unwrap();
-    refused(&subject.runtime.start_container(&id).await);
+    refused_or_not_found(&subject.runtime.start_container(&id).await);
     let another = container("two", &["serve"]);
     refused(&subject.runtime.create_container(&pod, &sandbox, &another).await);
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();

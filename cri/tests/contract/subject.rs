@@ -122,6 +122,11 @@ pub fn not_found<T: std::fmt::Debug>(answer: &Result<T, Error>) {
     assert!(matches!(answer, Err(Error::NotFound { .. })), "{answer:?}");
 }
 
+/// containerd looks for a stopped sandbox' shim, which may have gone or not.
+pub fn refused_or_not_found<T: std::fmt::Debug>(answer: &Result<T, Error>) {
+    assert!(matches!(answer, Err(Error::Refused { .. } | Error::NotFound { .. })), "{answer:?}");
+}
+
 pub fn refused<T: std::fmt::Debug>(answer: &Result<T, Error>) {
     assert!(matches!(answer, Err(Error::Refused { .. })), "{answer:?}");
 }
