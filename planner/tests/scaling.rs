@@ -7,7 +7,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Documents,
+    Component, Documents,
     documents::SecretName,
     jiff::Timestamp,
     machine::{MachineState, Seen, ServerAdmin},
@@ -106,15 +106,18 @@ impl World {
             let seen = if bit(round.silent, number) { unreachable() } else { Seen::Known(state.clone()) };
             (name.clone(), seen)
         };
-        let health = |(number, pod): (usize, &PodName)| {
-            let well = self.runs(pod) && !bit(round.ill, number);
+        // Whoever asks dials the place in the documents: what is left of an earlier one elsewhere does not answer for it.
+        let health = |(number, (pod, component)): (usize, (&PodName, &Component))| {
+            let state = &self.machines[&component.spec.hypervisor];
+            let runs = state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
+            let well = runs && !bit(round.ill, number);
             (pod.clone(), if well { Health::Healthy } else { Health::Unhealthy("it is ill".to_owned()) })
         };
         let id = self.documents.clusters.values().next().unwrap().id().unwrap();
         Observation {
             machines: self.machines.iter().enumerate().map(machine).collect(),
             refused: BTreeMap::new(),
-            health: self.documents.components.keys().enumerate().map(health).collect(),
+            health: self.documents.components.iter().enumerate().map(health).collect(),
             bindings: [(id.clone(), Seen::Known(first_bindings().1))].into(),
             certificates: self.certificates.clone(),
         }
@@ -213,6 +216,20 @@ fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
     let plan = world.pass(&calm(1, 2));
     assert_eq!((plan.waiting, plan.decisions), (vec![], vec![]));
     assert_eq!(world.known(), [["kube-apiserver/kube-apiserver-0"]; 2]);
+}
+
+/// A name that was given up is given again, elsewhere, while what ran under it is not gone yet.
+#[test]
+fn what_is_left_of_an_earlier_place_does_not_answer_for_the_new_one() {
+    let mut world = World::new();
+    let round = |servers, silent, obey| Round { silent, obey, ..calm(servers, 1) };
+    let silent = [round(1, 0b01101, false), round(1, 0, true), round(3, 0b01100, true), round(1, 0, false)];
+    for round in silent.iter().chain(&[round(3, 0, false), round(3, 0b01100, true)]) {
+        let _ = world.pass(round);
+    }
+    let second = world.pod("kube-apiserver-2");
+    assert!(!world.runs(&second), "its first place was left, and its second one is silent");
+    assert!(!world.known().concat().contains(&"kube-apiserver/kube-apiserver-2"));
 }
 
 /// Whoever is to be ready first has the machines for itself.
