@@ -11,8 +11,9 @@ use std::{
 
 use containerd_client::{
     services::v1::{
-        GetImageRequest, StreamInit, TransferOptions, TransferRequest, images_client::ImagesClient,
-        streaming_client::StreamingClient, transfer_client::TransferClient,
+        CreateRequest, DeleteRequest, GetImageRequest, StreamInit, TransferOptions, TransferRequest,
+        images_client::ImagesClient, leases_client::LeasesClient, streaming_client::StreamingClient,
+        transfer_client::TransferClient,
     },
     to_any,
     types::{
@@ -22,7 +23,7 @@ use containerd_client::{
 };
 use futures::{SinkExt, channel::mpsc};
 use prost::{Message, Name};
-use prost_types::Any;
+use prost_types::{Any, Timestamp};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Channel};
 
@@ -50,7 +51,10 @@ pub async fn import<R: AsyncRead + Unpin>(
 ) -> Result<Vec<String>, Error> {
     let import = async {
         let channel = runtime.channel();
-        let mut saved = transfer(&channel, archive).await?;
+        let lease = Lease::take(&channel, deadline).await?;
+        let transferred = transfer(&channel, &lease, archive).await;
+        lease.give_back(&channel).await;
+        let mut saved = transferred?;
         saved.sort_by(|a, b| a.name.cmp(&b.name));
         for image in &saved {
             known_to_cri(runtime, &channel, image).await?;
@@ -92,9 +96,43 @@ struct Saved {
     digest: String,
 }
 
-async fn transfer<R: AsyncRead + Unpin>(channel: &Channel, archive: R) -> Result<Vec<Saved>, Failure> {
-    let upload = Stream::open(channel, "archive").await?;
-    let progress = Stream::open(channel, "progress").await?;
+/// What keeps the runtime's garbage collection away from the streams of an import: it takes those that nobody has a lease for,
+/// at any moment.
+struct Lease {
+    id: String,
+}
+
+impl Lease {
+    /// Ends by itself a while after the import has to, should nobody be left to give it back.
+    async fn take(channel: &Channel, deadline: Duration) -> Result<Self, Failure> {
+        let id = unique_id("import");
+        let end = Timestamp::from(SystemTime::now() + 2 * deadline).to_string();
+        let labels = [("containerd.io/gc.expire".to_owned(), end)].into();
+        let request = CreateRequest { id: id.clone(), labels };
+        LeasesClient::new(channel.clone()).create(in_namespace(request)).await?;
+        Ok(Self { id })
+    }
+
+    async fn give_back(self, channel: &Channel) {
+        let request = DeleteRequest { id: self.id, sync: false };
+        if let Err(status) = LeasesClient::new(channel.clone()).delete(in_namespace(request)).await {
+            tracing::debug!(%status, "a lease ends by itself");
+        }
+    }
+
+    /// A request under the lease.
+    fn over<T>(&self, message: T) -> Request<T> {
+        let mut request = in_namespace(message);
+        if let Ok(id) = self.id.parse() {
+            request.metadata_mut().insert("containerd-lease", id);
+        }
+        request
+    }
+}
+
+async fn transfer<R: AsyncRead + Unpin>(channel: &Channel, lease: &Lease, archive: R) -> Result<Vec<Saved>, Failure> {
+    let upload = Stream::open(channel, lease, "archive").await?;
+    let progress = Stream::open(channel, lease, "progress").await?;
     let request = TransferRequest {
         source: Some(to_any(&ImageImportStream { stream: upload.id.clone(), ..Default::default() })),
         destination: Some(to_any(&destination())),
@@ -102,7 +140,7 @@ async fn transfer<R: AsyncRead + Unpin>(channel: &Channel, archive: R) -> Result
     };
     let mut client = TransferClient::new(channel.clone());
     let transferred = async {
-        let transfer = client.transfer(in_namespace(request));
+        let transfer = client.transfer(lease.over(request));
         tokio::pin!(transfer);
         tokio::select! {
             answer = &mut transfer => answer?,
@@ -172,13 +210,13 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(channel: &Channel, purpose: &str) -> Result<Self, Failure> {
+    async fn open(channel: &Channel, lease: &Lease, purpose: &str) -> Result<Self, Failure> {
         let id = unique_id(purpose);
         let (mut out, messages) = mpsc::channel(1);
         // The receiver is right here, with room for one message.
         let _ = out.try_send(to_any(&StreamInit { id: id.clone() }));
         let mut client = StreamingClient::new(channel.clone());
-        let mut back = client.stream(in_namespace(messages)).await?.into_inner();
+        let mut back = client.stream(lease.over(messages)).await?.into_inner();
         // An empty message says that the stream is registered under its id.
         back.message().await?;
         Ok(Self { id, out, back })

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use super::{MEGABYTE, PATIENCE, SECOND, left, on_host, ours, ours_with, right};
+use super::{MEGABYTE, SECOND, left, on_host, ours, ours_with, right};
 use crate::support::{
-    End, Running, chain, dump, handshakes, probe, public_key, run, theirs, transfer, v4, v6, wait_until,
+    End, Running, chain, dump, handshakes, probe, public_key, reach, run, theirs, transfer, v4, v6, wait_until,
 };
 
 fn unix_now() -> u64 {
@@ -22,8 +22,8 @@ fn both_ends_open_a_tunnel_with_wireguard_go() {
             } else {
                 (ours(&b, &right(preshared)), theirs(&a, &left(preshared)))
             };
-            assert!(probe(&a, &b, v4(2), PATIENCE).is_some(), "IPv4 inside");
-            assert!(probe(&a, &b, v6(2), PATIENCE).is_some(), "IPv6 inside");
+            reach(&a, &b, v4(2));
+            reach(&a, &b, v6(2));
             transfer(&a, &b, v4(2), 20 * MEGABYTE);
             transfer(&b, &a, v6(1), 20 * MEGABYTE);
             let (endpoint, handshake, received, sent) = dump(&mine.interface, if we_initiate { 2 } else { 1 });
@@ -70,8 +70,8 @@ fn a_key_that_is_old_is_renewed_with_wireguard_go() {
         let _their_end = theirs(&b, &right(""));
         let _my_end = ours(&d, &right(""));
         let theirs = theirs(&c, &left(""));
-        assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
-        assert!(probe(&c, &d, v4(2), PATIENCE).is_some());
+        reach(&a, &b, v4(2));
+        reach(&c, &d, v4(2));
         let first = dump(&theirs.interface, 2).1;
         let mut lost = 0;
         wait_until("new keys on both tunnels", SECOND * 150, || {
@@ -112,13 +112,13 @@ fn a_peer_that_moves_is_followed_and_so_are_we() {
             } else {
                 (ours(&b, &right("")), theirs(&a, &left("")))
             };
-            assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
+            reach(&a, &b, v4(2));
             a.ip(&["addr", "del", "10.231.0.1/24", "dev", "right"]);
             a.ip(&["addr", "add", "10.231.0.77/24", "dev", "right"]);
-            assert!(probe(&a, &b, v4(2), PATIENCE).is_some(), "from the new address");
+            reach(&a, &b, v4(2));
             let watcher = if we_move { &other } else { &mine };
             assert!(dump(&watcher.interface, 1).0.starts_with("10.231.0.77:"));
-            assert!(probe(&b, &a, v4(1), PATIENCE).is_some(), "to the new address");
+            reach(&b, &a, v4(1));
         }
     });
 }
@@ -130,7 +130,7 @@ fn a_restarted_end_is_back_at_the_others_next_packet() {
         let known = right("Endpoint = 10.231.0.1:51820");
         let mine = ours(&b, &known);
         let _other = theirs(&a, &left(""));
-        assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
+        reach(&a, &b, v4(2));
         drop(mine);
         let mine = ours(&b, &known);
         // The first packet is under a key that is gone; it makes us ask for one.

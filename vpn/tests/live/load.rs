@@ -2,9 +2,9 @@
 
 use std::sync::mpsc;
 
-use super::{MEGABYTE, PATIENCE, SECOND, left, on_host, ours, ours_with, right};
+use super::{MEGABYTE, SECOND, left, on_host, ours, ours_with, right};
 use crate::support::{
-    End, Fate, Network, Swarm, chain, dump, handshakes, probe, public_key, theirs, transfer, v4, wait_until,
+    End, Fate, Network, Swarm, chain, dump, handshakes, public_key, reach, theirs, transfer, v4, wait_until,
 };
 
 /// Initiations a second in a flood.
@@ -20,7 +20,7 @@ fn wireguard_go_proves_its_address_under_load() {
         let other = theirs(&a, &left("PersistentKeepalive = 1"));
         wait_until("a handshake with a cookie", SECOND * 20, || handshakes(&mine) > 0);
         // The cookie costs one retry, which comes after five seconds.
-        assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
+        reach(&a, &b, v4(2));
         assert!(dump(&other.interface, 2).1 > 0);
     });
 }
@@ -68,7 +68,7 @@ fn a_flood_of_strangers_handshakes_stops_nobody() {
         let [a, b] = chain(1500);
         let _left = ours(&a, &left(""));
         let mine = ours(&b, &right(""));
-        assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
+        reach(&a, &b, v4(2));
         let memory = mine.process.memory();
         let strangers = Swarm::new(200).initiations("10.231.0.2:51820", public_key(2));
         let flood = strangers.flood(&a, "10.231.0.2:51820", RATE);
@@ -77,6 +77,6 @@ fn a_flood_of_strangers_handshakes_stops_nobody() {
         flood.stop();
         assert!(mine.process.memory() < memory + 4_000_000, "memory is bounded");
         assert_eq!(handshakes(&mine), 1, "a stranger has no handshake");
-        assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
+        reach(&a, &b, v4(2));
     });
 }

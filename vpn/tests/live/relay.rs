@@ -7,8 +7,10 @@ use std::path::Path;
 
 use keelway_vpn::{Event, Limits, PeerConfig, Peers, PublicKey, Relay, RelayConfig};
 
-use super::{MEGABYTE, PATIENCE, SECOND, on_host, ours, program};
-use crate::support::{End, Namespace, chain, private_key, probe, public_key, theirs, transfer, v4, v6, wait_until};
+use super::{MEGABYTE, SECOND, on_host, ours, program};
+use crate::support::{
+    End, Namespace, chain, private_key, probe, public_key, reach, theirs, transfer, v4, v6, wait_until,
+};
 
 /// The relay's own number, and with it its inner address.
 pub(crate) const RELAY: u8 = 9;
@@ -59,8 +61,8 @@ fn peers_reach_each_other_through_a_relay() {
         let _left = theirs(&a, &towards_relay(1, "10.231.0.2"));
         let _right = ours(&b, &towards_relay(2, "10.231.1.1"));
         wait_for_peers(&relay, 2);
-        assert!(probe(&a, &b, v4(2), PATIENCE).is_some());
-        assert!(probe(&a, &b, v6(2), PATIENCE).is_some());
+        reach(&a, &b, v4(2));
+        reach(&a, &b, v6(2));
         transfer(&a, &b, v4(2), 50 * MEGABYTE);
         transfer(&b, &a, v6(1), 50 * MEGABYTE);
         let told: Vec<Event> = std::iter::from_fn(|| events.try_recv().ok()).collect();
@@ -90,7 +92,7 @@ fn changing_one_peer_among_a_thousand_is_seen_by_no_other() {
         };
         (1..=1000).map(other).for_each(|peer| wanted.insert(peer));
         relay.set_peers(&wanted);
-        assert!(probe(&a, &b, v4(2), SECOND * 10).is_some());
+        reach(&a, &b, v4(2));
         let mut events = relay.watch();
         let transferring = std::thread::scope(|scope| {
             let transferring = scope.spawn(|| transfer(&a, &b, v4(2), 200 * MEGABYTE));

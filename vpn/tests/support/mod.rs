@@ -20,4 +20,4 @@ pub use namespace::{Namespace, chain};
 pub use network::{Fate, Network};
 pub use process::{Process, run, wait_until};
 pub use swarm::Swarm;
-pub use transfer::{Noise, connect, probe, transfer};
+pub use transfer::{Noise, connect, probe, reach, transfer};

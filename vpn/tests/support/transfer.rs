@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use super::namespace::Namespace;
+use super::{namespace::Namespace, process::wait_until};
 
 /// Pseudo-random bytes that nothing compresses or predicts (xorshift64*).
 pub struct Noise(u64);
@@ -116,4 +116,11 @@ pub fn probe(from: &Namespace, to: &Namespace, address: IpAddr, patience: Durati
     });
     answering.join().unwrap();
     took
+}
+
+/// Waits until a message is answered. Single ones may be lost while both ends begin a session at once.
+pub fn reach(from: &Namespace, to: &Namespace, address: IpAddr) {
+    wait_until(&format!("an answer of {address}"), Duration::from_secs(30), || {
+        probe(from, to, address, Duration::from_secs(2)).is_some()
+    });
 }
