@@ -7,6 +7,7 @@ mod hypervisor;
 mod role;
 
 use keelway_api::{Condition, Time, jiff::Timestamp};
+use serde_json::{Value as Json, json};
 
 pub(crate) use cluster::ClusterView;
 pub(crate) use component::ComponentView;
@@ -25,6 +26,11 @@ pub(crate) trait View {
 
     /// One cell for each column.
     fn cells(&self) -> Vec<String>;
+}
+
+/// Many objects as one, as kubectl writes them.
+pub(crate) fn list(items: &[Json]) -> Json {
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
 /// A table of these; nothing where there are none.

@@ -117,6 +117,12 @@ fn binding(name: &str, role: &str, kind: &str, subject: &str) -> Value {
     })
 }
 
+/// Whether an API server of the cluster is ready now.
+pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &Observation) -> bool {
+    let mut servers = documents.components_of(id).filter(|(_, server)| server.spec.role == Role::KubeApiserver);
+    servers.any(|(pod, _)| seen.healthy(pod))
+}
+
 /// Asks for the first bindings where an API server is ready and says that they are not there, or not these.
 pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) {
     let (_, wanted) = first_bindings();
@@ -124,10 +130,8 @@ pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) 
         if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
             continue;
         }
-        let servers = plan.documents.components_of(id).filter(|(_, server)| server.spec.role == Role::KubeApiserver);
-        let ready = servers.into_iter().any(|(pod, _)| seen.healthy(pod));
         match seen.bindings.get(id) {
-            _ if !ready => {}
+            _ if !serves(&plan.documents, id, seen) => {}
             Some(Seen::Known(digest)) if *digest == wanted => {}
             Some(Seen::Known(_)) => plan.bindings.push(id.clone()),
             Some(Seen::Unreachable { why, .. }) => {

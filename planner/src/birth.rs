@@ -14,7 +14,7 @@ use keelway_api::{
     role::{PEER, Role},
 };
 
-use crate::{Decision, Observation, etcd_ids, plan::Plan, pod::url, world::World};
+use crate::{Decision, Observation, access::serves, etcd_ids, plan::Plan, pod::url, world::World};
 
 /// The directory of a member that holds its store.
 pub(crate) const DATA: &str = "data";
@@ -105,13 +105,10 @@ pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Sta
 pub(crate) fn plan_initialization(plan: &mut Plan, world: &World, seen: &Observation) {
     for (name, (id, _)) in &world.clusters {
         let documents = &plan.documents;
-        if documents.clusters.get(name).is_none_or(is_initialized) {
+        if documents.clusters.get(name).is_none_or(is_initialized) || !serves(documents, id, seen) {
             continue;
         }
-        let mut servers = documents.components_of(id).filter(|(_, server)| server.spec.role == Role::KubeApiserver);
-        let ready = servers.any(|(pod, _)| seen.healthy(pod));
-        drop(servers);
-        if let Some(document) = plan.documents.clusters.get_mut(name).filter(|_| ready) {
+        if let Some(document) = plan.documents.clusters.get_mut(name) {
             let initialization = Initialization { control_plane_initialized: true };
             document.status.get_or_insert_default().initialization = Some(initialization);
         }

@@ -16,7 +16,6 @@ use keelway_api::{
 };
 use keelway_cri::ContainerStatus;
 use keelway_hypervisor_agent::{client::Client, reach::Reached, report::chain_text};
-use serde_json::json;
 
 use super::{
     named::{absent, title},
@@ -27,7 +26,7 @@ use crate::{
     args::{EventsArguments, Global, Output},
     exit::{Code, Failure},
     input::Input,
-    view::{EventView, View, table},
+    view::{EventView, View, list, table},
 };
 
 /// How long a machine may take to begin with its answer.
@@ -181,7 +180,7 @@ fn view(documents: &Documents, machine: &HypervisorName, event: MachineEvent) ->
 }
 
 fn show(views: &[EventView], output: Output) -> Result<(), Failure> {
-    let list = || json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": views.iter().map(EventView::json).collect::<Vec<_>>()});
+    let list = || list(&views.iter().map(EventView::json).collect::<Vec<_>>());
     let text = match output {
         Output::Table | Output::Wide if views.is_empty() => {
             let _ = writeln!(std::io::stderr(), "nothing has happened");

@@ -4,14 +4,14 @@ use std::{collections::BTreeSet, io::Write};
 
 use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::{named::absent, print};
 use crate::{
     args::{GetArguments, Global, Output},
     exit::{Code, Failure},
     input::Input,
-    view::{ClusterView, ComponentView, HypervisorView, View, table},
+    view::{ClusterView, ComponentView, HypervisorView, View, list, table},
 };
 
 pub(super) fn hypervisors(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
@@ -102,7 +102,7 @@ fn show<V: View>(
         Output::Json => {
             let value = match found().as_slice() {
                 [single] if wanted.single => single.clone(),
-                items => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}),
+                items => list(items),
             };
             serde_json::to_string_pretty(&value).map_err(Failure::other)? + "\n"
         }

@@ -5,14 +5,14 @@ mod troubles;
 use std::collections::BTreeMap;
 
 use keelway_api::{Documents, jiff::Timestamp};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::{get::json_of, print};
 use crate::{
     args::{Global, StatusArguments, StatusOutput},
     exit::{Code, Failure},
     input::Input,
-    view::{ClusterView, ComponentView, HypervisorView, RoleView, table},
+    view::{ClusterView, ComponentView, HypervisorView, RoleView, list, table},
 };
 
 /// How many lines a screen has.
@@ -23,19 +23,19 @@ pub(super) fn run(global: &Global, arguments: &StatusArguments) -> Result<Code, 
     let text = match arguments.output {
         StatusOutput::Table => World::of(&documents, Timestamp::now()).on_a_screen(),
         StatusOutput::Wide => World::of(&documents, Timestamp::now()).whole(true),
-        StatusOutput::Json => serde_json::to_string_pretty(&list(&documents)).map_err(Failure::other)? + "\n",
-        StatusOutput::Yaml => serde_saphyr::to_string(&list(&documents)).map_err(Failure::other)?,
+        StatusOutput::Json => serde_json::to_string_pretty(&whole(&documents)).map_err(Failure::other)? + "\n",
+        StatusOutput::Yaml => serde_saphyr::to_string(&whole(&documents)).map_err(Failure::other)?,
     };
     print(&text)?;
     Ok(Code::Done)
 }
 
 /// The documents themselves, without keys.
-fn list(documents: &Documents) -> Json {
+fn whole(documents: &Documents) -> Json {
     let clusters = documents.clusters.values().map(json_of);
     let components = documents.components.values().map(json_of);
-    let items: Vec<Json> = clusters.chain(components).chain(documents.hypervisors.values().map(json_of)).collect();
-    json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
+    let all = clusters.chain(components).chain(documents.hypervisors.values().map(json_of));
+    list(&all.collect::<Vec<_>>())
 }
 
 /// What the documents tell of the world.
