@@ -21,6 +21,7 @@ mod schema;
 mod split;
 mod tree;
 pub mod validated;
+pub mod worker;
 mod write;
 
 pub use cluster::Cluster;

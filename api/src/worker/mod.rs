@@ -1,0 +1,64 @@
+//! What lives in a managed cluster for its workers: kinds of ours whose definitions the cluster-controller applies there.
+//!
+//! They are written and read by programs of different ages, so that fields which a reader does not know are passed over.
+
+mod address_claim;
+mod tombstone;
+mod wireguard_peer;
+
+pub use address_claim::{AddressClaim, AddressClaimSpec};
+pub use tombstone::{Tombstone, TombstoneSpec};
+pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuardPeerStatus};
+
+use core::net::IpAddr;
+
+/// A public key of WireGuard in base64 (RFC 4648, section 4), 32 bytes, as `wg` writes it.
+pub(crate) const PUBLIC_KEY: &str = "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$";
+
+/// The name of what belongs to one address: an address of IPv6 is no name of an object (`:`), its digits are. The same for
+/// every way to write the address.
+#[must_use]
+pub fn address_name(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => format!("v4-{:08x}", v4.to_bits()),
+        IpAddr::V6(v6) => format!("v6-{:032x}", v6.to_bits()),
+    }
+}
+
+/// The address that such a name belongs to; none where it is no such name.
+#[must_use]
+pub fn named_address(name: &str) -> Option<IpAddr> {
+    let (family, digits) = name.split_once('-')?;
+    let address = match family {
+        "v4" => IpAddr::V4(u32::from_str_radix(digits, 16).ok()?.into()),
+        "v6" => IpAddr::V6(u128::from_str_radix(digits, 16).ok()?.into()),
+        _ => return None,
+    };
+    (address_name(address) == name).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_addresses_are_read_back() {
+        for (address, name) in [
+            ("100.80.0.7", "v4-64500007"),
+            ("fd00::10", "v6-fd000000000000000000000000000010"),
+            ("0.0.0.1", "v4-00000001"),
+        ] {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(address_name(address), name);
+            assert_eq!(named_address(name), Some(address));
+        }
+    }
+
+    #[test]
+    fn other_names_belong_to_no_address() {
+        for name in ["v4-6450007", "v4-+6450007", "v4-64500007a", "v4-6450000A", "v6-64500007", "w1", "v5-64500007", ""]
+        {
+            assert_eq!(named_address(name), None, "{name}");
+        }
+    }
+}
