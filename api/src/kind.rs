@@ -55,7 +55,7 @@ impl Kind {
             Self::Cluster => &SCHEMAS.cluster,
             Self::Component => &SCHEMAS.component,
             Self::Secret => &SCHEMAS.secret,
-            Self::Observation => &SCHEMAS.observation,
+            Self::Observation => &OBSERVATION.0,
         }
     }
 }
@@ -63,7 +63,8 @@ impl Kind {
 /// A schema without its reference, and the name of the type where it had one.
 pub(crate) fn resolve(schema: &'static Json) -> (&'static str, &'static Json) {
     let name = schema.get("$ref").and_then(Json::as_str).and_then(|reference| reference.strip_prefix("#/$defs/"));
-    match name.and_then(|name| Some((name, SCHEMAS.definitions.get(name)?))) {
+    let defined = |name| SCHEMAS.definitions.get(name).or_else(|| OBSERVATION.1.get(name));
+    match name.and_then(|name| Some((name, defined(name)?))) {
         Some(found) => found,
         None => ("", schema),
     }
@@ -74,7 +75,6 @@ struct Schemas {
     cluster: Json,
     component: Json,
     secret: Json,
-    observation: Json,
     definitions: Map<String, Json>,
 }
 
@@ -85,9 +85,14 @@ static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
         cluster: resource::<ClusterSpec, ClusterStatus>(&mut generator),
         component: resource::<ComponentSpec, ComponentStatus>(&mut generator),
         secret: generator.subschema_for::<Secret>().to_value(),
-        observation: generator.subschema_for::<Observation>().to_value(),
         definitions: generator.take_definitions(true),
     }
+});
+
+/// Apart from the others, as it is large and hardly ever read; with the types that it is made of.
+static OBSERVATION: LazyLock<(Json, Map<String, Json>)> = LazyLock::new(|| {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    (generator.subschema_for::<Observation>().to_value(), generator.take_definitions(true))
 });
 
 fn resource<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerator) -> Json {
@@ -102,4 +107,19 @@ fn resource<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerato
         },
         "required": ["apiVersion", "kind", "metadata", "spec"],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_is_one_type_in_all_schemas() {
+        let shared = OBSERVATION.1.iter().filter_map(|(name, one)| Some((name, one, SCHEMAS.definitions.get(name)?)));
+        let shared: Vec<_> = shared.collect();
+        assert!(!shared.is_empty());
+        for (name, one, other) in shared {
+            assert_eq!(one, other, "{name}");
+        }
+    }
 }

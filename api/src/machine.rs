@@ -284,24 +284,29 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or_default();
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 
 impl MachineConfig {
     /// A digest of the content, the fence left out: equal digests mean the same wanted state.
     #[must_use]
     pub fn digest(&self) -> String {
-        let pods: Vec<_> = self.pods.iter().collect();
+        let pods: Vec<_> = self.pods.iter().map(|(name, pod)| (name, pod.for_digest())).collect();
         digest_of(&(&self.installation, pods, &self.others))
     }
 }
 
 impl Pod {
+    /// All of it, with a digest in place of each file's bytes: most of a config is files, and hashing takes their bytes as
+    /// they are.
+    fn for_digest(&self) -> impl Serialize {
+        let Self { user, files, data, containers, pause_image, servers, start, hold } = self;
+        let files: Vec<_> =
+            files.iter().map(|File { path, content, on_change }| (path, sha256_hex(content), on_change)).collect();
+        (user, files, data, containers, pause_image, servers, start, hold)
+    }
+
     /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start. How
     /// containers are checked is no part of them, and servers are changed while their haproxy runs.
     #[must_use]

@@ -84,28 +84,91 @@ macro_rules! text_newtype {
     };
 }
 
-fn is_id(text: &str) -> bool {
-    text.len() == ID_DIGITS && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'))
-}
-
 /// Hexadecimal digits in an id: 64 random bits.
 pub const ID_DIGITS: usize = 16;
 
-text_newtype!(
+fn is_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Names that are looked up more than anything else hold their characters themselves, so that a comparison follows no
+/// pointer. What is short ends in zeros, which keeps the order of texts.
+macro_rules! short_newtype {
+    ($(#[$meta:meta])* $name:ident, $longest:ident, $expected:literal, $valid:expr) => {
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schemars(with = "String")]
+        pub struct $name([u8; $longest]);
+
+        impl $name {
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                let end = self.0.iter().position(|byte| *byte == 0).unwrap_or($longest);
+                // It was made of text.
+                self.0.get(..end).and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default()
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                let valid: fn(&str) -> bool = $valid;
+                let mut bytes = [0; $longest];
+                match bytes.get_mut(..text.len()).filter(|_| valid(text)) {
+                    Some(place) => place.copy_from_slice(text.as_bytes()),
+                    None => return Err(NameError { value: text.to_owned(), expected: $expected }),
+                }
+                Ok(Self(bytes))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.as_str().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_tuple(stringify!($name)).field(&self.as_str()).finish()
+            }
+        }
+    };
+}
+
+short_newtype!(
     /// `Cluster.status.id`: random, minted once, never derived from a name. Paths, pod uids and labels on machines come from it.
     ClusterId,
+    ID_DIGITS,
     "an id of 16 lowercase hexadecimal digits",
     is_id
 );
-text_newtype!(
+short_newtype!(
     /// The one owner of a set of machines, `Hypervisor.status.installation`.
     InstallationId,
+    ID_DIGITS,
     "an id of 16 lowercase hexadecimal digits",
     is_id
 );
-text_newtype!(
+short_newtype!(
     /// `Hypervisor.metadata.name`.
     HypervisorName,
+    LONGEST_NAME,
     "an RFC 1123 label of at most 32 characters",
     |text| is_label(text, LONGEST_NAME)
 );
@@ -190,6 +253,15 @@ mod tests {
             assert!(!is_label(bad, 63), "{bad}");
         }
         assert!(!is_label(&"a".repeat(33), LONGEST_NAME));
+    }
+
+    #[test]
+    fn short_names_keep_their_text_and_its_order() {
+        let texts = ["a", "a-1", "a1", "a10", "a2", &"b".repeat(LONGEST_NAME), "c"];
+        let names = texts.map(|text| text.parse::<HypervisorName>().unwrap());
+        assert_eq!(names.each_ref().map(HypervisorName::as_str), texts);
+        assert!(names.is_sorted());
+        assert!("b".repeat(LONGEST_NAME + 1).parse::<HypervisorName>().is_err());
     }
 
     #[test]

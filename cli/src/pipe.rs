@@ -5,7 +5,7 @@ use std::{
     io::Write,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use anyhow::Context;
@@ -19,7 +19,7 @@ pub(crate) const SUFFIX: &str = ".yaml";
 
 /// Documents in memory, saved to a file of mode 0600 before every effect that relies on them.
 pub(crate) struct Pipe {
-    documents: Mutex<Documents>,
+    documents: Mutex<Arc<Documents>>,
     file: PathBuf,
     end: End,
     quiet: bool,
@@ -38,17 +38,17 @@ impl Pipe {
     /// A pipe that read these documents. Nothing is written before the first save.
     pub(crate) fn new(documents: Documents, directory: &Path, quiet: bool) -> Self {
         let file = directory.join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
-        Self { documents: Mutex::new(documents), file, end: End::Stdout, quiet }
+        Self { documents: Mutex::new(Arc::new(documents)), file, end: End::Stdout, quiet }
     }
 
     /// Documents of a file that is kept up to date itself.
     pub(crate) fn in_place(documents: Documents, file: PathBuf) -> Self {
-        Self { documents: Mutex::new(documents), file, end: End::InPlace, quiet: true }
+        Self { documents: Mutex::new(Arc::new(documents)), file, end: End::InPlace, quiet: true }
     }
 
     /// The documents as they were saved last.
-    pub(crate) fn documents(&self) -> Documents {
-        self.documents.lock().map(|documents| documents.clone()).unwrap_or_default()
+    pub(crate) fn documents(&self) -> Arc<Documents> {
+        self.documents.lock().map(|documents| Arc::clone(&documents)).unwrap_or_default()
     }
 
     /// Whether anything was saved.
@@ -70,7 +70,7 @@ impl Pipe {
             let _ = writeln!(std::io::stderr(), "documents are kept in {} until they are written", self.file.display());
         }
         if let Ok(mut held) = self.documents.lock() {
-            held.clone_from(documents);
+            *held = Arc::new(documents.clone());
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Pipe {
 
 #[async_trait]
 impl Store for Pipe {
-    async fn load(&self) -> Result<Documents, StoreError> {
+    async fn load(&self) -> Result<Arc<Documents>, StoreError> {
         Ok(self.documents())
     }
 

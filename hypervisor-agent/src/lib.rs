@@ -12,6 +12,7 @@ pub mod converge;
 pub mod execute;
 pub mod files;
 mod haproxy;
+pub mod https;
 pub mod image;
 pub mod layout;
 mod local;

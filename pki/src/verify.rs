@@ -4,7 +4,9 @@ use jiff::Timestamp;
 use rcgen::PublicKeyData;
 use x509_parser::{certificate::X509Certificate, oid_registry::OID_SIG_ECDSA_WITH_SHA256};
 
-use crate::{CertificateError, KeyError, PrivateKeyPem, Validity, authority, certificate, key::KeyPair};
+use crate::{
+    CertificateError, CertificateFacts, KeyError, PrivateKeyPem, Validity, authority, certificate, key::KeyPair,
+};
 
 /// Why a certificate, a key and a bundle do not belong together.
 #[derive(Debug, thiserror::Error)]
@@ -47,13 +49,14 @@ pub enum VerifyError {
     },
 }
 
-/// Whether the private key is the certificate's.
+/// Whether the private key is the certificate's, all of which can be read.
 ///
 /// A key that carries its public half (RFC 5915, section 3), as all that are minted here do, is compared by that: a
 /// thousandth of the time that it takes to compute it.
 pub fn key_matches_certificate(certificate_pem: &str, key_pem: &PrivateKeyPem) -> Result<bool, VerifyError> {
     let der = certificate::decode_one(certificate_pem).map_err(VerifyError::Certificate)?;
     let parsed = certificate::parse(&der).map_err(VerifyError::Certificate)?;
+    CertificateFacts::of(&parsed).map_err(VerifyError::Certificate)?;
     if key_pem.carries(&parsed.public_key().subject_public_key.data) {
         return Ok(true);
     }

@@ -1,7 +1,7 @@
 //! Which keys and certificates a cluster wants, after "PKI certificates and requirements" of Kubernetes' documentation.
 
 use alloc::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     format,
     string::{String, ToString},
     vec,
@@ -71,8 +71,8 @@ struct Wanted<'a> {
     subject: Subject,
 }
 
-/// What the certificates of one cluster say, by Secret and name.
-type Seen<'a> = BTreeMap<(&'a str, &'a str), &'a CertificateSeen>;
+/// What one certificate of a cluster says, by Secret and name.
+type Certified<'a> = ((&'a str, &'a str), &'a CertificateSeen);
 
 /// Asks for each key that is not there, and for each certificate that is not there, says something else than it should, or
 /// has lived two thirds of its life.
@@ -101,7 +101,8 @@ fn public_addresses(world: &World) -> Vec<IpAddr> {
     world.with_role(Role::Ingress.row().runs_on).flat_map(|machine| machine.public.iter().copied()).collect()
 }
 
-fn certificates_of<'a>(seen: &'a Observation, id: &ClusterId) -> Seen<'a> {
+/// In order.
+fn certificates_of<'a>(seen: &'a Observation, id: &ClusterId) -> Vec<Certified<'a>> {
     let from = (SecretName::of(id, ""), String::new());
     let namespace = from.0.namespace.clone();
     let of_cluster = seen.certificates.range(from..).take_while(|((secret, _), _)| secret.namespace == namespace);
@@ -123,7 +124,7 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
 }
 
 impl Wanted<'_> {
-    fn is_due(&self, tenant: &Tenant, seen: &Seen, now: Timestamp) -> bool {
+    fn is_due(&self, tenant: &Tenant, seen: &[Certified], now: Timestamp) -> bool {
         if tenant.value(self.secret, &format!("{}.key", self.name)).is_none() {
             return true;
         }
@@ -131,8 +132,9 @@ impl Wanted<'_> {
         if !tenant.has_secret(self.authority) {
             return true;
         }
-        let found = seen.get(&(self.secret, self.name));
-        found.is_none_or(|found| found.renew_at <= now || !says(found, &self.subject))
+        let found = seen.binary_search_by_key(&(self.secret, self.name), |(name, _)| *name);
+        let found = found.ok().and_then(|place| seen.get(place));
+        found.is_none_or(|(_, found)| found.renew_at <= now || !says(found, &self.subject))
     }
 
     fn request(self, id: &ClusterId, ttl: Span) -> MintRequest {

@@ -12,7 +12,7 @@ use keelway_api::{
     Component, Documents, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
-    machine::{ContainerPhase, MachineState, STATE_DIRECTORY, Seen, Silent},
+    machine::{ContainerPhase, MachineState, STATE_DIRECTORY, SandboxState, Seen, Silent},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
     validated::ValidatedCluster,
@@ -114,7 +114,28 @@ fn drained(here: &[Role]) -> Verdict {
     }
 }
 
+/// What runs on a machine, by what it belongs to.
+struct Running<'a> {
+    machine: &'a MachineState,
+    /// The newest sandbox of each pod.
+    sandboxes: BTreeMap<&'a PodName, &'a SandboxState>,
+    /// The phase of the newest container of each sandbox.
+    containers: BTreeMap<&'a str, ContainerPhase>,
+}
+
+impl<'a> Running<'a> {
+    fn of(machine: &'a MachineState) -> Self {
+        // The newest come first, and the last of a name stays.
+        let sandboxes = machine.sandboxes.iter().rev().map(|sandbox| (&sandbox.pod, sandbox)).collect();
+        let containers = machine.containers.iter().rev();
+        let containers = containers.map(|container| (container.sandbox.as_str(), container.phase)).collect();
+        Self { machine, sandboxes, containers }
+    }
+}
+
 fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
+    let known = seen.machines.iter().filter_map(|(name, state)| Some((name, Running::of(state.known()?))));
+    let running: BTreeMap<&HypervisorName, Running> = known.collect();
     let says = |(pod, document): (&PodName, &Component)| {
         let spec = &document.spec;
         let cluster = plan.documents.clusters.get(&spec.cluster);
@@ -123,7 +144,7 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
         } else if cluster.is_some_and(|cluster| birth::waits_for_api(cluster, spec.role)) {
             verdict(Status::False, Reason::NotStarted, "an API server to be ready")
         } else {
-            component((pod, spec), seen, seen.machine(&spec.hypervisor))
+            component((pod, spec), seen, running.get(&spec.hypervisor))
         }
     };
     let verdicts: Vec<Verdict> = plan.documents.components.iter().map(says).collect();
@@ -156,11 +177,11 @@ fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> Verd
     )
 }
 
-fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, machine: Option<&MachineState>) -> Verdict {
-    let Some(machine) = machine else {
+fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, running: Option<&Running>) -> Verdict {
+    let Some(running) = running else {
         return verdict(Status::Unknown, Reason::MachineUnreachable, "its machine to answer");
     };
-    if let Some(port) = port_of_another(machine, pod, spec) {
+    if let Some(port) = port_of_another(running.machine, pod, spec) {
         let place = &spec.hypervisor;
         return verdict(
             Status::False,
@@ -170,11 +191,10 @@ fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, machin
             ),
         );
     }
-    let Some(sandbox) = machine.sandboxes.iter().find(|sandbox| sandbox.pod == *pod) else {
+    let Some(sandbox) = running.sandboxes.get(pod) else {
         return verdict(Status::False, Reason::NotStarted, "its start");
     };
-    let newest = machine.containers.iter().find(|container| container.sandbox == sandbox.id);
-    match newest.map(|container| container.phase) {
+    match running.containers.get(sandbox.id.as_str()) {
         Some(ContainerPhase::Running) => match seen.health.get(pod) {
             Some(Health::Healthy) => verdict(Status::True, Reason::Healthy, "it answers its health check"),
             Some(Health::Unhealthy(why)) => {

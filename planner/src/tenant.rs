@@ -1,7 +1,7 @@
 //! One cluster with what is looked up of it again and again: all of it stands side by side in the documents, and is found
 //! once.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::vec::Vec;
 
 use keelway_api::{
     Cluster, Component, Documents, Secret,
@@ -19,7 +19,8 @@ pub(crate) struct Tenant<'a> {
     pub(crate) cluster: &'a ValidatedCluster,
     /// By name.
     pub(crate) components: Vec<(&'a PodName, &'a Component)>,
-    secrets: BTreeMap<&'a str, &'a Secret>,
+    /// By name.
+    secrets: Vec<(&'a str, &'a Secret)>,
 }
 
 impl<'a> Tenant<'a> {
@@ -39,12 +40,17 @@ impl<'a> Tenant<'a> {
 
     /// Whether there is a Secret of this name.
     pub(crate) fn has_secret(&self, name: &str) -> bool {
-        self.secrets.contains_key(name)
+        self.secret(name).is_some()
     }
 
     /// A value of a Secret, decoded.
     pub(crate) fn value(&self, secret: &str, key: &str) -> Option<&'a [u8]> {
-        let data = self.secrets.get(secret)?.data.as_ref()?;
+        let data = self.secret(secret)?.data.as_ref()?;
         data.get(key).map(|value| value.0.as_slice())
+    }
+
+    fn secret(&self, name: &str) -> Option<&'a Secret> {
+        let found = self.secrets.binary_search_by_key(&name, |(name, _)| *name).ok()?;
+        self.secrets.get(found).map(|(_, secret)| *secret)
     }
 }

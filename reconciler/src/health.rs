@@ -3,14 +3,13 @@
 use std::{error::Error, sync::Arc, time::Duration};
 
 use futures::future::select_all;
-use http::{Request, StatusCode};
-use http_body_util::Empty;
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use http::StatusCode;
 use keelway_api::{Documents, condition};
+use keelway_hypervisor_agent::https;
 use keelway_planner::{Health, Probe, probes};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Components, Machines, dial::Dialler, tls::Clients};
+use crate::{Components, Machines, dial::DIAL, tls::Clients};
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -68,12 +67,8 @@ async fn get(
 ) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
     let machine = documents.hypervisors.get(&probe.machine).ok_or("its machine has no document")?;
     let config = clients.client(documents, &probe.authority, probe.identity.as_ref())?;
-    let connector = Dialler::new(Arc::clone(machines), machine, probe.address).https(config);
-    let client: Client<_, Empty<&[u8]>> =
-        Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
-    let uri = format!("https://{}:{}{}", probe.server_name, probe.address.port(), probe.path);
-    let request = Request::get(uri).body(Empty::new())?;
-    Ok(client.request(request).await?.status())
+    let stream = machines.dial(machine, probe.address, DIAL).await?;
+    Ok(https::get(config, &probe.server_name, stream, probe.address, probe.path).await?)
 }
 
 /// The innermost cause, which is what tells: `Connection refused`, `certificate expired`.

@@ -26,6 +26,7 @@ pub use secrets::faults as secret_faults;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -44,8 +45,8 @@ use tokio_util::sync::CancellationToken;
 /// Where documents live: a pipe, a directory, a management cluster.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Everything that the pass works on.
-    async fn load(&self) -> Result<Documents, StoreError>;
+    /// Everything that the pass works on, as it is now.
+    async fn load(&self) -> Result<Arc<Documents>, StoreError>;
     /// Keeps the documents, durably, before any effect that relies on them.
     async fn save(&self, documents: &Documents) -> Result<(), StoreError>;
 }
@@ -122,7 +123,7 @@ pub struct Run {
     /// Cancelled when no further effect may begin.
     pub stop: CancellationToken,
     /// Told of each effect as it begins.
-    pub progress: std::sync::Arc<dyn Progress>,
+    pub progress: Arc<dyn Progress>,
 }
 
 /// Who watches a run. Every method may be called from many tasks at once.

@@ -68,7 +68,7 @@ pub(crate) async fn bindings(
         Ok(config) => config,
         Err(error) => return unreachable(root_cause(&error)),
     };
-    let api = api(client(machines, machine, &server, config), "ClusterRoleBinding");
+    let api = api(client(machines, machine, &server, &config), "ClusterRoleBinding");
     match tokio::time::timeout(REQUEST, api.get("keelway:driver")).await {
         Ok(Ok(binding)) => Seen::Known(binding.annotations().get(BINDINGS_DIGEST).cloned().unwrap_or_default()),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => Seen::Known(String::new()),
@@ -90,7 +90,7 @@ pub(crate) async fn apply_bindings(
     let identity = (certificate.certificate_pem.as_bytes(), certificate.key_pem.expose().as_bytes());
     let config =
         client_from_pem(authorities, Some(identity)).map_err(|error| ManagedClusterError::Tls(error.into()))?;
-    let client = client(machines, machine, &server, config);
+    let client = client(machines, machine, &server, &config);
     for object in first_bindings().0 {
         let object: DynamicObject = serde_json::from_value(object).map_err(ManagedClusterError::Object)?;
         let kind = object.types.as_ref().map(|types| types.kind.clone()).unwrap_or_default();
@@ -116,8 +116,8 @@ fn api(client: kube::Client, kind: &str) -> Api<DynamicObject> {
     Api::all_with(client, &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
 }
 
-fn client(machines: &Arc<dyn Machines>, machine: &Hypervisor, server: &Access, config: ClientConfig) -> kube::Client {
-    let connector = Dialler::new(Arc::clone(machines), machine, server.address).https(config);
+fn client(machines: &Arc<dyn Machines>, machine: &Hypervisor, server: &Access, config: &ClientConfig) -> kube::Client {
+    let connector = Dialler::new(Arc::clone(machines), machine, server.address).https(config.clone());
     let https: Client<_, kube::client::Body> = Client::builder(TokioExecutor::new()).build(connector);
     let base = format!("https://{}:{}", server.server_name, server.address.port());
     let service = ServiceBuilder::new()

@@ -121,7 +121,8 @@ pub fn preview_offline(
 
 /// What is seen now, as a document.
 pub async fn look(context: &Context, minter: &mut dyn Minter) -> Result<keelway_api::Observation, PassError> {
-    let documents = identified(&context.store.load().await?, minter)?;
+    let loaded = context.store.load().await?;
+    let documents = identified(&loaded, minter)?;
     let now = (context.clock)();
     let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
     Ok(seen.document(Time(now)))

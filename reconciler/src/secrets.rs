@@ -5,7 +5,7 @@ use std::{error::Error, str};
 use keelway_api::{Secret, fault::Fault, jiff::Timestamp};
 use keelway_pki::{
     AuthorityKeyring, CertificateFacts, EncryptionKeyring, KeyringError, PrivateKeyPem, SecretData,
-    ServiceAccountKeyring, key_matches_certificate,
+    ServiceAccountKeyring, VerifyError, key_matches_certificate,
 };
 use keelway_planner::{Holds, holds};
 
@@ -72,16 +72,18 @@ fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
     let Some(pem) = data.get(&entry).and_then(|bytes| str::from_utf8(bytes).ok()) else {
         return fault(&entry, "the certificate is not text".to_owned());
     };
-    if let Err(error) = CertificateFacts::from_pem(pem) {
-        return fault(&entry, told(&error));
-    }
-    let key = match PrivateKeyPem::from_bytes(data.get(&key_entry)?) {
+    let told_of_it = |error: &dyn Error| fault(&entry, told(error));
+    let Some(key) = data.get(&key_entry) else {
+        return CertificateFacts::from_pem(pem).err().and_then(|error| told_of_it(&error));
+    };
+    let key = match PrivateKeyPem::from_bytes(key) {
         Ok(key) => key,
         Err(error) => return fault(&key_entry, told(&error)),
     };
     match key_matches_certificate(pem, &key) {
         Ok(true) => None,
         Ok(false) => fault(&entry, format!("the certificate is not of the key {key_entry}")),
+        Err(VerifyError::Certificate(error)) => told_of_it(&error),
         Err(error) => fault(&key_entry, told(&error)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use keelway_api::{Documents, documents::SecretName, machine::sha256_hex};
@@ -44,7 +44,7 @@ pub(crate) struct Clients(Mutex<BTreeMap<(SecretName, Option<Identity>), Made>>)
 /// A client, and the digest of what it was made of.
 struct Made {
     of: String,
-    config: ClientConfig,
+    config: Arc<ClientConfig>,
 }
 
 impl Clients {
@@ -54,7 +54,7 @@ impl Clients {
         documents: &Documents,
         authority: &SecretName,
         identity: Option<&Identity>,
-    ) -> Result<ClientConfig, TlsError> {
+    ) -> Result<Arc<ClientConfig>, TlsError> {
         let trusted = value(documents, authority, "bundle.crt")?;
         let shown = identity
             .map(|identity| {
@@ -68,10 +68,10 @@ impl Clients {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (authority.clone(), identity.cloned());
         if let Some(made) = kept.get(&name).filter(|made| made.of == of) {
-            return Ok(made.config.clone());
+            return Ok(Arc::clone(&made.config));
         }
-        let config = client_from_pem(trusted, shown)?;
-        kept.insert(name, Made { of, config: config.clone() });
+        let config = Arc::new(client_from_pem(trusted, shown)?);
+        kept.insert(name, Made { of, config: Arc::clone(&config) });
         Ok(config)
     }
 }

@@ -10,9 +10,11 @@ impl MachineState {
     /// Whether a container of the pod runs.
     #[must_use]
     pub fn runs(&self, name: &PodName) -> bool {
-        let of_pod = |id: &str| self.sandboxes.iter().any(|sandbox| sandbox.id == id && sandbox.pod == *name);
-        let mut running = self.containers.iter().filter(|container| container.phase == ContainerPhase::Running);
-        running.any(|container| of_pod(&container.sandbox))
+        let running = |id: &str| {
+            let mut of_sandbox = self.containers.iter().filter(|container| container.sandbox == id);
+            of_sandbox.any(|container| container.phase == ContainerPhase::Running)
+        };
+        self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name).any(|sandbox| running(&sandbox.id))
     }
 
     /// The sandbox that can stay: the newest one that runs and was made for what is wanted, if what it reads is still that.

@@ -1,5 +1,7 @@
 //! A store of documents in memory.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use keelway_api::{Documents, hypervisor::Applied};
 use keelway_reconciler::{Store, StoreError};
@@ -17,9 +19,9 @@ pub(super) struct SimulatedStore(pub(super) Sim);
 
 #[async_trait]
 impl Store for SimulatedStore {
-    async fn load(&self) -> Result<Documents, StoreError> {
+    async fn load(&self) -> Result<Arc<Documents>, StoreError> {
         let loaded = self.0.step(Step::Load, Of::Store, load).await;
-        loaded.map_err(|refused| failed("load", refused))
+        loaded.map(Arc::new).map_err(|refused| failed("load", refused))
     }
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {

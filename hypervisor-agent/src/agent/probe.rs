@@ -3,32 +3,26 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    net::SocketAddr,
     os::fd::AsRawFd,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use futures::future::{Either, select};
-use http::{Request, StatusCode, header::HOST};
-use http_body_util::Empty;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::StatusCode;
 use keelway_api::{
     machine::{CertificateFiles, Check},
     name::PodName,
 };
-use rustls_pki_types::ServerName;
+use rustls::ClientConfig;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
     time::timeout,
 };
-use tokio_rustls::TlsConnector;
 
 use crate::{
     FilesError, LocalMachine,
     access::AccessError,
+    https::{self, GetError},
     report::chain_text,
     supervise::Question,
     tls::{TlsError, client_from_pem},
@@ -48,14 +42,10 @@ enum ProbeError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Dial(#[from] AccessError),
-    #[error("{name:?} is no name of a server")]
-    Name { name: String },
+    #[error(transparent)]
+    Get(#[from] GetError),
     #[error("no connection")]
     Connect(#[source] std::io::Error),
-    #[error("no answer")]
-    Http(#[from] hyper::Error),
-    #[error("the question makes no sense")]
-    Request(#[from] http::Error),
     #[error("{path} answers {status}")]
     Status { path: String, status: StatusCode },
     #[error("another answer than {expected:?}")]
@@ -70,18 +60,18 @@ pub(super) struct Clients(Mutex<BTreeMap<PodName, Kept>>);
 /// A client, and the container that it is for.
 struct Kept {
     container: String,
-    connector: TlsConnector,
+    client: Arc<ClientConfig>,
 }
 
 impl Clients {
-    fn of(&self, question: &Question) -> Option<TlsConnector> {
+    fn of(&self, question: &Question) -> Option<Arc<ClientConfig>> {
         let kept = self.held();
         let kept = kept.get(&question.pod).filter(|kept| kept.container == question.container);
-        kept.map(|kept| kept.connector.clone())
+        kept.map(|kept| Arc::clone(&kept.client))
     }
 
-    fn keep(&self, question: &Question, connector: TlsConnector) {
-        let kept = Kept { container: question.container.clone(), connector };
+    fn keep(&self, question: &Question, client: Arc<ClientConfig>) {
+        let kept = Kept { container: question.container.clone(), client };
         self.held().insert(question.pod.clone(), kept);
     }
 
@@ -119,69 +109,48 @@ async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) 
     let pod = &question.pod;
     match &question.check {
         Check::Https { address, path, server_name, authority, identity } => {
-            let name = ServerName::try_from(server_name.clone())
-                .map_err(|_| ProbeError::Name { name: server_name.clone() })?;
-            let ask = async |connector: &TlsConnector| {
+            let ask = async |client: &Arc<ClientConfig>| {
                 let stream = machine.dial(*address, question.within).await?;
-                let stream = connector.connect(name.clone(), stream).await.map_err(ProbeError::Connect)?;
-                get(TokioIo::new(stream), *address, path).await
+                match https::get(Arc::clone(client), server_name, stream, *address, path).await? {
+                    StatusCode::OK => Ok(()),
+                    status => Err(ProbeError::Status { path: path.to_owned(), status }),
+                }
             };
-            if let Some(connector) = clients.of(question) {
-                if ask(&connector).await.is_ok() {
+            if let Some(client) = clients.of(question) {
+                if ask(&client).await.is_ok() {
                     return Ok(());
                 }
                 // Its files may be others by now.
                 clients.forget(pod);
             }
-            let connector = connector(machine, pod, authority, identity.as_ref()).await?;
-            ask(&connector).await?;
-            clients.keep(question, connector);
+            let client = client(machine, pod, authority, identity.as_ref()).await?;
+            ask(&client).await?;
+            clients.keep(question, client);
             Ok(())
         }
         Check::Socket { path, request, answer } => line(machine, pod, path, request, answer).await,
     }
 }
 
-async fn connector(
+async fn client(
     machine: &LocalMachine,
     pod: &PodName,
     authority: &str,
     identity: Option<&CertificateFiles>,
-) -> Result<TlsConnector, ProbeError> {
+) -> Result<Arc<ClientConfig>, ProbeError> {
     let authority = file(machine, pod, authority).await?;
     let shown = match identity {
         Some(files) => Some((file(machine, pod, &files.certificate).await?, file(machine, pod, &files.key).await?)),
         None => None,
     };
     let shown = shown.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
-    Ok(TlsConnector::from(Arc::new(client_from_pem(&authority, shown)?)))
+    Ok(Arc::new(client_from_pem(&authority, shown)?))
 }
 
 async fn file(machine: &LocalMachine, pod: &PodName, path: &str) -> Result<Vec<u8>, ProbeError> {
     let (pod, name) = (pod.clone(), path.to_owned());
     let content = machine.with_files(move |files| files.read_file(&pod, &name)).await?;
     content.ok_or_else(|| ProbeError::NoFile(path.to_owned()))
-}
-
-async fn get<S>(stream: S, address: SocketAddr, path: &str) -> Result<(), ProbeError>
-where
-    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = http1::handshake(stream).await?;
-    let request = Request::get(path).header(HOST, address.to_string()).body(Empty::<&[u8]>::new())?;
-    // Both in one task: the connection ends with the question.
-    let answer = match select(pin!(sender.send_request(request)), pin!(connection)).await {
-        Either::Left((answer, _)) => answer?,
-        // The answer came just before the end, or never comes.
-        Either::Right((ended, answer)) => {
-            ended?;
-            answer.await?
-        }
-    };
-    match answer.status() {
-        StatusCode::OK => Ok(()),
-        status => Err(ProbeError::Status { path: path.to_owned(), status }),
-    }
 }
 
 async fn line(

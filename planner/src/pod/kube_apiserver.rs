@@ -14,7 +14,7 @@ use keelway_api::{
 };
 use serde_json::json;
 
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, url};
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, text, url};
 use crate::certificates::{self, API_SERVER_NAME};
 
 /// How long an API server that was told to stop goes on serving while its `/readyz` already fails. An ingress asks each
@@ -152,13 +152,5 @@ fn key_name(key: &[u8]) -> String {
 
 /// Strangers may ask for health and for nothing else (structured authentication, KEP-3331).
 fn authentication() -> File {
-    let content = json!({
-        "apiVersion": "apiserver.config.k8s.io/v1",
-        "kind": "AuthenticationConfiguration",
-        "anonymous": {
-            "enabled": true,
-            "conditions": [{ "path": "/livez" }, { "path": "/readyz" }, { "path": "/healthz" }],
-        },
-    });
-    document("authentication.json", &content, OnChange::PickedUp)
+    text("authentication.json", include_str!("authentication.json"), OnChange::PickedUp)
 }

@@ -1,12 +1,13 @@
 //! The kubeconfig of a component that talks to an API server.
 
+use alloc::format;
+
 use keelway_api::{
     machine::{File, OnChange},
     role::{Role, SECURE},
 };
-use serde_json::json;
 
-use super::{MissingKey, Site, at, document, url};
+use super::{FILES, MissingKey, Site, text, url};
 use crate::certificates::API_SERVER_NAME;
 
 impl Site<'_> {
@@ -15,21 +16,44 @@ impl Site<'_> {
         let beside = self.siblings(Role::KubeApiserver).find(|(_, _, machine)| machine.name == self.machine.name);
         let (_, spec, machine) = beside.or_else(|| self.siblings(Role::KubeApiserver).next()).ok_or(MissingKey)?;
         let address = machine.private.first().ok_or(MissingKey)?;
-        let content = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": "cluster", "cluster": {
-                "server": url(address, spec.port(SECURE)),
-                "certificate-authority": at("ca.crt"),
-                "tls-server-name": API_SERVER_NAME,
-            }}],
-            "users": [{ "name": "user", "user": {
-                "client-certificate": at("client.crt"),
-                "client-key": at("client.key"),
-            }}],
-            "contexts": [{ "name": "context", "context": { "cluster": "cluster", "user": "user" }}],
-            "current-context": "context",
-        });
-        Ok(document("kubeconfig.json", &content, OnChange::Restart))
+        // Nothing in it needs to be escaped in JSON.
+        let content = format!(
+            r#"{{
+  "apiVersion": "v1",
+  "kind": "Config",
+  "clusters": [
+    {{
+      "name": "cluster",
+      "cluster": {{
+        "server": "{server}",
+        "certificate-authority": "{FILES}/ca.crt",
+        "tls-server-name": "{API_SERVER_NAME}"
+      }}
+    }}
+  ],
+  "users": [
+    {{
+      "name": "user",
+      "user": {{
+        "client-certificate": "{FILES}/client.crt",
+        "client-key": "{FILES}/client.key"
+      }}
+    }}
+  ],
+  "contexts": [
+    {{
+      "name": "context",
+      "context": {{
+        "cluster": "cluster",
+        "user": "user"
+      }}
+    }}
+  ],
+  "current-context": "context"
+}}
+"#,
+            server = url(address, spec.port(SECURE)),
+        );
+        Ok(text("kubeconfig.json", content, OnChange::Restart))
     }
 }

@@ -14,7 +14,7 @@ use alloc::{
     vec::Vec,
 };
 use core::{
-    fmt::Display,
+    fmt::{Display, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
@@ -210,12 +210,15 @@ pub(crate) fn url(address: &IpAddr, port: u16) -> String {
 
 /// The path of a file inside the container.
 fn at(path: &str) -> String {
-    format!("{FILES}/{path}")
+    [FILES, "/", path].concat()
 }
 
 /// `--name=value`.
 fn flag(name: &str, value: impl Display) -> String {
-    format!("--{name}={value}")
+    let mut text = String::with_capacity(name.len() + 48);
+    // Writing to a String cannot fail.
+    let _ = write!(text, "--{name}={value}");
+    text
 }
 
 fn text(path: &str, content: impl Into<String>, on_change: OnChange) -> File {

@@ -1,6 +1,6 @@
 //! Questions over TLS to a server of the test's own.
 
-use std::{fs, sync::Mutex as StdMutex, time::Duration};
+use std::{fs, net::SocketAddr, sync::Mutex as StdMutex, time::Duration};
 
 use keelway_cri::{Deadlines, Runtime};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
