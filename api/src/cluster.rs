@@ -110,6 +110,9 @@ pub struct ApiServerSpec {
     /// More names and addresses in the serving certificate, beside those that Keelway knows.
     #[serde(default, rename = "extraSANs", skip_serializing_if = "Vec::is_empty")]
     pub extra_sans: Vec<String>,
+    /// More arguments of the program, by their names without dashes: those of docs/arguments.md. A change replaces the components.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra_args: BTreeMap<String, String>,
 }
 
 /// Replicas of one role.
@@ -120,6 +123,9 @@ pub struct ReplicasSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9))]
     pub replicas: Option<u32>,
+    /// More arguments of the program, by their names without dashes: those of docs/arguments.md. A change replaces the components.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra_args: BTreeMap<String, String>,
 }
 
 /// haproxy in front of the API servers.

@@ -1,6 +1,7 @@
 //! Keelway's nouns: resource types, documents, names, releases, roles, machine configs. No IO.
 
 mod across;
+pub mod argument;
 pub mod cluster;
 pub mod component;
 pub mod condition;

@@ -338,7 +338,9 @@ impl Typed {
     fn sound(self) -> Result<Sound, Vec<Fault>> {
         Ok(match self {
             Self::Hypervisor(document) => Sound::Hypervisor(ValidatedHypervisor::parse(&document)?.name, document),
-            Self::Cluster(document) => Sound::Cluster(ValidatedCluster::parse(&document)?.reference, document),
+            Self::Cluster(document) => {
+                Sound::Cluster(ValidatedCluster::parse(&document)?.reference, Box::new(document))
+            }
             Self::Component(document) => Sound::Component(validated::component(&document)?, document),
             Self::Secret(document) => {
                 validated::secret(&document)?;
@@ -353,7 +355,7 @@ impl Typed {
 /// A document whose every field means something, under its name.
 enum Sound {
     Hypervisor(HypervisorName, Hypervisor),
-    Cluster(ClusterRef, Cluster),
+    Cluster(ClusterRef, Box<Cluster>),
     Component(PodName, Component),
     Secret(SecretName, Secret),
 }
@@ -393,7 +395,7 @@ impl Documents {
                 Place::Hypervisor(name)
             }
             Sound::Cluster(name, document) => {
-                self.clusters.entry(name.clone()).or_insert(document);
+                self.clusters.entry(name.clone()).or_insert(*document);
                 Place::Cluster(name)
             }
             Sound::Component(name, document) => {

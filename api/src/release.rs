@@ -52,6 +52,13 @@ pub fn names() -> String {
 }
 
 impl Release {
+    /// The minor number of Kubernetes' version: 37 of 1.37.0.
+    #[must_use]
+    pub fn minor(&self) -> u32 {
+        let minor = self.kubernetes.split('.').nth(1);
+        minor.and_then(|minor| minor.parse().ok()).unwrap_or_default()
+    }
+
     /// The image of one of Kubernetes' own programs, such as `kube-apiserver`.
     #[must_use]
     pub fn kubernetes_image(&self, program: &str, registry: Option<&str>) -> String {
@@ -84,6 +91,11 @@ fn reference(registry: &str, name: &str, tag: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn minors_follow_each_other() {
+        assert_eq!(RELEASES.map(|release| release.minor()), [34, 35, 36, 37]);
+    }
 
     #[test]
     fn images_have_their_full_public_names() {

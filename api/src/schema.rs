@@ -110,7 +110,8 @@ impl Check {
 
     fn object(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
         let Value::Map(entries) = &node.value else {
-            return self.mismatch(node, path, "a map of fields", "write fields below it, indented");
+            self.mismatch(node, path, "a map of fields", "write fields below it, indented");
+            return Json::Object(Map::new());
         };
         let properties = schema.get("properties").and_then(Json::as_object);
         let others = schema.get("additionalProperties").filter(|s| s.is_object());

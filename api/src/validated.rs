@@ -1,5 +1,6 @@
 //! Documents that were read as what they mean: building from these cannot fail.
 
+mod arguments;
 mod cluster;
 mod component;
 mod hypervisor;
@@ -7,6 +8,7 @@ mod network;
 mod secret;
 
 use core::net::IpAddr;
+use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
@@ -16,6 +18,7 @@ use crate::{
     hypervisor::{Endpoint, HypervisorRole, PortRange},
     name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
     release::Release,
+    role::Role,
 };
 
 pub(crate) use component::component;
@@ -61,6 +64,8 @@ pub struct ValidatedCluster {
     pub extra_names: Vec<String>,
     /// More addresses of the API.
     pub extra_addresses: Vec<IpAddr>,
+    /// More arguments of each role's program, as it reads them.
+    pub extra_arguments: BTreeMap<Role, Vec<String>>,
     /// The user's own name over all ingresses.
     pub host: Option<String>,
     /// A private registry.

@@ -186,6 +186,9 @@ pub(crate) enum ReferenceCommand {
     /// Every port of every component
     #[command(after_help = "Example:\n  keelway reference ports > docs/ports.md")]
     Ports,
+    /// Every argument that a cluster may give to its components
+    #[command(after_help = "Example:\n  keelway reference arguments > docs/arguments.md")]
+    Arguments,
     /// Every command, a line each
     #[command(after_help = "Example:\n  keelway reference commands")]
     Commands,

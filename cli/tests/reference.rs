@@ -12,7 +12,7 @@ fn keelway(arguments: &[&str]) -> String {
 
 #[test]
 fn docs_are_up_to_date() {
-    for name in ["fields", "ports", "reasons"] {
+    for name in ["arguments", "fields", "ports", "reasons"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name).with_extension("md");
         let written = fs::read_to_string(&path).unwrap_or_default();
         assert!(written == keelway(&["reference", name]), "docs/{name}.md is old: cargo xtask docs");

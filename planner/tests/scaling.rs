@@ -7,7 +7,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Component, Documents,
+    Component, Documents, argument,
     documents::SecretName,
     jiff::Timestamp,
     machine::{MachineState, Seen, ServerAdmin},
@@ -349,4 +349,34 @@ fn what_does_the_same_work_is_replaced_one_by_one() {
         assert_eq!(most.get(role), Some(&1), "{most:?}");
     }
     assert!(digests(&world).iter().all(|(pod, digest)| first[pod] != *digest), "all of them were replaced");
+}
+
+/// What a user gives comes to its role alone; every other flag is Keelway's own, so that nothing is given twice.
+#[test]
+fn extra_arguments_are_those_of_their_role() {
+    let mut world = World::new();
+    let spec = &mut world.documents.clusters.values_mut().next().unwrap().spec.control_plane;
+    spec.kube_api_server.extra_args.insert("event-ttl".to_owned(), "2h".to_owned());
+    spec.kube_controller_manager.extra_args.insert("concurrent-gc-syncs".to_owned(), "30".to_owned());
+    spec.kube_scheduler.extra_args.insert("v".to_owned(), "4".to_owned());
+    for _ in 0..6 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let configs = machine_configs(&world.documents, &world.observe(&calm(1, 1))).unwrap();
+    let mut given = BTreeSet::new();
+    for (pod, wanted) in configs.values().flat_map(|config| &config.pods) {
+        let role = world.documents.components[pod].spec.role;
+        let flags = wanted.containers[0].command.iter().filter_map(|word| word.strip_prefix("--"));
+        for flag in flags.filter(|_| !argument::of_role(role).is_empty()) {
+            if !argument::is_own(flag) {
+                given.insert((role, flag));
+            }
+        }
+    }
+    let expected = [
+        (Role::KubeApiserver, "event-ttl=2h"),
+        (Role::KubeControllerManager, "concurrent-gc-syncs=30"),
+        (Role::KubeScheduler, "v=4"),
+    ];
+    assert_eq!(given, expected.into());
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// Files of `docs/`, each by what `keelway reference` calls it.
-const FILES: [&str; 3] = ["fields", "ports", "reasons"];
+const FILES: [&str; 4] = ["arguments", "fields", "ports", "reasons"];
 
 pub(crate) fn write() -> Result<()> {
     for name in FILES {

@@ -12,7 +12,7 @@ use crate::{
     tree::item,
 };
 
-use super::{Faults, ValidatedCluster, check_name, network};
+use super::{Faults, ValidatedCluster, arguments, check_name, network};
 
 /// The most members of etcd: more make writes slower and survive no fault that happens (etcd's FAQ, "What is maximum cluster size?").
 const MOST_MEMBERS: u32 = 7;
@@ -43,6 +43,7 @@ impl ValidatedCluster {
         let (pods, services) = network::ranges(&spec.network, &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
+        let extra_arguments = arguments::extra(&spec.control_plane, release, &mut faults);
         check_host(spec.endpoint.host.as_deref(), &mut faults);
         check_registry(spec.images.registry.as_deref(), &mut faults);
         check_lives(&spec.certificates, &mut faults);
@@ -54,6 +55,7 @@ impl ValidatedCluster {
             domain: spec.network.dns_domain.clone(),
             extra_names,
             extra_addresses,
+            extra_arguments,
             host: spec.endpoint.host.clone(),
             registry: spec.images.registry.clone(),
             certificates: spec.certificates.clone(),

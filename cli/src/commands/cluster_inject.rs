@@ -49,7 +49,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         etcd: EtcdSpec { replicas: arguments.etcd_replicas },
         control_plane: ControlPlaneSpec {
             replicas: arguments.control_plane_replicas,
-            kube_api_server: ApiServerSpec { replicas: None, extra_sans: arguments.extra_sans },
+            kube_api_server: ApiServerSpec { extra_sans: arguments.extra_sans, ..ApiServerSpec::default() },
             ..ControlPlaneSpec::default()
         },
         ingress: IngressSpec { replicas: arguments.ingress_replicas },

@@ -14,7 +14,7 @@ use clap_mangen::{
     roff::{Roff, roman},
 };
 use keelway_api::{
-    condition,
+    argument, condition,
     explain::{Explanation, explain, kinds},
     machine,
     role::{PEER, Role},
@@ -31,6 +31,7 @@ pub(super) fn run(command: ReferenceCommand) -> Result<Code, Failure> {
         ReferenceCommand::Man { directory } => pages(&directory).map_err(Failure::other)?,
         ReferenceCommand::Fields => print(&fields()?)?,
         ReferenceCommand::Reasons => print(&reasons())?,
+        ReferenceCommand::Arguments => print(&arguments())?,
         ReferenceCommand::Ports => print(&ports())?,
         ReferenceCommand::Commands => print(&commands())?,
     }
@@ -145,6 +146,39 @@ fn rows(text: &mut String, kind: &str, of: &Explanation) -> Result<(), Failure> 
         }
     }
     Ok(())
+}
+
+fn arguments() -> String {
+    let mut text = "\
+# Every extra argument
+
+Written by `cargo xtask docs`.
+
+A Cluster may give these to its components, by their names without dashes, in `spec.controlPlane.kubeAPIServer.extraArgs` and those of
+`kubeControllerManager` and `kubeScheduler`:
+
+```yaml
+spec:
+  controlPlane:
+    kubeAPIServer: {extraArgs: {event-ttl: 2h, max-requests-inflight: \"800\"}}
+    kubeScheduler: {extraArgs: {v: \"4\"}}
+```
+
+Values are checked when documents are read, so that none of them keeps a program from its start. A change replaces the components, API
+servers one at a time. All else is Keelway's own, and refused: what keeps the API safe, what shows what is secret, and what the
+components have to agree on.
+
+| Component | Argument | Value | Releases |
+|---|---|---|---|
+"
+    .to_owned();
+    for role in Role::ALL {
+        for argument in argument::of_role(role) {
+            let releases = argument.since.map_or_else(|| "all".to_owned(), |minor| format!("1.{minor} and later"));
+            let _ = writeln!(text, "| {role} | `{}` | {} | {releases} |", argument.name, argument.form);
+        }
+    }
+    text
 }
 
 fn ports() -> String {

@@ -73,6 +73,26 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
+        name: "change-extra-arguments",
+        question: "What is done where API servers and schedulers get one more argument?",
+        from: worlds::three,
+        change: |world| {
+            let plane = &mut world.cluster("c1").spec.control_plane;
+            plane.kube_api_server.extra_args.insert("max-requests-inflight".to_owned(), "800".to_owned());
+            plane.kube_scheduler.extra_args.insert("v".to_owned(), "4".to_owned());
+        },
+    },
+    Scenario {
+        name: "change-extra-arguments-second-turn",
+        question: "Whose turn is it once the first API server has it?",
+        from: worlds::three,
+        change: |world| {
+            let plane = &mut world.cluster("c1").spec.control_plane;
+            plane.kube_api_server.extra_args.insert("max-requests-inflight".to_owned(), "800".to_owned());
+            world.pass();
+        },
+    },
+    Scenario {
         name: "change-dns-domain",
         question: "What is done where somebody changes the DNS domain of a cluster that lives?",
         from: worlds::three,

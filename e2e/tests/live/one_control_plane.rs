@@ -86,7 +86,10 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
         look::logs(plane);
         look::commands(plane);
     });
-    stage("versions", || versions::programs_answer(plane));
+    stage("versions", || {
+        versions::programs_answer(plane);
+        versions::programs_take_arguments(plane);
+    });
     stage("input", || {
         input::bad_input_does_nothing(plane);
         others_are_in_place(std::str::from_utf8(&plane.text).unwrap());

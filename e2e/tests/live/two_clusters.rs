@@ -25,7 +25,7 @@ fn scenario() {
     });
     let keelway = &world.keelway;
     let machines = world.machines();
-    let input = injected(keelway, &injected(keelway, &made, "c1"), "c2");
+    let input = with_arguments(&injected(keelway, &injected(keelway, &made, "c1"), "c2"), "c2");
     let settled = keelway.run(&["reconcile"], &input).succeeded().stdout;
     let strangers: Vec<String> = machines.iter().map(|machine| machine.run_sandbox("stranger", &[])).collect();
 
@@ -33,6 +33,7 @@ fn scenario() {
         documents_share_nothing(&read(&settled));
         nobody_reads_what_is_anothers(&machines, &read(&settled));
         each_serves_its_own(keelway, &settled);
+        each_has_its_arguments(&machines, &read(&settled));
     });
     stage("kubelet", || a_kubelets_runtime_is_refused(keelway, &machines[1], &settled));
     stage("data", || a_member_without_its_data_stays_away(keelway, &machines, &settled));
@@ -59,6 +60,45 @@ fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {
 
 fn injected(keelway: &Keelway, documents: &[u8], name: &str) -> Vec<u8> {
     keelway.run(&["cluster", "inject", "--name", name], documents).succeeded().stdout
+}
+
+/// Arguments that one of the clusters gives to its components.
+const ARGUMENTS: [(Role, &str, &str); 3] = [
+    (Role::KubeApiserver, "max-requests-inflight", "801"),
+    (Role::KubeControllerManager, "horizontal-pod-autoscaler-tolerance", "0.25"),
+    (Role::KubeScheduler, "logging-format", "json"),
+];
+
+fn with_arguments(text: &[u8], name: &str) -> Vec<u8> {
+    let mut documents = read(text);
+    let cluster = documents.clusters.values_mut().find(|cluster| cluster.reference().name == name).unwrap();
+    let plane = &mut cluster.spec.control_plane;
+    for (role, argument, value) in ARGUMENTS {
+        let arguments = match role {
+            Role::KubeApiserver => &mut plane.kube_api_server.extra_args,
+            Role::KubeControllerManager => &mut plane.kube_controller_manager.extra_args,
+            Role::KubeScheduler => &mut plane.kube_scheduler.extra_args,
+            Role::Etcd | Role::Ingress => continue,
+        };
+        arguments.insert(argument.to_owned(), value.to_owned());
+    }
+    documents.write().into_bytes()
+}
+
+/// What runs was given what its cluster asks for, and nothing that another one does.
+fn each_has_its_arguments(machines: &[Machine], documents: &Documents) {
+    let mut found = BTreeSet::new();
+    for (pod, component) in &documents.components {
+        let machine = machine(machines, component);
+        let running = &machine.running_of(&pod.cluster)[pod.component.as_str()];
+        let command = process::file(machine.container_pid(&running.container), "cmdline").unwrap();
+        let words: BTreeSet<String> =
+            command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into()).collect();
+        let given = ARGUMENTS.iter().filter(|(_, name, value)| words.contains(&format!("--{name}={value}")));
+        found.extend(given.map(|(role, ..)| (&pod.cluster, component.spec.role, *role)));
+    }
+    let id = id_of(documents, "c2");
+    assert_eq!(found, ARGUMENTS.iter().map(|(role, ..)| (id, *role, *role)).collect());
 }
 
 fn read(text: &[u8]) -> Documents {

@@ -1,6 +1,10 @@
 //! Each program is the one that its release names.
 
-use keelway_api::release;
+use keelway_api::{
+    argument::{self, Form},
+    release,
+    role::Role,
+};
 use keelway_e2e::{ControlPlane, machine::find};
 
 /// Asked in the containers that run.
@@ -26,6 +30,28 @@ pub(crate) fn programs_answer(plane: &ControlPlane<'_>) {
         let first = said.lines().next().unwrap();
         let rest = first.strip_prefix(&expected).unwrap_or_else(|| panic!("{component}: {first}"));
         assert!(!rest.starts_with(|next: char| next.is_ascii_digit() || next == '.'), "{first}");
+    }
+}
+
+/// Each argument that may be given is one of the program's own, of the type that its values are checked for.
+pub(crate) fn programs_take_arguments(plane: &ControlPlane<'_>) {
+    for role in [Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler] {
+        let (machine, running) = find(&plane.machines, &format!("{role}-0"));
+        let help = machine.exec(&running.container, &[&role.to_string(), "--help"]);
+        for argument in argument::of_role(role) {
+            let types: &[&str] = match argument.form {
+                Form::Number { .. } => &["int", "int32", "float32", "Level"],
+                Form::Decimal { .. } => &["float", "float32"],
+                Form::Duration => &["duration"],
+                Form::Ports => &["portRange"],
+                Form::Choice(_) => &["string"],
+                Form::Metrics => &["strings"],
+            };
+            let flag = format!("--{} ", argument.name);
+            let found = help.lines().find_map(|line| line.trim_start().trim_start_matches("-v, ").strip_prefix(&flag));
+            let found = found.and_then(|rest| rest.split_whitespace().next());
+            assert!(found.is_some_and(|found| types.contains(&found)), "{role} {flag}: {found:?}");
+        }
     }
 }
 

@@ -75,6 +75,7 @@ impl Site<'_> {
         command.extend(serving_flags());
         command.extend(self.identity_flags());
         command.extend(self.network_flags());
+        command.extend(self.extra_flags());
         command
     }
 

@@ -41,6 +41,7 @@ impl Site<'_> {
             flag("use-service-account-credentials", true),
             flag("controllers", "*,token-cleaner-controller"),
         ]);
+        command.extend(self.extra_flags());
         Ok(Parts {
             files,
             data: vec![],

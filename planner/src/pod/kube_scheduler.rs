@@ -8,6 +8,7 @@ impl Site<'_> {
     pub(super) fn kube_scheduler(&self) -> Result<Parts, MissingKey> {
         let mut command = vec!["kube-scheduler".to_string()];
         command.extend(self.controller_flags());
+        command.extend(self.extra_flags());
         Ok(Parts {
             files: self.controller_files()?,
             data: vec![],

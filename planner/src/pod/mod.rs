@@ -167,6 +167,11 @@ impl<'a> Site<'a> {
         self.cluster.release.kubernetes_image(self.spec.role.row().name, self.cluster.registry.as_deref())
     }
 
+    /// What the user gives to the program, beside Keelway's own.
+    fn extra_flags(&self) -> Vec<String> {
+        self.cluster.extra_arguments.get(&self.spec.role).cloned().unwrap_or_default()
+    }
+
     /// Components of one role of this cluster that stay, each with its machine.
     fn siblings(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a ComponentSpec, &'a ValidatedHypervisor)> {
         self.siblings_that(role, |component| !component.is_leaving())

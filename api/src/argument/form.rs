@@ -1,0 +1,112 @@
+//! What the value of an argument is.
+
+use core::fmt;
+
+use crate::duration::Span;
+
+/// What the value of an argument is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Form {
+    /// A whole number.
+    Number {
+        /// The smallest one.
+        least: u32,
+        /// The largest one.
+        most: u32,
+    },
+    /// A number from 0 on, with or without a fraction.
+    Decimal {
+        /// The largest one.
+        most: u32,
+    },
+    /// A duration of at least a second.
+    Duration,
+    /// The first and the last port of a range.
+    Ports,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Full names of Prometheus metrics, with commas between.
+    Metrics,
+}
+
+/// Nothing that a control plane waits for takes longer. Go's durations end at 292 years.
+const LONGEST: Span = Span::hours(8760);
+
+impl Form {
+    /// Whether a text is such a value.
+    #[must_use]
+    pub fn takes(self, value: &str) -> bool {
+        match self {
+            Self::Number { least, most } => whole(value).is_some_and(|number| (least..=most).contains(&number)),
+            Self::Decimal { most } => decimal(value).is_some_and(|number| number <= f64::from(most)),
+            Self::Duration => value.parse().is_ok_and(|span: Span| span.seconds() > 0 && span <= LONGEST),
+            Self::Ports => {
+                let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0 && whole(text).is_some());
+                let (first, last) = value.split_once('-').unwrap_or_default();
+                port(first).zip(port(last)).is_some_and(|(first, last)| first <= last)
+            }
+            Self::Choice(words) => words.contains(&value),
+            Self::Metrics => value.split(',').all(is_metric),
+        }
+    }
+}
+
+/// A number in digits alone: other signs mean something else to Go than to Rust.
+fn whole(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+fn decimal(text: &str) -> Option<f64> {
+    let (before, after) = text.split_once('.').unwrap_or((text, "0"));
+    [before, after].into_iter().all(|digits| whole(digits).is_some()).then(|| text.parse().ok())?
+}
+
+/// A name of a metric (Prometheus, "Data model").
+fn is_metric(text: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | ':');
+    text.starts_with(letter) && text.chars().all(|c| letter(c) || c.is_ascii_digit())
+}
+
+/// In words, as a mend or a table says it.
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number { least, most } => write!(f, "a whole number from {least} to {most}, in quotes"),
+            Self::Decimal { most } => write!(f, "a number from 0 to {most}, such as \"0.5\", in quotes"),
+            Self::Duration => write!(f, "a duration from 1s to {LONGEST}, such as 1h30m"),
+            Self::Ports => write!(f, "the first and the last port, such as 30000-32767"),
+            Self::Choice(words) => write!(f, "{}", words.join(" or ")),
+            Self::Metrics => write!(f, "full names of metrics, with commas between"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(form: Form, right: &[&str], wrong: &[&str]) {
+        for value in right {
+            assert!(form.takes(value), "{value:?} is {form}");
+        }
+        for value in wrong {
+            assert!(!form.takes(value), "{value:?} is not {form}");
+        }
+    }
+
+    #[test]
+    fn values_are_what_they_should_be() {
+        let number = Form::Number { least: 1, most: 10 };
+        check(number, &["1", "10"], &["0", "11", "-1", "+1", "1.5", "", "1 --anonymous-auth=true", "99999999999"]);
+        let decimal = Form::Decimal { most: 1 };
+        check(decimal, &["0", "1", "0.55", "1.0"], &["1.1", "-0.5", "1e-3", ".5", "1.", "NaN", "inf", "", "0.5.5"]);
+        check(Form::Duration, &["1s", "1h30m", "8760h"], &["0s", "soon", "10", "-1h", "500ms", "8761h", "2562048h"]);
+        check(
+            Form::Ports,
+            &["30000-32767", "80-80"],
+            &["30000", "32767-30000", "0-10", "1-65536", "+1-2", "-", "30000+10", "1-2-3", ""],
+        );
+        check(Form::Choice(&["json", "text"]), &["json"], &["yaml", "JSON", ""]);
+        check(Form::Metrics, &["a_total", "a:b,c1"], &["", "a,", "a b", "1a", "a,--v=9"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Extra arguments of components.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    argument::{self, Argument},
+    cluster::ControlPlaneSpec,
+    fault::Fault,
+    release::Release,
+    role::Role,
+    schema::{short, suggestion},
+};
+
+use super::Faults;
+
+/// The extra arguments of each role as the program reads them. Where the release is not known, none is too new for it.
+pub(super) fn extra(
+    spec: &ControlPlaneSpec,
+    release: Option<&Release>,
+    faults: &mut Faults,
+) -> BTreeMap<Role, Vec<String>> {
+    [
+        (Role::KubeApiserver, "kubeAPIServer", &spec.kube_api_server.extra_args),
+        (Role::KubeControllerManager, "kubeControllerManager", &spec.kube_controller_manager.extra_args),
+        (Role::KubeScheduler, "kubeScheduler", &spec.kube_scheduler.extra_args),
+    ]
+    .into_iter()
+    .map(|(role, field, given)| {
+        let place = Place { role, release, map: format!("spec.controlPlane.{field}.extraArgs") };
+        let flags = given.iter().filter_map(|(name, value)| faults.take(place.flag(name, value))).collect();
+        (role, flags)
+    })
+    .collect()
+}
+
+/// Where arguments are given.
+struct Place<'a> {
+    role: Role,
+    release: Option<&'a Release>,
+    map: String,
+}
+
+impl Place<'_> {
+    fn flag(&self, name: &str, value: &str) -> Result<String, Fault> {
+        let fault = |problem: String, mend: String| Fault::of_entry(&self.map, name, problem, mend);
+        let argument = self.allowed(name).map_err(|(problem, mend)| fault(problem, mend))?;
+        if let Some(release) = self.release.filter(|release| !argument.is_known_to(release)) {
+            let since = argument.since.unwrap_or_default();
+            return Err(fault(
+                format!("{} of {} does not know {name}", self.role, release.kubernetes),
+                format!("leave it out until the cluster runs 1.{since}"),
+            ));
+        }
+        if !argument.form.takes(value) {
+            return Err(fault(format!("{:?} is no value of {name}", short(value)), format!("write {}", argument.form)));
+        }
+        Ok(format!("--{name}={value}"))
+    }
+
+    /// The argument of this name, or why there is none and what to do.
+    fn allowed(&self, name: &str) -> Result<&'static Argument, (String, String)> {
+        let all = argument::of_role(self.role);
+        if let Some(argument) = all.iter().find(|argument| argument.name == name) {
+            return Ok(argument);
+        }
+        let shown = short(name);
+        if name.starts_with('-') {
+            return Err((format!("{shown:?} begins with a dash"), format!("write {}", shown.trim_start_matches('-'))));
+        }
+        if argument::is_own(name) {
+            return Err((
+                format!("{shown} is Keelway's own: it keeps the cluster safe, or its components in agreement"),
+                "leave it out".to_owned(),
+            ));
+        }
+        let names: Vec<_> = all.iter().map(|argument| argument.name).collect();
+        Err((format!("{} takes no {shown:?} here", self.role), suggestion(name, &names)))
+    }
+}
