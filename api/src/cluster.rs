@@ -52,6 +52,9 @@ pub struct ClusterSpec {
     /// Ranges inside the cluster.
     #[serde(default)]
     pub network: NetworkSpec,
+    /// The network between the cluster and its workers.
+    #[serde(default)]
+    pub vpn: VpnSpec,
     /// Where images come from.
     #[serde(default)]
     pub images: ImagesSpec,
@@ -162,6 +165,15 @@ pub struct NetworkSpec {
     pub dns_domain: String,
 }
 
+/// The network between the cluster and its workers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VpnSpec {
+    /// Ranges of workers, at most one per family. The first address of each is the API's, and in its serving certificates.
+    #[serde(default = "vpn_cidrs")]
+    pub cidrs: Vec<String>,
+}
+
 /// Where images come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -194,6 +206,10 @@ fn pod_cidrs() -> Vec<String> {
 }
 fn service_cidrs() -> Vec<String> {
     vec!["10.96.0.0/16".to_owned()]
+}
+/// Of the range that is shared between many (RFC 6598), so that it meets few private networks.
+fn vpn_cidrs() -> Vec<String> {
+    vec!["100.80.0.0/16".to_owned()]
 }
 fn dns_domain() -> String {
     "cluster.local".to_owned()
@@ -234,6 +250,12 @@ impl Default for IngressSpec {
 impl Default for NetworkSpec {
     fn default() -> Self {
         Self { pod_cidrs: pod_cidrs(), service_cidrs: service_cidrs(), dns_domain: dns_domain() }
+    }
+}
+
+impl Default for VpnSpec {
+    fn default() -> Self {
+        Self { cidrs: vpn_cidrs() }
     }
 }
 

@@ -17,6 +17,7 @@ pub mod name;
 mod observation;
 mod read;
 pub mod release;
+pub mod reserved;
 pub mod role;
 mod schema;
 mod split;

@@ -58,6 +58,8 @@ pub struct ValidatedCluster {
     pub pods: Vec<IpNet>,
     /// Ranges of Services.
     pub services: Vec<IpNet>,
+    /// Ranges of workers.
+    pub vpn: Vec<IpNet>,
     /// The DNS domain.
     pub domain: String,
     /// More DNS names of the API.

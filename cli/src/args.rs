@@ -541,6 +541,9 @@ pub(crate) struct InjectArguments {
     /// A range of Services; may be given once per family
     #[arg(long = "service-cidr", value_name = "CIDR")]
     pub(crate) service_cidrs: Vec<String>,
+    /// A range of workers; may be given once per family
+    #[arg(long = "vpn-cidr", alias = "vpn-cidrs", value_name = "CIDR")]
+    pub(crate) vpn_cidrs: Vec<String>,
     /// The DNS domain of the cluster [default: cluster.local]
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) dns_domain: Option<String>,

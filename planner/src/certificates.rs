@@ -15,6 +15,7 @@ use keelway_api::{
     duration::Span,
     jiff::Timestamp,
     name::{ClusterId, PodName},
+    reserved,
     role::Role,
     validated::ValidatedCluster,
 };
@@ -262,11 +263,12 @@ impl<'a> Site<'a> {
         names
     }
 
-    /// Its own address, the `kubernetes` Service's, those of all public hypervisors (an ingress may move to any of them
+    /// Its own address, the `kubernetes` Service's, the one that workers know it by, those of all public hypervisors (an ingress may move to any of them
     /// without a new certificate), and the user's.
     fn api_addresses(&self) -> Vec<IpAddr> {
-        let services = self.cluster.services.iter().filter_map(|range| range.hosts().next());
-        let others = services.chain(self.public.iter().chain(&self.cluster.extra_addresses).copied());
+        let services = self.cluster.services.iter().map(reserved::of_kubernetes_service);
+        let workers = self.cluster.vpn.iter().map(reserved::of_api_on_workers);
+        let others = services.chain(workers).chain(self.public.iter().chain(&self.cluster.extra_addresses).copied());
         let mut all: Vec<IpAddr> = self.addresses().into_iter().chain(others).collect();
         all.sort_unstable();
         all.dedup();

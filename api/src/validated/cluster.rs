@@ -40,7 +40,7 @@ impl ValidatedCluster {
         }
         let release = faults.take(find_release(&spec.version));
         check_members(spec.etcd.replicas, &mut faults);
-        let (pods, services) = network::ranges(&spec.network, &mut faults);
+        let network::Ranges { pods, services, vpn } = network::ranges(&spec.network, &spec.vpn, &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
         let extra_arguments = arguments::extra(&spec.control_plane, release, &mut faults);
@@ -52,6 +52,7 @@ impl ValidatedCluster {
             release,
             pods,
             services,
+            vpn,
             domain: spec.network.dns_domain.clone(),
             extra_names,
             extra_addresses,

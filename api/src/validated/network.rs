@@ -1,32 +1,67 @@
 //! Ranges of a cluster.
 
-use core::net::IpAddr;
-
 use ipnet::IpNet;
 
-use crate::{cluster::NetworkSpec, fault::Fault, name::is_subdomain, tree::item};
+use crate::{
+    cluster::{NetworkSpec, VpnSpec},
+    fault::Fault,
+    name::is_subdomain,
+    tree::item,
+};
 
 use super::Faults;
 
 const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
+const VPN: &str = "spec.vpn.cidrs";
 
-/// The prefix lengths that a range may have.
+/// The prefix lengths that a range may have, and why.
 struct Sizes {
     v4: core::ops::RangeInclusive<u8>,
     v6: core::ops::RangeInclusive<u8>,
+    holds: &'static str,
 }
 
 /// kube-apiserver takes at most 20 bits of a service range (`validateServiceClusterIPRangeFlags`); below 16 addresses there is no room for its own.
-const SERVICE_SIZES: Sizes = Sizes { v4: 12..=28, v6: 108..=124 };
+const SERVICE_SIZES: Sizes = Sizes { v4: 12..=28, v6: 108..=124, holds: "every Service has an address of it" };
 /// Each node gets a /24 or a /64 of the pod range (`--node-cidr-mask-size-ipv4`, `-ipv6`), and kube-controller-manager divides it by at most 16 bits.
-const POD_SIZES: Sizes = Sizes { v4: 8..=24, v6: 48..=64 };
+const POD_SIZES: Sizes = Sizes { v4: 8..=24, v6: 48..=64, holds: "every node has a /24 or /64 of it" };
+/// An address rests for a week after its worker left, so a range holds more of them than there are workers at a time.
+const VPN_SIZES: Sizes = Sizes {
+    v4: 8..=24,
+    v6: 48..=112,
+    holds: "the API, every gateway and every worker, also one that left within a week, has an address of it",
+};
 
-/// The ranges of pods and of Services.
-pub(super) fn ranges(network: &NetworkSpec, faults: &mut Faults) -> (Vec<IpNet>, Vec<IpNet>) {
+/// What no range may have a part in: "this network", loopback, link-local, multicast and broadcast (IANA's special-purpose address
+/// registries).
+const RESERVED: [&str; 9] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "255.255.255.255/32",
+    "::/128",
+    "::1/128",
+    "fe80::/10",
+    "ff00::/8",
+];
+
+/// The ranges of a cluster.
+pub(super) struct Ranges {
+    pub(super) pods: Vec<IpNet>,
+    pub(super) services: Vec<IpNet>,
+    pub(super) vpn: Vec<IpNet>,
+}
+
+/// The ranges of pods, of Services and of the VPN.
+pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut Faults) -> Ranges {
     let pods = list(PODS, &network.pod_cidrs, &POD_SIZES, faults);
     let services = list(SERVICES, &network.service_cidrs, &SERVICE_SIZES, faults);
-    check_overlap(&pods, &services, faults);
+    let workers = list(VPN, &vpn.cidrs, &VPN_SIZES, faults);
+    check_overlap((SERVICES, &services), ("pod", &pods), faults);
+    check_overlap((VPN, &workers), ("pod", &pods), faults);
+    check_overlap((VPN, &workers), ("Service", &services), faults);
     let whole = pods.len() == network.pod_cidrs.len() && services.len() == network.service_cidrs.len();
     let has = |ranges: &[(usize, IpNet)], v4| ranges.iter().any(|(_, net)| is_v4(net) == v4);
     let same = [true, false].into_iter().all(|v4| has(&pods, v4) == has(&services, v4));
@@ -38,7 +73,7 @@ pub(super) fn ranges(network: &NetworkSpec, faults: &mut Faults) -> (Vec<IpNet>,
         );
     }
     let nets = |ranges: Vec<(usize, IpNet)>| ranges.into_iter().map(|(_, net)| net).collect();
-    (nets(pods), nets(services))
+    Ranges { pods: nets(pods), services: nets(services), vpn: nets(workers) }
 }
 
 fn list(field: &str, texts: &[String], sizes: &Sizes, faults: &mut Faults) -> Vec<(usize, IpNet)> {
@@ -70,12 +105,11 @@ fn range(field: &str, text: &str, sizes: &Sizes) -> Result<IpNet, Fault> {
     if net.trunc() != net {
         return Err(Fault::of(field, format!("{net} has bits set after its prefix"), format!("write {}", net.trunc())));
     }
-    let first = net.network();
-    if first.is_loopback() || first.is_multicast() || first.is_unspecified() || is_link_local(first) {
+    if RESERVED.iter().filter_map(|reserved| reserved.parse().ok()).any(|reserved| overlap(&net, &reserved)) {
         return Err(Fault::of(
             field,
             format!("{net} is reserved for other uses"),
-            "take a private range (RFC 1918, RFC 4193)",
+            "take a private range (RFC 1918, RFC 6598, RFC 4193)",
         ));
     }
     let allowed = if is_v4(&net) { &sizes.v4 } else { &sizes.v6 };
@@ -86,7 +120,7 @@ fn range(field: &str, text: &str, sizes: &Sizes) -> Result<IpNet, Fault> {
     Err(Fault::of(
         field,
         format!("{net} is too {size}"),
-        format!("take a prefix length from {} to {}", allowed.start(), allowed.end()),
+        format!("take a prefix length from {} to {}: {}", allowed.start(), allowed.end(), sizes.holds),
     ))
 }
 
@@ -94,23 +128,23 @@ fn is_v4(net: &IpNet) -> bool {
     matches!(net, IpNet::V4(_))
 }
 
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    }
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
 }
 
-fn check_overlap(pods: &[(usize, IpNet)], services: &[(usize, IpNet)], faults: &mut Faults) {
-    for (at, service) in services {
-        for (_, pod) in pods {
-            if pod.contains(service) || service.contains(pod) {
-                faults.add(
-                    &item(SERVICES, *at),
-                    format!("{service} overlaps the pod range {pod}"),
-                    "give pods and Services ranges apart from each other",
-                );
-            }
+/// Ranges of one field against those of another, which is named in words.
+fn check_overlap(
+    (field, ranges): (&str, &[(usize, IpNet)]),
+    (of, others): (&str, &[(usize, IpNet)]),
+    faults: &mut Faults,
+) {
+    for (at, net) in ranges {
+        for (_, other) in others.iter().filter(|(_, other)| overlap(net, other)) {
+            faults.add(
+                &item(field, *at),
+                format!("{net} overlaps the {of} range {other}"),
+                "give pods, Services and the VPN ranges apart from each other",
+            );
         }
     }
 }

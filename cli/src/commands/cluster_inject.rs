@@ -4,7 +4,7 @@ use keelway_api::{
     Cluster, Documents, ObjectMeta, Time,
     cluster::{
         ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
-        IngressSpec, NetworkSpec,
+        IngressSpec, NetworkSpec, VpnSpec,
     },
     fault::Faults,
     jiff::Timestamp,
@@ -59,6 +59,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
             service_cidrs: given(arguments.service_cidrs, network.service_cidrs),
             dns_domain: arguments.dns_domain.unwrap_or(network.dns_domain),
         },
+        vpn: VpnSpec { cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs) },
         images: ImagesSpec { registry: arguments.image_registry },
         certificates: CertificatesSpec::default(),
     };

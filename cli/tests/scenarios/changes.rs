@@ -93,6 +93,12 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
+        name: "change-vpn-range",
+        question: "What is done where workers get another range?",
+        from: worlds::three,
+        change: |world| world.cluster("c1").spec.vpn.cidrs = vec!["100.96.0.0/16".to_owned()],
+    },
+    Scenario {
         name: "change-dns-domain",
         question: "What is done where somebody changes the DNS domain of a cluster that lives?",
         from: worlds::three,

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use keelway_api::{Component, Documents, name::ClusterId, role::Role};
+use keelway_api::{Component, Documents, name::ClusterId, reserved, role::Role, validated::ValidatedCluster};
 use keelway_e2e::{Keelway, Kubectl, Machine, World, host::on_own_host, process};
 
 #[test]
@@ -163,11 +163,23 @@ fn each_serves_its_own(keelway: &Keelway, documents: &[u8]) {
         std::fs::write(&path, &kubeconfig).unwrap();
         let kubectl = Kubectl::new(&path);
         assert_eq!(kubectl.run(&["get", "--raw", "/readyz"]).succeeded().text(), "ok");
+        for address in on_workers(&read(documents), name) {
+            let verified = kubectl.run(&["--tls-server-name", &address, "get", "--raw", "/readyz"]);
+            assert_eq!(verified.succeeded().text(), "ok", "{name} as {address}");
+        }
         let server = read(documents).clusters.into_values().find(|cluster| cluster.reference().name == other);
         let server = server.unwrap().status.unwrap().endpoints[0].clone();
         let refused = kubectl.run(&["--server", &server, "--insecure-skip-tls-verify=true", "get", "--raw", "/api"]);
         assert_ne!(refused.code(), 0, "{name}'s administrator opens {other}");
     }
+}
+
+/// The addresses that workers of a cluster will know its API by.
+fn on_workers(documents: &Documents, name: &str) -> Vec<String> {
+    let cluster = documents.clusters.values().find(|cluster| cluster.reference().name == name).unwrap();
+    let ranges = ValidatedCluster::parse(cluster).unwrap().vpn;
+    assert!(!ranges.is_empty());
+    ranges.iter().map(|range| reserved::of_api_on_workers(range).to_string()).collect()
 }
 
 fn a_kubelets_runtime_is_refused(keelway: &Keelway, machine: &Machine, documents: &[u8]) {

@@ -1,0 +1,43 @@
+//! Addresses that ranges of a cluster hold for its API.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+/// The address that a range of Services gives to the Service `kubernetes`: its first one. kube-apiserver takes it so
+/// (`ServiceIPRange` of `pkg/controlplane`).
+#[must_use]
+pub fn of_kubernetes_service(services: &IpNet) -> IpAddr {
+    first(services)
+}
+
+/// The address of the API in a range of the VPN: its first one. No worker and no gateway ever gets it.
+///
+/// The EndpointSlice of the Service `kubernetes` names it, with port 6443, and each worker answers on it itself: neither loopback nor
+/// link-local addresses are allowed there. It is in the serving certificate of every API server.
+#[must_use]
+pub fn of_api_on_workers(vpn: &IpNet) -> IpAddr {
+    first(vpn)
+}
+
+/// The one after the network's own, which in IPv6 is any router's (RFC 4291, section 2.6.1).
+fn first(range: &IpNet) -> IpAddr {
+    match range.network() {
+        IpAddr::V4(network) => Ipv4Addr::from_bits(network.to_bits().saturating_add(1)).into(),
+        IpAddr::V6(network) => Ipv6Addr::from_bits(network.to_bits().saturating_add(1)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_address_is_the_one_after_the_networks_own() {
+        for (range, expected) in [("100.80.0.0/16", "100.80.0.1"), ("fd00:80::/64", "fd00:80::1")] {
+            let range = range.parse().unwrap();
+            assert_eq!(of_api_on_workers(&range).to_string(), expected);
+            assert_eq!(of_kubernetes_service(&range).to_string(), expected);
+        }
+    }
+}
