@@ -22,13 +22,15 @@ use keelway_api::{
     Documents,
     documents::SecretName,
     jiff::Timestamp,
-    machine::{MachineState, Seen},
+    machine::{MachineConfig, MachineState, Seen},
     name::HypervisorName,
 };
-use keelway_planner::{
-    CertificateSeen, Health, Observation, Plan, first_bindings, identify, machine_configs, note_issued, plan, probes,
-};
+use keelway_planner::{CertificateSeen, Health, Observation, Plan, configure, first_bindings, identify, plan, probes};
 use model::{apply, empty, mint};
+
+/// That of `keelway`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Machines; a tenth of them is public.
 const SIZES: [usize; 4] = [125, 250, 500, 1000];
@@ -44,7 +46,7 @@ fn main() {
     for machines in SIZES {
         let clusters = machines * CLUSTERS_PER_MACHINE;
         let mut world = World::new(machines, clusters);
-        let born = world.pass().1;
+        let born = world.pass(Then::Apply).1;
         let idle = world.settle();
         let mebibytes = resident() / (1 << 20);
         println!(
@@ -137,7 +139,7 @@ impl World {
     }
 
     /// One pass, and how long its decisions took: what to ask, the plan, and what each machine should hold.
-    fn pass(&mut self) -> (Plan, Took) {
+    fn pass(&mut self, then: Then) -> (Plan, Took) {
         let seen = self.observe();
         let mut took = Took::default();
         let mut plan = took.add(|| {
@@ -145,10 +147,13 @@ impl World {
             plan(take(&mut self.documents), &seen, Timestamp::UNIX_EPOCH).unwrap()
         });
         mint(&mut plan, &mut self.certificates);
-        let configs = took.add(|| {
-            let configs = machine_configs(&plan.documents, &seen).unwrap();
-            note_issued(&mut plan.documents, &configs);
-            configs
+        let mut configs = Vec::new();
+        took.add(|| {
+            let each = |name: &HypervisorName, config: MachineConfig| match then {
+                Then::Apply => configs.push((name.clone(), config)),
+                Then::Nothing => drop(config),
+            };
+            configure(&mut plan, &seen, each).unwrap();
         });
         for (name, config) in &configs {
             apply(self.machines.get_mut(name).unwrap(), config);
@@ -157,18 +162,30 @@ impl World {
         (plan, took)
     }
 
-    /// Passes until one has nothing to do; how long that one took.
+    /// Passes until one has nothing to do; how long the next one takes.
     fn settle(&mut self) -> Took {
         for _ in 0..MOST_PASSES {
-            let before = self.documents.clone();
-            let (plan, took) = self.pass();
-            if plan.decisions.is_empty() && plan.waiting.is_empty() && plan.mint.is_empty() && before == self.documents
-            {
-                return took;
+            if self.is_idle(Then::Apply).is_some() {
+                return self.is_idle(Then::Nothing).unwrap();
             }
         }
         unreachable!("it does not settle")
     }
+
+    /// How long a pass took, if it had nothing to do.
+    fn is_idle(&mut self, then: Then) -> Option<Took> {
+        let before = self.documents.clone();
+        let (plan, took) = self.pass(then);
+        let is_idle = plan.decisions.is_empty() && plan.waiting.is_empty() && plan.mint.is_empty();
+        (is_idle && before == self.documents).then_some(took)
+    }
+}
+
+/// What becomes of the configs: machines that are as they should be are told nothing.
+#[derive(Clone, Copy)]
+enum Then {
+    Apply,
+    Nothing,
 }
 
 /// Resident memory of this process, in bytes, with the model of all machines.

@@ -126,7 +126,7 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
 
 impl Wanted<'_> {
     fn is_due(&self, tenant: &Tenant, seen: &[Certified], now: Timestamp) -> bool {
-        if tenant.value(self.secret, &format!("{}.key", self.name)).is_none() {
+        if !tenant.has_key_of(self.secret, self.name) {
             return true;
         }
         // What a lost authority signed is worth nothing under the next one.

@@ -49,6 +49,12 @@ impl<'a> Tenant<'a> {
         data.get(key).map(|value| value.0.as_slice())
     }
 
+    /// Whether a Secret has the key of this certificate.
+    pub(crate) fn has_key_of(&self, secret: &str, certificate: &str) -> bool {
+        let mut keys = self.secret(secret).into_iter().flat_map(|secret| secret.data.iter().flatten());
+        keys.any(|(name, _)| name.strip_suffix(".key") == Some(certificate))
+    }
+
     fn secret(&self, name: &str) -> Option<&'a Secret> {
         let found = self.secrets.binary_search_by_key(&name, |(name, _)| *name).ok()?;
         self.secrets.get(found).map(|(_, secret)| *secret)

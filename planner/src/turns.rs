@@ -1,7 +1,7 @@
 //! Whose turn it is to be replaced, where several do the same work: one at a time, while the others do it.
 
 use alloc::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -16,36 +16,47 @@ use keelway_api::{
 
 use crate::{Observation, plan::Waiting, pod::server_name, tenant::Tenant};
 
-/// The pods of each machine.
-pub(crate) type Pods<'a> = BTreeMap<&'a HypervisorName, BTreeMap<PodName, Pod>>;
+/// Which pods are held, and which of them have to wait.
+#[derive(Default)]
+pub(crate) struct Turns<'a> {
+    held: BTreeSet<&'a PodName>,
+    /// Those that are to be replaced when it is their turn.
+    pub(crate) waiting: Vec<Waiting>,
+}
 
-/// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is.
-///
-/// A replica that does the work of its role alone is not held: nobody could take over. Returns those that have to wait.
-pub(crate) fn hold_replicas(tenant: &Tenant, seen: &Observation, pods: &mut Pods) -> Vec<Waiting> {
-    let mut waiting = Vec::new();
-    if tenant.document.deleted() {
-        return waiting;
-    }
-    for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
-        let replicas = Replicas::of(tenant, seen, role);
-        if replicas.all.len() < 2 {
-            continue;
+impl<'a> Turns<'a> {
+    /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is.
+    ///
+    /// A replica that does the work of its role alone is not held: nobody could take over.
+    pub(crate) fn take(
+        &mut self,
+        tenant: &Tenant<'a>,
+        seen: &Observation,
+        wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
+    ) {
+        if tenant.document.deleted() {
+            return;
         }
-        let replaced = replicas.replaced(pods);
-        let turn = replicas.turn(&replaced);
-        let others = replaced.iter().filter(|name| turn != Some(**name));
-        waiting.extend(others.map(|name| Waiting {
-            what: format!("{}/{}", tenant.cluster.reference, name.component),
-            on: replicas.reason(name, turn),
-        }));
-        for (name, spec) in &replicas.all {
-            if let Some(pod) = pods.get_mut(&spec.hypervisor).and_then(|pods| pods.get_mut(*name)) {
-                pod.hold = turn != Some(*name);
+        for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
+            let replicas = Replicas::of(tenant, seen, role);
+            if replicas.all.len() < 2 {
+                continue;
             }
+            let replaced = replicas.replaced(&wanted);
+            let turn = replicas.turn(&replaced);
+            let others = replaced.iter().filter(|name| turn != Some(**name));
+            self.waiting.extend(others.map(|name| Waiting {
+                what: format!("{}/{}", tenant.cluster.reference, name.component),
+                on: replicas.reason(name, turn),
+            }));
+            self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
         }
     }
-    waiting
+
+    /// Whether what runs of the pod goes on although it is to be replaced.
+    pub(crate) fn is_held(&self, pod: &PodName) -> bool {
+        self.held.contains(pod)
+    }
 }
 
 /// Whether requests fail while none of a role's replicas works. Of controllers one leads, and its end is made up for later.
@@ -57,25 +68,25 @@ fn is_relied_on(role: Role) -> bool {
 }
 
 /// All components of one role of a cluster, those that leave included.
-struct Replicas<'a> {
-    tenant: &'a Tenant<'a>,
-    seen: &'a Observation,
+struct Replicas<'t, 'a> {
+    tenant: &'t Tenant<'a>,
+    seen: &'t Observation,
     role: Role,
     all: Vec<(&'a PodName, &'a ComponentSpec)>,
 }
 
-impl<'a> Replicas<'a> {
-    fn of(tenant: &'a Tenant<'a>, seen: &'a Observation, role: Role) -> Self {
+impl<'t, 'a> Replicas<'t, 'a> {
+    fn of(tenant: &'t Tenant<'a>, seen: &'t Observation, role: Role) -> Self {
         let all = tenant.of_role(role).map(|(name, component)| (name, &component.spec)).collect();
         Self { tenant, seen, role, all }
     }
 
     /// Those that run, and are to be replaced.
-    fn replaced(&self, pods: &Pods) -> Vec<&'a PodName> {
+    fn replaced(&self, wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>) -> Vec<&'a PodName> {
         let is_replaced = |(name, spec): &&(&'a PodName, &'a ComponentSpec)| {
-            let wanted = pods.get(&spec.hypervisor).and_then(|pods| pods.get(*name));
             let state = self.seen.machine(&spec.hypervisor);
-            wanted.zip(state).is_some_and(|(pod, state)| state.is_interrupted(name, pod))
+            let wanted = state.and_then(|_| wanted(name, spec));
+            wanted.zip(state).is_some_and(|(pod, state)| state.is_interrupted(name, &pod))
         };
         self.all.iter().filter(is_replaced).map(|(name, _)| *name).collect()
     }

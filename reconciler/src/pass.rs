@@ -58,6 +58,7 @@ pub struct Preview {
     pub machines: BTreeMap<HypervisorName, Result<Vec<Action>, String>>,
     /// Machines that take nothing from these documents, and why.
     pub refused: BTreeMap<HypervisorName, Refused>,
+    /// Of the machines that would do something.
     configs: BTreeMap<HypervisorName, MachineConfig>,
     changed: bool,
 }
@@ -138,8 +139,16 @@ fn decide(
     refuse(&documents, &mut seen);
     let mut plan = plan(documents, &seen, now).map_err(PassError::Faults)?;
     minter.mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
-    let configs = configure(&mut plan, &seen).map_err(PassError::Faults)?;
-    let machines = configs.iter().map(|(name, config)| (name.clone(), actions(config, name, &seen))).collect();
+    let (mut machines, mut configs) = (BTreeMap::new(), BTreeMap::new());
+    let configured = configure(&mut plan, &seen, |name, config| {
+        let actions = actions(&config, name, &seen);
+        // A machine that is as it should be is told nothing.
+        if !actions.as_ref().is_ok_and(Vec::is_empty) {
+            configs.insert(name.clone(), config);
+        }
+        machines.insert(name.clone(), actions);
+    });
+    configured.map_err(PassError::Faults)?;
     let changed = plan.documents != *loaded;
     Ok(Preview { plan, machines, refused: seen.refused, configs, changed })
 }
