@@ -35,6 +35,30 @@ pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(|label| is_label(label, 63))
 }
 
+/// A name is read from its text and shown as it.
+macro_rules! is_text {
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.as_str().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
 macro_rules! text_newtype {
     ($(#[$meta:meta])* $name:ident, $expected:literal, $valid:expr) => {
         $(#[$meta])*
@@ -63,24 +87,7 @@ macro_rules! text_newtype {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-            fn try_from(text: String) -> Result<Self, NameError> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> String {
-                name.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
+        is_text!($name);
     };
 }
 
@@ -124,24 +131,7 @@ macro_rules! short_newtype {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-            fn try_from(text: String) -> Result<Self, NameError> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> String {
-                name.as_str().to_owned()
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
+        is_text!($name);
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -263,8 +263,8 @@ impl<'a> Site<'a> {
         names
     }
 
-    /// Its own address, the `kubernetes` Service's, the one that workers know it by, those of all public hypervisors (an ingress may move to any of them
-    /// without a new certificate), and the user's.
+    /// Its own address, the `kubernetes` Service's, the one that workers know it by, those of all public hypervisors (an
+    /// ingress may move to any of them without a new certificate), and the user's.
     fn api_addresses(&self) -> Vec<IpAddr> {
         let services = self.cluster.services.iter().map(reserved::of_kubernetes_service);
         let workers = self.cluster.vpn.iter().map(reserved::of_api_on_workers);
