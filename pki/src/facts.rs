@@ -39,6 +39,11 @@ impl CertificateFacts {
         Self::of(&certificate::parse(&certificate::decode_one(pem)?)?)
     }
 
+    /// Reads a certificate as TLS carries it.
+    pub fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
+        Self::of(&certificate::parse(der)?)
+    }
+
     pub(crate) fn of(parsed: &X509Certificate<'_>) -> Result<Self, CertificateError> {
         let alternative_names = certificate::alternative_names(parsed)?;
         let constraints = certificate::basic_constraints(parsed)?;

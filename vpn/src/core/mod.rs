@@ -161,6 +161,10 @@ impl Core {
             self.apply(change);
             self.seen.apply(change);
         }
+        if !changes.is_empty() {
+            // A first keepalive is due at once: an end that was restarted is back by it.
+            self.next_tick = now.elapsed;
+        }
         changes
     }
 
@@ -213,6 +217,7 @@ impl Core {
             public_key: peer.config.public_key,
             endpoint: peer.endpoint.map(|path| path.remote),
             last_handshake: peer.last_handshake,
+            last_received: peer.last_received,
             received_bytes: peer.received_bytes,
             sent_bytes: peer.sent_bytes,
             dropped_packets: peer.dropped_packets,

@@ -24,9 +24,10 @@ pub(super) struct Peer {
     staged: VecDeque<Vec<u8>>,
     staged_bytes: usize,
     last_traffic: Option<Duration>,
-    /// Something was sent or received since timers were last looked at.
+    /// It is new, or something was sent or received since timers were last looked at.
     stirred: bool,
     pub(super) last_handshake: Option<Duration>,
+    pub(super) last_received: Option<Duration>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
     pub(super) dropped_packets: u64,
@@ -50,8 +51,9 @@ impl Peer {
             staged: VecDeque::new(),
             staged_bytes: 0,
             last_traffic: None,
-            stirred: false,
+            stirred: true,
             last_handshake: None,
+            last_received: None,
             received_bytes: 0,
             sent_bytes: 0,
             dropped_packets: 0,
@@ -166,6 +168,7 @@ impl Peer {
     /// Counts an authenticated message and learns where the peer is.
     pub(super) fn note_received(&mut self, bytes: usize, path: Path, context: &mut Context<'_>) {
         self.received_bytes += bytes as u64;
+        self.last_received = Some(context.now.elapsed);
         self.stirred = true;
         self.last_traffic = Some(context.now.elapsed);
         let before = self.endpoint.replace(path);

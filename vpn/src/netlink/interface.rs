@@ -1,9 +1,10 @@
 //! Interfaces, their addresses and routes.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
@@ -13,6 +14,27 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{Link, NetlinkError, exchange};
+
+/// All addresses of this network namespace, on whatever interface.
+pub fn local_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
+    let link = Link::open(NETLINK_ROUTE)?;
+    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let answers = exchange(&link, "list addresses", NLM_F_DUMP, request)?;
+    let mut addresses = BTreeSet::new();
+    for answer in answers {
+        let RouteNetlinkMessage::NewAddress(found) = answer else { continue };
+        let own = found
+            .attributes
+            .iter()
+            .find_map(|attribute| if let AddressAttribute::Local(address) = attribute { Some(*address) } else { None });
+        let only = found.attributes.iter().find_map(|attribute| {
+            if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
+        });
+        // Where there is a far end it is `Address`; IPv6 has nothing else.
+        addresses.extend(own.or(only));
+    }
+    Ok(addresses)
+}
 
 /// An interface of this network namespace.
 pub struct Interface {
@@ -134,6 +156,13 @@ mod tests {
         let name = attribute(3, b"kw0\0");
         let info = attribute(18, &attribute(1, b"wireguard\0"));
         assert_eq!(bytes, [vec![0; 16], name, info].concat());
+    }
+
+    #[test]
+    fn the_loopback_address_is_one_of_this_machine() {
+        let addresses = local_addresses().unwrap();
+        assert!(addresses.contains(&IpAddr::from([127, 0, 0, 1])), "{addresses:?}");
+        assert!(!addresses.contains(&IpAddr::from([127, 0, 0, 2])), "{addresses:?}");
     }
 
     #[test]

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use self::end::{SharedStack, StackEnd};
-pub use self::stream::{Dialer, Listener, Stream};
+pub use self::stream::{Dialer, Listener, Liveness, Stream};
 use crate::core::{Config, Core, Route};
 use crate::data_path::{DataPath, DataPathError, DataPathKind};
 use crate::device::{Shared, StartError, random_seed, spawn, stop};
 use crate::io::{Clock, Sockets};
-use crate::key::PrivateKey;
+use crate::key::{PrivateKey, PublicKey};
 use crate::limits::Limits;
 use crate::output::Event;
 use crate::peers::{Change, Peers};
@@ -101,6 +101,12 @@ impl Relay {
     #[must_use]
     pub fn stats(&self) -> Vec<PeerStats> {
         self.shared.core().stats().collect()
+    }
+
+    /// Our name among peers, if our identity is known.
+    #[must_use]
+    pub fn public_key(&self) -> Option<PublicKey> {
+        self.shared.core().private_key().map(PrivateKey::public)
     }
 
     /// The outer port.

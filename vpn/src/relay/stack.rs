@@ -116,14 +116,25 @@ impl Stack {
         }
     }
 
+    /// Lets an open connection that says nothing live on, unless its other side does so for `dead_after`.
+    pub(super) fn settle(&mut self, handle: SocketHandle, dead_after: Duration) {
+        self.socket(handle).set_timeout(Some(dead_after.into()));
+    }
+
     /// A connection, to work on.
     pub(super) fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
         self.is_touched = true;
         self.sockets.get_mut(handle)
     }
 
-    /// Begins to connect. `patience` is how long the other side may say nothing.
-    pub(super) fn connect(&mut self, to: SocketAddr, patience: Duration) -> Result<SocketHandle, OpenError> {
+    /// Begins to connect. `patience` is how long the other side may say nothing meanwhile, and `asked_every` how often it is
+    /// asked whether it lives afterwards: once the connection is open, a first question is not put forward any more.
+    pub(super) fn connect(
+        &mut self,
+        to: SocketAddr,
+        patience: Duration,
+        asked_every: Duration,
+    ) -> Result<SocketHandle, OpenError> {
         if self.is_closed {
             return Err(OpenError::Closed);
         }
@@ -132,6 +143,7 @@ impl Stack {
         let port = self.free_port().ok_or(OpenError::NoPort)?;
         let mut socket = new_socket();
         socket.set_timeout(Some(patience.into()));
+        socket.set_keep_alive(Some(asked_every.into()));
         socket.connect(self.interface.context(), to, SocketAddr::new(from, port)).map_err(|_| OpenError::NoAddress)?;
         let handle = self.sockets.add(socket);
         self.used_ports.insert(handle, port);

@@ -16,20 +16,43 @@ use super::end::SharedStack;
 use super::stack::OpenError;
 use crate::io::Clock;
 
+/// How a connection that says nothing is told from one whose other side is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Liveness {
+    /// How often the other side is asked.
+    pub interval: Duration,
+    /// After so long without a word it is dead: the connection ends with an error. What is written into a connection that was
+    /// silent begins this time anew.
+    pub dead_after: Duration,
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(10), dead_after: Duration::from_secs(30) }
+    }
+}
+
 /// Opens and takes connections.
 #[derive(Clone)]
 pub struct Dialer {
     stack: Arc<SharedStack>,
+    liveness: Liveness,
 }
 
 impl Dialer {
     pub(super) fn new(stack: Arc<SharedStack>) -> Self {
-        Self { stack }
+        Self { stack, liveness: Liveness::default() }
+    }
+
+    /// Watches the connections that it opens in another way.
+    #[must_use]
+    pub fn with_liveness(self, liveness: Liveness) -> Self {
+        Self { liveness, ..self }
     }
 
     /// Connects to an address inside the VPN. It fails with `TimedOut` once the other side has said nothing for `patience`.
     pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<Stream> {
-        let handle = self.stack.lock().connect(to, patience).map_err(open_error)?;
+        let handle = self.stack.lock().connect(to, patience, self.liveness.interval).map_err(open_error)?;
         self.stack.wake();
         let stream = Stream { stack: Arc::clone(&self.stack), handle };
         let started = Clock.now();
@@ -37,7 +60,9 @@ impl Dialer {
         if outcome.is_err() && Clock.now().elapsed.saturating_sub(started.elapsed) >= patience {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        outcome.map(|()| stream)
+        outcome?;
+        stream.stack.lock().settle(stream.handle, self.liveness.dead_after);
+        Ok(stream)
     }
 
     /// Takes connections to a port of ours.

@@ -84,6 +84,7 @@ mod tests {
                 public_key: PublicKey([0xab; 32]),
                 endpoint: Some("[2001:db8::1]:51820".parse().unwrap()),
                 last_handshake: Some(Duration::new(1_800_000_000, 5)),
+                last_received: None,
                 received_bytes: 7,
                 sent_bytes: 8,
                 dropped_packets: 0,

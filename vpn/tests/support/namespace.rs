@@ -26,6 +26,10 @@ impl Namespace {
         namespace
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     pub fn ip(&self, args: &[&str]) -> String {
         run("ip", &[&["-n", &self.name], args].concat())
     }

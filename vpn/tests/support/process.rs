@@ -68,6 +68,18 @@ impl Process {
         Duration::from_nanos(nanoseconds.sum())
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let id = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(id.unwrap(), signal).unwrap();
+    }
+
+    /// Ends it at once, without asking.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Asks it to end and waits until it has.
     pub fn stop(&mut self) {
         let Some(id) = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw) else {
