@@ -1,1 +1,13 @@
 //! What runs for the workers of a cluster: its controller, its gateway, and the egress of its API servers.
+
+mod configuration;
+mod connect;
+mod connects;
+pub mod egress;
+pub mod gateway;
+mod health;
+mod liveness;
+mod tls;
+
+pub use self::configuration::{ConfigurationError, FieldFault};
+pub use self::tls::{TlsError, TlsFiles};

@@ -1,0 +1,97 @@
+//! The side that asks.
+
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Reason, Refusal, Target};
+
+/// The largest head of an answer, in bytes.
+const LARGEST_HEAD: usize = 8192;
+/// What is read of the line that says why, in bytes.
+const LONGEST_LINE: usize = 1024;
+
+/// There is no tunnel.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// The other side said so.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The other side said what is no answer to this.
+    #[error("an answer of status {0}")]
+    Unexpected(StatusCode),
+    /// The connection, or what came over it, is bad.
+    #[error("the exchange failed")]
+    Exchange(#[source] hyper::Error),
+    /// The request could not be written down.
+    #[error("no request can be made of the target")]
+    Request(#[source] http::Error),
+}
+
+/// A connection over which requests go.
+pub(crate) struct Connection {
+    sender: http1::SendRequest<Empty<Bytes>>,
+    _driver: AbortOnDropHandle<()>,
+}
+
+impl Connection {
+    async fn open(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Self, AskError> {
+        let mut builder = http1::Builder::new();
+        let (sender, driver) =
+            builder.max_buf_size(LARGEST_HEAD).handshake(TokioIo::new(stream)).await.map_err(AskError::Exchange)?;
+        let driver = tokio::spawn(async move {
+            // Whoever waits for an answer is told of the fault.
+            let _ = driver.with_upgrades().await;
+        });
+        Ok(Self { sender, _driver: AbortOnDropHandle::new(driver) })
+    }
+
+    async fn send(&mut self, request: http::request::Builder) -> Result<Response<Incoming>, AskError> {
+        self.sender.ready().await.map_err(AskError::Exchange)?;
+        let request = request.body(Empty::new()).map_err(AskError::Request)?;
+        self.sender.send_request(request).await.map_err(AskError::Exchange)
+    }
+
+    /// Asks whether anybody answers.
+    pub(crate) async fn check(&mut self) -> Result<(), AskError> {
+        let response = self.send(Request::get("/healthz").header("host", "gateway")).await?;
+        let status = response.status();
+        // The connection can be used again only once the answer was read.
+        let _ = Limited::new(response.into_body(), LONGEST_LINE).collect().await;
+        if status == StatusCode::OK { Ok(()) } else { Err(AskError::Unexpected(status)) }
+    }
+}
+
+/// A connection to ask over whether anybody answers, again and again.
+pub(crate) async fn probe(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<Connection, AskError> {
+    let mut connection = Connection::open(stream).await?;
+    connection.check().await?;
+    Ok(connection)
+}
+
+/// Asks for a tunnel over a connection of its own.
+pub(crate) async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    target: &Target,
+) -> Result<TokioIo<Upgraded>, AskError> {
+    let authority = target.to_string();
+    let uri = Uri::builder().authority(authority.as_str()).build().map_err(AskError::Request)?;
+    let mut connection = Connection::open(stream).await?;
+    let request = Request::builder().method(Method::CONNECT).uri(uri).header("host", authority);
+    let response = connection.send(request).await?;
+    let status = response.status();
+    if status == StatusCode::OK {
+        return hyper::upgrade::on(response).await.map(TokioIo::new).map_err(AskError::Exchange);
+    }
+    let Some(reason) = Reason::of_status(status) else { return Err(AskError::Unexpected(status)) };
+    let line = Limited::new(response.into_body(), LONGEST_LINE).collect().await;
+    let line = line.map(|line| String::from_utf8_lossy(&line.to_bytes()).trim().to_owned()).unwrap_or_default();
+    Err(AskError::Refused(Refusal::new(reason, line)))
+}

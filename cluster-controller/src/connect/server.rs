@@ -1,0 +1,123 @@
+//! The side that is asked.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
+
+use super::{Reason, Refusal, Target, Tunnel};
+use crate::connects::Connects;
+
+/// How long a request's head may take, and a connection may say nothing between two of them.
+const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+/// The largest head of a request, in bytes.
+const LARGEST_HEAD: usize = 8192;
+/// The most header lines of a request.
+const MOST_HEADERS: usize = 32;
+/// What is copied at once, each way, in bytes.
+const COPIED: usize = 16 * 1024;
+
+/// Opens what a tunnel leads to.
+pub(crate) trait Opener: Send + Sync + 'static {
+    /// The connection behind the tunnel.
+    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+    /// What the tunnel is known by while it is open.
+    type Key: Send + Sync + 'static;
+
+    /// Opens the way to `target`, or says why there is none; in bounded time.
+    fn open(&self, target: &Target) -> impl Future<Output = Result<Opened<Self::Stream, Self::Key>, Refusal>> + Send;
+
+    /// Where requests are counted.
+    fn connects(&self) -> &Connects;
+}
+
+/// What a tunnel leads to, and its place among the tunnels.
+pub(crate) struct Opened<S, K> {
+    /// The connection.
+    pub(crate) stream: S,
+    /// The place.
+    pub(crate) tunnel: Tunnel<K>,
+}
+
+/// Answers one connection: CONNECT, and `GET /healthz` for whoever wants to know whether anybody answers.
+pub(crate) async fn serve<O: Opener>(
+    connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    opener: Arc<O>,
+) -> hyper::Result<()> {
+    let answer = service_fn(move |request| {
+        let opener = Arc::clone(&opener);
+        async move { Ok::<_, Infallible>(answer(request, opener.as_ref()).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(LARGEST_HEAD)
+        .max_headers(MOST_HEADERS)
+        .serve_connection(TokioIo::new(connection), answer)
+        .with_upgrades()
+        .await
+}
+
+async fn answer<O: Opener>(request: Request<Incoming>, opener: &O) -> Response<Full<Bytes>> {
+    if request.method() == Method::GET && request.uri().path() == "/healthz" {
+        return Response::new(Full::from("ok\n"));
+    }
+    let outcome = open(&request, opener).await;
+    opener.connects().count(outcome.as_ref().map(|_| ()).map_err(|refusal| refusal.reason));
+    match outcome {
+        Ok(way) => {
+            tokio::spawn(carry(request, way));
+            Response::new(Full::default())
+        }
+        Err(refusal) => {
+            let target = request.uri().authority().map(http::uri::Authority::as_str);
+            if opener.connects().may_tell() {
+                tracing::info!(target, reason = refusal.reason.word(), "refused: {refusal}");
+            }
+            let mut response = Response::new(Full::from(format!("{refusal}\n")));
+            *response.status_mut() = refusal.reason.status();
+            response
+        }
+    }
+}
+
+async fn open<O: Opener>(request: &Request<Incoming>, opener: &O) -> Result<Opened<O::Stream, O::Key>, Refusal> {
+    if request.method() != Method::CONNECT {
+        return Err(Refusal::new(Reason::Invalid, "only CONNECT is answered here"));
+    }
+    let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
+    let target: Target = authority.parse().map_err(|error| Refusal::new(Reason::Invalid, format!("{error}")))?;
+    opener.open(&target).await
+}
+
+/// Copies both ways until both sides are done, one breaks, or the tunnel is reset. Both ends are dropped at the end: where one
+/// was not done, it sees a connection that is cut off.
+async fn carry<S, K>(request: Request<Incoming>, way: Opened<S, K>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin,
+{
+    let Opened { mut stream, tunnel } = way;
+    let outside = match hyper::upgrade::on(request).await {
+        Ok(outside) => outside,
+        Err(error) => {
+            tracing::debug!(%error, "a tunnel's client is gone");
+            return;
+        }
+    };
+    let mut outside = TokioIo::new(outside);
+    tokio::select! {
+        copied = copy_bidirectional_with_sizes(&mut outside, &mut stream, COPIED, COPIED) => {
+            if let Err(error) = copied {
+                tracing::debug!(%error, "a tunnel broke");
+            }
+        }
+        () = tunnel.is_reset() => {}
+    }
+}

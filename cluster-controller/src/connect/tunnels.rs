@@ -1,0 +1,113 @@
+//! The tunnels that are open, so that those to whoever is gone can be ended.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// Open tunnels, each known by where it leads.
+pub(crate) struct Tunnels<K> {
+    open: Mutex<Open<K>>,
+    most: usize,
+    left: Notify,
+}
+
+struct Open<K> {
+    next: u64,
+    by_number: BTreeMap<u64, (K, CancellationToken)>,
+}
+
+impl<K> Tunnels<K> {
+    /// Room for `most` of them.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        let open = Mutex::new(Open { next: 0, by_number: BTreeMap::new() });
+        Arc::new(Self { open, most, left: Notify::new() })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open<K>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more; `None` where there is no room.
+    pub(crate) fn enter(self: &Arc<Self>, to: K) -> Option<Tunnel<K>> {
+        let mut open = self.open();
+        if open.by_number.len() >= self.most {
+            return None;
+        }
+        let number = open.next;
+        open.next += 1;
+        let reset = CancellationToken::new();
+        open.by_number.insert(number, (to, reset.clone()));
+        Some(Tunnel { tunnels: Arc::clone(self), number, reset })
+    }
+
+    /// Ends those that `is_over` picks, and tells how many they are.
+    pub(crate) fn reset(&self, is_over: impl Fn(&K) -> bool) -> usize {
+        let open = self.open();
+        let over = open.by_number.values().filter(|(to, reset)| !reset.is_cancelled() && is_over(to));
+        over.map(|(_, reset)| reset.cancel()).count()
+    }
+
+    /// How many are open.
+    pub(crate) fn len(&self) -> usize {
+        self.open().by_number.len()
+    }
+
+    /// Waits until none is open.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let left = self.left.notified();
+            if self.len() == 0 {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+/// One open tunnel, until it is dropped.
+pub(crate) struct Tunnel<K> {
+    tunnels: Arc<Tunnels<K>>,
+    number: u64,
+    reset: CancellationToken,
+}
+
+impl<K> Tunnel<K> {
+    /// Returns once the tunnel is to end.
+    pub(crate) async fn is_reset(&self) {
+        self.reset.cancelled().await;
+    }
+}
+
+impl<K> Drop for Tunnel<K> {
+    fn drop(&mut self) {
+        let mut open = self.tunnels.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.by_number.remove(&self.number);
+        drop(open);
+        self.tunnels.left.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_those_to_the_one_that_is_gone_are_reset() {
+        let tunnels = Tunnels::new(3);
+        let [a, b, c] = ["w1", "w2", "w1"].map(|name| tunnels.enter(name).unwrap());
+        assert!(tunnels.enter("w3").is_none(), "there is room for three");
+        assert_eq!(tunnels.reset(|to| *to == "w1"), 2);
+        assert_eq!(tunnels.reset(|to| *to == "w1"), 0, "once is enough");
+        assert!(a.is_reset().now_or_never().is_some() && c.is_reset().now_or_never().is_some());
+        assert!(b.is_reset().now_or_never().is_none());
+        drop(a);
+        assert_eq!(tunnels.len(), 2);
+        assert!(tunnels.drained().now_or_never().is_none());
+        drop((b, c));
+        assert!(tunnels.drained().now_or_never().is_some());
+    }
+}

@@ -1,0 +1,52 @@
+//! What all programs have in common: logs, signals, and how they end.
+
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+
+use keelway_vpn::error::Chain;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// Threads for all connections of a process: there is one process for each cluster on a machine, and its packets have a thread
+/// of their own.
+const THREADS: usize = 2;
+
+/// Runs a program until SIGTERM or SIGINT.
+pub(crate) fn run<F, E>(program: impl FnOnce(CancellationToken) -> F) -> ExitCode
+where
+    F: Future<Output = Result<(), E>>,
+    E: Error + 'static,
+{
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,boringtun=off"));
+    tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(io::stderr).init();
+    let outcome = start(program);
+    match outcome {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => fail(&error),
+        Err(error) => fail(&error),
+    }
+}
+
+fn start<F: Future>(program: impl FnOnce(CancellationToken) -> F) -> io::Result<F::Output> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let stopping = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            stopping.cancel();
+        });
+        Ok(program(stop).await)
+    })
+}
+
+fn fail(error: &(dyn Error + 'static)) -> ExitCode {
+    tracing::error!("{}", Chain(error));
+    ExitCode::FAILURE
+}

@@ -1,0 +1,109 @@
+//! The way to workers, through whichever gateway gets there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use keelway_vpn::error::Chain;
+use tokio::time::{sleep, timeout};
+
+use super::BUDGET;
+use super::gateways::{Gateways, KnownGateway};
+use crate::connect::{AskError, Opened, Opener, Reason, Refusal, Target, ask};
+use crate::connects::Connects;
+
+/// After so long the next gateway is tried beside the one that has not answered yet: what a worker far away takes to answer,
+/// a few times over.
+const STAGGER: Duration = Duration::from_secs(1);
+
+/// Asks gateways for tunnels.
+pub(super) struct Cluster {
+    gateways: Arc<Gateways>,
+    connects: Connects,
+}
+
+/// A way through a gateway.
+struct Won {
+    stream: TokioIo<Upgraded>,
+    through: String,
+}
+
+/// Why there is none through one: its own word counts for more than that it cannot be reached.
+struct Lost {
+    is_answer: bool,
+    refusal: Refusal,
+}
+
+impl Cluster {
+    pub(super) fn new(gateways: Arc<Gateways>, connects: Connects) -> Self {
+        Self { gateways, connects }
+    }
+
+    /// The first way that opens. The next gateway is tried when one says no, and beside one that says nothing.
+    async fn race(&self, target: &Target) -> Result<Won, Refusal> {
+        let mut untried = self.gateways.in_order().into_iter();
+        let mut under_way = FuturesUnordered::new();
+        let mut lost: Option<Lost> = None;
+        loop {
+            if under_way.is_empty() {
+                let Some(next) = untried.next() else { break };
+                under_way.push(self.attempt(next, target));
+            }
+            tokio::select! {
+                Some(outcome) = under_way.next() => match outcome {
+                    Ok(won) => return Ok(won),
+                    Err(new) => {
+                        if lost.as_ref().is_none_or(|lost| new.is_answer && !lost.is_answer) {
+                            lost = Some(new);
+                        }
+                        under_way.extend(untried.next().map(|next| self.attempt(next, target)));
+                    }
+                },
+                () = sleep(STAGGER), if untried.len() > 0 => {
+                    under_way.extend(untried.next().map(|next| self.attempt(next, target)));
+                }
+            }
+        }
+        let none = || Refusal::new(Reason::Unreachable, "the cluster has no gateway");
+        Err(lost.map_or_else(none, |lost| lost.refusal))
+    }
+
+    async fn attempt(&self, gateway: Arc<KnownGateway>, target: &Target) -> Result<Won, Lost> {
+        let name = &gateway.name;
+        let unreachable = |why: String| Lost {
+            is_answer: false,
+            refusal: Refusal::new(Reason::Unreachable, format!("gateway {name}: {why}")),
+        };
+        let connected = self.gateways.connect(&gateway).await;
+        let stream = connected.map_err(|error| unreachable(Chain(&error).to_string()))?;
+        match ask(stream, target).await {
+            Ok(stream) => Ok(Won { stream, through: name.clone() }),
+            Err(AskError::Refused(refusal)) => {
+                let text = format!("gateway {name}: {refusal}");
+                Err(Lost { is_answer: true, refusal: Refusal::new(refusal.reason, text) })
+            }
+            Err(error) => Err(unreachable(Chain(&error).to_string())),
+        }
+    }
+}
+
+impl Opener for Cluster {
+    type Stream = TokioIo<Upgraded>;
+    type Key = String;
+
+    async fn open(&self, target: &Target) -> Result<Opened<Self::Stream, String>, Refusal> {
+        let raced = timeout(BUDGET, self.race(target)).await;
+        let silent = || Refusal::new(Reason::TimedOut, format!("no gateway answered within {BUDGET:?}"));
+        let won = raced.unwrap_or_else(|_| Err(silent()))?;
+        let tunnel = self.gateways.tunnels.enter(won.through);
+        let tunnel = tunnel.ok_or_else(|| Refusal::new(Reason::Busy, "there are as many tunnels as there may be"))?;
+        Ok(Opened { stream: won.stream, tunnel })
+    }
+
+    fn connects(&self) -> &Connects {
+        &self.connects
+    }
+}

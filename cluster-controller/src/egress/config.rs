@@ -1,0 +1,183 @@
+//! What an egress is told.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use rustls_pki_types::ServerName;
+use serde::{Deserialize, Serialize};
+
+use crate::configuration::{Check, FieldFault};
+use crate::tls::TlsFiles;
+
+/// An egress's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EgressConfig {
+    /// The way to workers.
+    pub cluster: ClusterEgress,
+    /// The way to all else that the API server calls.
+    pub control_plane: ControlPlaneEgress,
+    /// The permissions of both sockets, in octal.
+    #[serde(default)]
+    pub socket_mode: SocketMode,
+    /// Tunnels at a time, on each socket; more are refused.
+    #[serde(default = "default_most_tunnels")]
+    pub max_tunnels: usize,
+    /// How long open tunnels are waited for at the end, in seconds.
+    #[serde(default = "default_grace")]
+    pub shutdown_grace_seconds: u64,
+    /// Where health and metrics are asked for, without authentication: a loopback address.
+    pub health: SocketAddr,
+}
+
+fn default_most_tunnels() -> usize {
+    1024
+}
+
+fn default_grace() -> u64 {
+    60
+}
+
+/// The way to workers, through gateways.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterEgress {
+    /// The socket of `EgressSelectorConfiguration`'s selection `cluster`.
+    pub socket: PathBuf,
+    /// The gateways of the cluster. A change of the list is taken up within seconds, without a restart.
+    pub gateways: Vec<Gateway>,
+    /// The DNS name that each gateway's certificate must have.
+    pub server_name: String,
+    /// Who the egress is, and whom it believes.
+    pub tls: TlsFiles,
+}
+
+/// A gateway.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Gateway {
+    /// Its name, for logs and metrics.
+    pub name: String,
+    /// Where it takes CONNECT.
+    pub address: SocketAddr,
+}
+
+/// The way to webhooks, OIDC issuers and the like.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ControlPlaneEgress {
+    /// The socket of `EgressSelectorConfiguration`'s selection `controlplane`.
+    pub socket: PathBuf,
+    /// Ranges that are never dialled, such as those of the hypervisors' private network.
+    #[serde(rename = "forbiddenCIDRs")]
+    pub forbidden_cidrs: Vec<IpNet>,
+}
+
+/// Permissions of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SocketMode(pub u32);
+
+impl Default for SocketMode {
+    fn default() -> Self {
+        Self(0o600)
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| mode & !0o660 == 0);
+        mode.map(Self)
+            .ok_or_else(|| format!("{text:?} is no mode of a socket for its user and group, such as \"0660\""))
+    }
+}
+
+impl From<SocketMode> for String {
+    fn from(mode: SocketMode) -> Self {
+        format!("{:04o}", mode.0)
+    }
+}
+
+impl Check for EgressConfig {
+    fn check(&self) -> Result<(), FieldFault> {
+        let mut names = BTreeSet::new();
+        for (at, gateway) in self.cluster.gateways.iter().enumerate() {
+            if !names.insert(&gateway.name) {
+                let field = format!("cluster.gateways[{at}].name");
+                return Err(FieldFault::new(field, "another gateway has this name", "give each a name of its own"));
+            }
+        }
+        if let Err(error) = ServerName::try_from(self.cluster.server_name.as_str()) {
+            return Err(FieldFault::new("cluster.serverName", error.to_string(), "use a DNS name of the certificate"));
+        }
+        if self.cluster.socket == self.control_plane.socket {
+            let problem = "it is the socket of cluster as well";
+            return Err(FieldFault::new("controlPlane.socket", problem, "use two sockets"));
+        }
+        if self.max_tunnels == 0 {
+            return Err(FieldFault::new("maxTunnels", "there would be no tunnel", "use 1 or more"));
+        }
+        if !self.health.ip().is_loopback() {
+            return Err(FieldFault::new("health", "anybody could read it", "use a loopback address"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "
+cluster:
+  socket: /run/egress/cluster.sock
+  gateways:
+  - {name: gateway-0, address: '10.0.0.5:20010'}
+  - {name: gateway-1, address: '10.0.0.6:20010'}
+  serverName: gateway.keelway
+  tls: {certificateFile: a.crt, keyFile: a.key, authorityFile: ca.crt}
+controlPlane:
+  socket: /run/egress/controlplane.sock
+  forbiddenCIDRs: [10.0.0.0/24]
+socketMode: '0660'
+health: 127.0.0.1:20012
+";
+
+    fn read(text: &str) -> Result<EgressConfig, String> {
+        let config: EgressConfig = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|fault| fault.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn yaml_and_json_say_the_same() {
+        let config = read(GOOD).unwrap();
+        assert_eq!(config.socket_mode, SocketMode(0o660));
+        assert_eq!(read(&serde_json::to_string(&config).unwrap()), Ok(config));
+    }
+
+    #[test]
+    fn each_fault_names_its_field() {
+        let table = [
+            ("gateway-1", "gateway-0", "cluster.gateways[1].name"),
+            ("gateway.keelway", "a b", "cluster.serverName"),
+            ("/run/egress/controlplane.sock", "/run/egress/cluster.sock", "controlPlane.socket"),
+            ("'0660'", "'0666'", "no mode"),
+            ("'0660'", "'rw'", "no mode"),
+            ("'0660'", "'0660'\nmaxTunnels: 0", "maxTunnels"),
+            ("127.0.0.1:20012", "10.0.0.5:20012", "health"),
+            ("10.0.0.0/24", "10.0.0.0/33", "forbiddenCIDRs"),
+            ("health", "healthy: true\nhealth", "healthy"),
+        ];
+        for (from, to, named) in table {
+            let text = GOOD.replacen(from, to, 1);
+            assert_ne!(text, GOOD, "{from}");
+            let fault = read(&text).unwrap_err();
+            assert!(fault.contains(named), "{named}: {fault}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The way to webhooks, OIDC issuers and the like: by names that a tenant chooses, into networks that it must not reach all of.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use keelway_vpn::error::Chain;
+use keelway_vpn::netlink::interface::local_addresses;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::BUDGET;
+use super::address_policy::judge;
+use crate::connect::{Opened, Opener, Reason, Refusal, Target, Tunnels};
+use crate::connects::Connects;
+use crate::liveness::keep_alive;
+
+/// How long a name may take to be resolved.
+const RESOLUTION: Duration = Duration::from_millis(2500);
+/// Addresses of one name that are tried.
+const MOST_ADDRESSES: usize = 4;
+
+/// Dials what a control plane may call.
+pub(super) struct ControlPlane {
+    forbidden: Vec<IpNet>,
+    tunnels: Arc<Tunnels<()>>,
+    connects: Connects,
+}
+
+impl ControlPlane {
+    pub(super) fn new(forbidden: Vec<IpNet>, tunnels: Arc<Tunnels<()>>, connects: Connects) -> Self {
+        Self { forbidden, tunnels, connects }
+    }
+
+    /// Addresses that may be dialled: those that are returned are those that are dialled.
+    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+        let found = match target {
+            Target::Address(address) => BTreeSet::from([*address]),
+            Target::Name { host, port } => resolve(host, *port).await?,
+        };
+        let own = local_addresses().map_err(|error| {
+            tracing::error!("nothing is dialled: {}", Chain(&error));
+            Refusal::new(Reason::Unreachable, "the machine's own addresses are not known")
+        })?;
+        let mut refused = None;
+        let mut allowed = Vec::new();
+        for address in found {
+            match judge(address.ip(), &self.forbidden, &own) {
+                Ok(()) => allowed.push(address),
+                Err(why) => refused = Some(Refusal::new(Reason::Forbidden, format!("{} is {why}", address.ip()))),
+            }
+        }
+        match refused {
+            Some(refusal) if allowed.is_empty() => Err(refusal),
+            _ => Ok(allowed.into_iter().take(MOST_ADDRESSES).collect()),
+        }
+    }
+
+    async fn dial(&self, target: &Target) -> Result<TcpStream, Refusal> {
+        let deadline = Instant::now() + BUDGET;
+        let addresses = self.addresses(target).await?;
+        let mut last = Refusal::new(Reason::Unreachable, format!("{target} has no address"));
+        let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        for address in addresses {
+            let now = Instant::now();
+            // Each address has its share of what is left, so that the last one is tried too.
+            let share = now + deadline.saturating_duration_since(now) / left.max(1);
+            left -= 1;
+            last = match timeout_at(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => Refusal::new(Reason::Unreachable, format!("{address} cannot be reached: {error}")),
+                Err(_) => Refusal::new(Reason::TimedOut, format!("{address} did not answer in time")),
+            };
+        }
+        Err(last)
+    }
+}
+
+impl Opener for ControlPlane {
+    type Stream = TcpStream;
+    type Key = ();
+
+    async fn open(&self, target: &Target) -> Result<Opened<TcpStream, ()>, Refusal> {
+        let tunnel = self.tunnels.enter(());
+        let tunnel = tunnel.ok_or_else(|| Refusal::new(Reason::Busy, "there are as many tunnels as there may be"))?;
+        let stream = self.dial(target).await?;
+        let _ = stream.set_nodelay(true);
+        keep_alive(&stream);
+        Ok(Opened { stream, tunnel })
+    }
+
+    fn connects(&self) -> &Connects {
+        &self.connects
+    }
+}
+
+async fn resolve(host: &str, port: u16) -> Result<BTreeSet<SocketAddr>, Refusal> {
+    match timeout(RESOLUTION, lookup_host((host, port))).await {
+        Ok(Ok(found)) => Ok(found.collect()),
+        Ok(Err(error)) => Err(Refusal::new(Reason::Unreachable, format!("{host} cannot be resolved: {error}"))),
+        Err(_) => Err(Refusal::new(Reason::TimedOut, format!("{host} could not be resolved in time"))),
+    }
+}

@@ -1,0 +1,167 @@
+//! The gateways of a cluster: which of them answer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use keelway_vpn::error::Chain;
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::{MissedTickBehavior, timeout};
+use tokio_rustls::client::TlsStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::config::Gateway;
+use crate::connect::{AskError, Connection, Tunnels, probe};
+use crate::liveness::keep_alive;
+use crate::tls::{Client, HandshakeError};
+
+/// How often each gateway is asked whether it answers.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+/// How long its answer may take, a new connection included.
+const CHECK: Duration = Duration::from_secs(2);
+/// After so many checks in a row without an answer its tunnels are reset: between four and six seconds after it fell silent.
+const MISSES: usize = 2;
+
+/// A gateway cannot be spoken with.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GatewayError {
+    #[error("it cannot be connected to")]
+    Connect(#[source] io::Error),
+    #[error("it cannot be trusted")]
+    Handshake(#[source] HandshakeError),
+    #[error("it does not answer as a gateway does")]
+    Ask(#[source] AskError),
+    #[error("it did not answer within {} s", CHECK.as_secs())]
+    Silent,
+}
+
+/// One gateway.
+pub(super) struct KnownGateway {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    answers: AtomicBool,
+}
+
+impl KnownGateway {
+    /// Whether it answered when it was asked last.
+    pub(super) fn answers(&self) -> bool {
+        self.answers.load(Ordering::Relaxed)
+    }
+}
+
+/// Each with the task that asks it, which ends when it is forgotten.
+type Known = BTreeMap<Gateway, (Arc<KnownGateway>, AbortOnDropHandle<()>)>;
+
+/// All gateways of the cluster.
+pub(super) struct Gateways {
+    client: Client,
+    server_name: ServerName<'static>,
+    pub(super) tunnels: Arc<Tunnels<String>>,
+    known: Mutex<Known>,
+    turn: AtomicUsize,
+}
+
+impl Gateways {
+    pub(super) fn new(client: Client, server_name: ServerName<'static>, tunnels: Arc<Tunnels<String>>) -> Arc<Self> {
+        Arc::new(Self { client, server_name, tunnels, known: Mutex::default(), turn: AtomicUsize::new(0) })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses these from now on. Tunnels through others go on until they end.
+    pub(super) fn set(self: &Arc<Self>, wanted: &[Gateway]) {
+        let mut known = self.known();
+        known.retain(|gateway, _| wanted.contains(gateway));
+        for gateway in wanted {
+            known.entry(gateway.clone()).or_insert_with(|| {
+                let answers = AtomicBool::new(false);
+                let new = KnownGateway { name: gateway.name.clone(), address: gateway.address, answers };
+                let new = Arc::new(new);
+                let watched = tokio::spawn(watch(Arc::clone(self), Arc::clone(&new)));
+                (new, AbortOnDropHandle::new(watched))
+            });
+        }
+    }
+
+    /// All of them, in the order in which they are to be tried: those that answer first, in turns.
+    pub(super) fn in_order(&self) -> Vec<Arc<KnownGateway>> {
+        let mut all = self.all();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let start = turn % all.len().max(1);
+        all.rotate_left(start);
+        all.sort_by_key(|gateway| !gateway.answers());
+        all
+    }
+
+    /// All of them, by name.
+    pub(super) fn all(&self) -> Vec<Arc<KnownGateway>> {
+        self.known().values().map(|(gateway, _)| Arc::clone(gateway)).collect()
+    }
+
+    /// A connection to one.
+    pub(super) async fn connect(&self, gateway: &KnownGateway) -> Result<TlsStream<TcpStream>, GatewayError> {
+        let stream = TcpStream::connect(gateway.address).await.map_err(GatewayError::Connect)?;
+        let _ = stream.set_nodelay(true);
+        keep_alive(&stream);
+        self.client.connect(self.server_name.clone(), stream).await.map_err(GatewayError::Handshake)
+    }
+
+    /// Asks one whether it answers, over the connection of before where there is one.
+    async fn check(&self, gateway: &KnownGateway, kept: &mut Option<Connection>) -> Result<(), GatewayError> {
+        let checked = timeout(CHECK, async {
+            if let Some(mut connection) = kept.take()
+                && connection.check().await.is_ok()
+            {
+                *kept = Some(connection);
+                return Ok(());
+            }
+            *kept = Some(probe(self.connect(gateway).await?).await.map_err(GatewayError::Ask)?);
+            Ok(())
+        });
+        checked.await.unwrap_or(Err(GatewayError::Silent))
+    }
+
+    fn note(&self, gateway: &KnownGateway, outcome: Result<(), GatewayError>, misses: &mut usize) {
+        let answered = outcome.is_ok();
+        let before = gateway.answers.swap(answered, Ordering::Relaxed);
+        match outcome {
+            Ok(()) => {
+                *misses = 0;
+                if !before {
+                    tracing::info!(gateway = gateway.name, "it answers");
+                }
+            }
+            Err(error) => {
+                *misses += 1;
+                if before || *misses == 1 {
+                    tracing::warn!(gateway = gateway.name, "it does not answer: {}", Chain(&error));
+                }
+                if *misses == MISSES {
+                    let reset = self.tunnels.reset(|name| *name == gateway.name);
+                    tracing::warn!(gateway = gateway.name, tunnels = reset, "its tunnels are reset");
+                }
+            }
+        }
+    }
+}
+
+async fn watch(gateways: Arc<Gateways>, gateway: Arc<KnownGateway>) {
+    let mut turns = tokio::time::interval(CHECK_EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut kept, mut misses) = (None, 0);
+    loop {
+        turns.tick().await;
+        let outcome = gateways.check(&gateway, &mut kept).await;
+        if outcome.is_err() && misses + 1 < MISSES {
+            // The second look comes at once.
+            turns.reset_immediately();
+        }
+        gateways.note(&gateway, outcome, &mut misses);
+    }
+}

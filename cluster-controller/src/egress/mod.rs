@@ -1,0 +1,145 @@
+//! The egress: what stands beside an API server, and makes its connections.
+//!
+//! An API server waits for ever for the answer to a CONNECT, and reads its client certificate once. So it asks here, on two
+//! sockets, where each CONNECT is answered in bounded time whatever becomes of gateways and workers.
+
+mod address_policy;
+mod cluster;
+mod config;
+mod control_plane;
+mod gateways;
+mod metrics;
+mod socket;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use keelway_vpn::error::Chain;
+use rustls_pki_types::{InvalidDnsNameError, ServerName};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::cluster::Cluster;
+pub use self::config::{ClusterEgress, ControlPlaneEgress, EgressConfig, Gateway, SocketMode};
+use self::control_plane::ControlPlane;
+use self::gateways::Gateways;
+use crate::configuration::{self, ConfigurationError};
+use crate::connect::Tunnels;
+use crate::connects::Connects;
+use crate::health::{self, Health};
+use crate::tls::{Client, Stamp, TlsError};
+
+/// How long a CONNECT may take before it is answered: five seconds, less what the answer itself takes on a busy machine.
+const BUDGET: Duration = Duration::from_secs(4);
+/// How often the list of gateways is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// An egress that cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// The configuration cannot be used.
+    #[error("cannot use the configuration")]
+    Configuration(#[source] ConfigurationError),
+    /// The gateways' name is none.
+    #[error("cannot verify gateways by their name")]
+    ServerName(#[source] InvalidDnsNameError),
+    /// The certificates cannot be used.
+    #[error("cannot use the certificates")]
+    Tls(#[source] TlsError),
+    /// A socket cannot be had.
+    #[error("cannot listen on {}", path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The port for health cannot be had.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Runs an egress until `stop`, and then until the API server has let go of it.
+pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError> {
+    let stamp = Stamp::of([path]);
+    let config: EgressConfig = configuration::read(path).map_err(EgressError::Configuration)?;
+    let client = Client::new(config.cluster.tls.clone()).map_err(EgressError::Tls)?;
+    let name = ServerName::try_from(config.cluster.server_name.clone()).map_err(EgressError::ServerName)?;
+    let [to_cluster, to_others] = [Connects::default(), Connects::default()];
+    let others = Tunnels::new(config.max_tunnels);
+    let gateways = Gateways::new(client, name, Tunnels::new(config.max_tunnels));
+    let health = listen(config.health).await?;
+    let cluster_socket = open(&config.cluster.socket, config.socket_mode)?;
+    let control_plane_socket = open(&config.control_plane.socket, config.socket_mode)?;
+    gateways.set(&config.cluster.gateways);
+    let mut tasks = JoinSet::new();
+    let registry = metrics::registry(&gateways, &others, [&to_cluster, &to_others]);
+    tasks.spawn(health::serve(health, egress_health(registry, &gateways)));
+    tasks.spawn(socket::accept(cluster_socket, Arc::new(Cluster::new(Arc::clone(&gateways), to_cluster))));
+    let control_plane = ControlPlane::new(config.control_plane.forbidden_cidrs, Arc::clone(&others), to_others);
+    tasks.spawn(socket::accept(control_plane_socket, Arc::new(control_plane)));
+    tasks.spawn(follow(path.to_owned(), stamp, Arc::clone(&gateways)));
+    tracing::info!(gateways = config.cluster.gateways.len(), "up");
+    stop.cancelled().await;
+    // The API server drains at the same time, and may still have something to ask.
+    let drained = async { tokio::join!(gateways.tunnels.drained(), others.drained()) };
+    if timeout(Duration::from_secs(config.shutdown_grace_seconds), drained).await.is_err() {
+        tracing::warn!("tunnels were still open");
+    }
+    tasks.shutdown().await;
+    tracing::info!("down");
+    Ok(())
+}
+
+fn open(path: &Path, mode: SocketMode) -> Result<UnixListener, EgressError> {
+    socket::listen(path, mode).map_err(|source| EgressError::Socket { path: path.to_owned(), source })
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, EgressError> {
+    health::listen(address).await.map_err(|source| EgressError::Listen { address, source })
+}
+
+/// Takes up changes of the list of gateways: a restart would cut off what the API server has open.
+async fn follow(path: PathBuf, mut known: Stamp, gateways: Arc<Gateways>) {
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let now = Stamp::of([&*path]);
+        if now == known {
+            continue;
+        }
+        known = now;
+        match configuration::read::<EgressConfig>(&path) {
+            Ok(config) => {
+                tracing::info!(gateways = config.cluster.gateways.len(), "the list of gateways was read again");
+                gateways.set(&config.cluster.gateways);
+            }
+            Err(error) => tracing::warn!("the configuration stays what it was: {}", Chain(&error)),
+        }
+    }
+}
+
+fn egress_health(registry: prometheus_client::registry::Registry, gateways: &Arc<Gateways>) -> Health {
+    let gateways = Arc::downgrade(gateways);
+    let readiness = move || {
+        let all = gateways.upgrade().map(|gateways| gateways.all()).unwrap_or_default();
+        if all.is_empty() || all.iter().any(|gateway| gateway.answers()) {
+            return Ok(());
+        }
+        Err("no gateway answers".to_owned())
+    };
+    Health { registry, readiness: Box::new(readiness) }
+}

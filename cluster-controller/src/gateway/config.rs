@@ -1,0 +1,267 @@
+//! What a gateway is told.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use keelway_api::reserved::of_api_on_workers;
+use keelway_vpn::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::configuration::{Check, FieldFault};
+use crate::tls::TlsFiles;
+
+/// The addresses that the relay's TCP/IP stack has room for.
+const MOST_ADDRESSES: usize = 8;
+
+/// A gateway's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// The VPN.
+    pub wire_guard: WireGuard,
+    /// The other gateways of the cluster.
+    #[serde(default)]
+    pub gateways: Vec<OtherGateway>,
+    /// Where peers come from.
+    pub peers: Peers,
+    /// Where the API servers' connections come in.
+    pub connect: Connect,
+    /// Where health and metrics are asked for, without authentication: a loopback address.
+    pub health: SocketAddr,
+}
+
+/// This end of the VPN.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WireGuard {
+    /// The private key, base64, mode 0600.
+    pub private_key_file: PathBuf,
+    /// The UDP port, on all addresses of the machine.
+    pub listen_port: u16,
+    /// The gateway's own addresses inside the VPN.
+    pub addresses: Vec<IpAddr>,
+    /// Largest inner packet, in bytes.
+    #[serde(default = "default_mtu")]
+    pub mtu: u16,
+    /// Seconds between keepalives to each worker whose place is known: what makes a restarted gateway known again to workers
+    /// that have nothing to say.
+    #[serde(default = "default_keepalive")]
+    pub persistent_keepalive_seconds: u16,
+    /// The ranges that nodes have their addresses from.
+    #[serde(rename = "addressCIDRs")]
+    pub address_cidrs: Vec<IpNet>,
+    /// The ranges that nodes have their pod ranges from.
+    #[serde(rename = "podCIDRs", default)]
+    pub pod_cidrs: Vec<IpNet>,
+    /// Further addresses that are nobody's, beside the one in each range that every worker answers for the API.
+    #[serde(default)]
+    pub reserved_addresses: Vec<IpAddr>,
+}
+
+fn default_mtu() -> u16 {
+    1420
+}
+
+fn default_keepalive() -> u16 {
+    15
+}
+
+/// Another gateway of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OtherGateway {
+    /// Its name, for logs.
+    pub name: String,
+    /// Its public key.
+    #[serde(with = "key_text")]
+    pub public_key: PublicKey,
+    /// Where it is reached.
+    pub endpoint: SocketAddr,
+    /// Its addresses inside the VPN.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Where peers come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Peers {
+    /// Who the gateway is in the cluster whose `WireGuardPeer` objects it watches. Without one the file is all there is.
+    #[serde(default)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where peers and their last endpoints are kept.
+    pub file: PathBuf,
+}
+
+/// Where the API servers' connections come in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Connect {
+    /// The addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Who the gateway is, and whom it believes.
+    pub tls: TlsFiles,
+    /// Common names of the clients that may ask.
+    pub clients: BTreeSet<String>,
+    /// Tunnels at a time; more are refused.
+    #[serde(default = "default_most_tunnels")]
+    pub max_tunnels: usize,
+}
+
+fn default_most_tunnels() -> usize {
+    1024
+}
+
+/// Public keys in base64.
+mod key_text {
+    use keelway_vpn::PublicKey;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(key: &PublicKey, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(key)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PublicKey, D::Error> {
+        String::deserialize(from)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl Check for GatewayConfig {
+    fn check(&self) -> Result<(), FieldFault> {
+        self.wire_guard.check()?;
+        self.check_gateways()?;
+        self.connect.check()?;
+        if !self.health.ip().is_loopback() {
+            return Err(FieldFault::new("health", "anybody could read it", "use a loopback address"));
+        }
+        Ok(())
+    }
+}
+
+impl GatewayConfig {
+    fn check_gateways(&self) -> Result<(), FieldFault> {
+        let mut taken: BTreeSet<IpAddr> = self.wire_guard.addresses.iter().copied().collect();
+        let mut keys = BTreeSet::new();
+        for (at, gateway) in self.gateways.iter().enumerate() {
+            let field = format!("gateways[{at}]");
+            if !keys.insert(gateway.public_key) {
+                let mend = "give each gateway a key of its own";
+                return Err(FieldFault::new(field + ".publicKey", "another gateway has this key", mend));
+            }
+            if let Some(twice) = gateway.addresses.iter().find(|address| !taken.insert(**address)) {
+                let problem = format!("{twice} is another gateway's");
+                return Err(FieldFault::new(field + ".addresses", problem, "give each gateway addresses of its own"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Check for WireGuard {
+    fn check(&self) -> Result<(), FieldFault> {
+        let fault =
+            |field: &str, problem: &str, mend: &str| Err(FieldFault::new(format!("wireGuard.{field}"), problem, mend));
+        if self.listen_port == 0 {
+            return fault("listenPort", "workers could not know it", "name a port");
+        }
+        if self.addresses.is_empty() || self.addresses.len() > MOST_ADDRESSES {
+            return fault("addresses", "there must be one to eight", "name one for each family");
+        }
+        if self.address_cidrs.is_empty() {
+            return fault("addressCIDRs", "there is none, so no node could have an address", "name the VPN's ranges");
+        }
+        let of_api = |address: &&IpAddr| self.address_cidrs.iter().any(|range| of_api_on_workers(range) == **address);
+        if let Some(taken) = self.addresses.iter().find(of_api) {
+            return fault("addresses", &format!("{taken} is the API's on every worker"), "use another one");
+        }
+        if self.mtu < 576 {
+            return fault("mtu", "no IPv4 packet needs to be that small (RFC 791)", "use 576 or more");
+        }
+        if self.persistent_keepalive_seconds == 0 {
+            let problem = "after a restart silent workers would not be reached";
+            return fault("persistentKeepaliveSeconds", problem, "use 1 or more");
+        }
+        Ok(())
+    }
+}
+
+impl Check for Connect {
+    fn check(&self) -> Result<(), FieldFault> {
+        let fault =
+            |field: &str, problem: &str, mend: &str| Err(FieldFault::new(format!("connect.{field}"), problem, mend));
+        if self.listen.is_empty() {
+            return fault("listen", "there is no address", "name one of the private network");
+        }
+        if self.clients.is_empty() {
+            return fault("clients", "nobody may ask", "name the egress's common name");
+        }
+        if self.max_tunnels == 0 {
+            return fault("maxTunnels", "there would be no tunnel", "use 1 or more");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "
+wireGuard:
+  privateKeyFile: /etc/gateway/wireguard.key
+  listenPort: 31000
+  addresses: [100.80.255.1]
+  addressCIDRs: [100.80.0.0/16]
+  podCIDRs: [10.244.0.0/16]
+gateways:
+- name: gateway-1
+  publicKey: ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=
+  endpoint: 203.0.113.2:31000
+  addresses: [100.80.255.2]
+peers: {kubeconfig: /etc/gateway/kubeconfig, file: /var/lib/gateway/peers.json}
+connect:
+  listen: ['10.0.0.5:20010']
+  tls: {certificateFile: a.crt, keyFile: a.key, authorityFile: ca.crt}
+  clients: ['keelway:egress']
+health: 127.0.0.1:20011
+";
+
+    fn read(text: &str) -> Result<GatewayConfig, String> {
+        let config: GatewayConfig = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|fault| fault.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn yaml_and_json_say_the_same() {
+        let config = read(GOOD).unwrap();
+        assert_eq!((config.wire_guard.mtu, config.connect.max_tunnels), (1420, 1024));
+        assert_eq!(read(&serde_json::to_string(&config).unwrap()), Ok(config));
+    }
+
+    #[test]
+    fn each_fault_names_its_field() {
+        let table = [
+            ("listenPort: 31000", "listenPort: 0", "wireGuard.listenPort"),
+            ("addresses: [100.80.255.1]", "addresses: []", "wireGuard.addresses"),
+            ("addresses: [100.80.255.1]", "addresses: [100.80.0.1]", "the API's"),
+            ("addressCIDRs: [100.80.0.0/16]", "addressCIDRs: []", "wireGuard.addressCIDRs"),
+            ("  podCIDRs", "  persistentKeepaliveSeconds: 0\n  podCIDRs", "wireGuard.persistentKeepaliveSeconds"),
+            ("  podCIDRs", "  mtu: 500\n  podCIDRs", "wireGuard.mtu"),
+            ("addresses: [100.80.255.2]", "addresses: [100.80.255.1]", "gateways[0].addresses"),
+            ("['10.0.0.5:20010']", "[]", "connect.listen"),
+            ("['keelway:egress']", "[]", "connect.clients"),
+            ("  clients", "  maxTunnels: 0\n  clients", "connect.maxTunnels"),
+            ("127.0.0.1:20011", "10.0.0.5:20011", "health"),
+            ("ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=", "AAAA", "32 bytes"),
+            ("listenPort: 31000", "listenPort: 31000\n  postUp: reboot", "postUp"),
+        ];
+        for (from, to, named) in table {
+            let text = GOOD.replacen(from, to, 1);
+            assert_ne!(text, GOOD, "{from}");
+            let fault = read(&text).unwrap_err();
+            assert!(fault.contains(named), "{named}: {fault}");
+        }
+    }
+}

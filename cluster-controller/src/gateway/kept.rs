@@ -1,0 +1,119 @@
+//! Peers on disk, with the places where they were last seen.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::members::Candidate;
+
+/// The file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Kept {
+    /// The peers that there were.
+    pub(crate) peers: Vec<KeptPeer>,
+}
+
+/// A peer that there was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct KeptPeer {
+    /// What was written of it in the cluster.
+    pub(crate) object: Candidate,
+    /// Where it was seen last.
+    pub(crate) endpoint: Option<SocketAddr>,
+}
+
+/// The file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeptError {
+    /// It is there, and cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not what was written.
+    #[error("{} is damaged", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Kept {
+    /// Reads the file; one that is not there holds nothing.
+    pub(crate) fn read(path: &Path) -> Result<Self, KeptError> {
+        match fs::read(path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map_err(|source| KeptError::Damaged { path: path.to_owned(), source })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(KeptError::Read { path: path.to_owned(), source }),
+        }
+    }
+
+    /// Puts this in the file's place in one step, also if the machine dies meanwhile.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), KeptError> {
+        self.replace(path).map_err(|source| KeptError::Write { path: path.to_owned(), source })
+    }
+
+    fn replace(&self, path: &Path) -> io::Result<()> {
+        let next = path.with_extension("next");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.sync_all()?;
+        fs::rename(&next, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_by_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("peers.json");
+        assert_eq!(Kept::read(&path).unwrap(), Kept::default());
+        let object = Candidate {
+            name: "w1".to_owned(),
+            created: Some("2026-01-01T00:00:00Z".parse().unwrap()),
+            public_key: "key".to_owned(),
+            addresses: vec!["100.80.0.7".to_owned()],
+            pod_cidrs: vec!["10.244.3.0/24".to_owned()],
+        };
+        let endpoint = Some("192.0.2.1:40000".parse().unwrap());
+        let kept = Kept { peers: vec![KeptPeer { object, endpoint }] };
+        kept.write(&path).unwrap();
+        kept.write(&path).unwrap();
+        assert_eq!(Kept::read(&path).unwrap(), kept);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::write(&path, "{").unwrap();
+        assert!(matches!(Kept::read(&path), Err(KeptError::Damaged { .. })));
+    }
+}

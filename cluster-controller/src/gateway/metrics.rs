@@ -1,0 +1,66 @@
+//! What a gateway tells of itself.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::vpn::Vpn;
+
+/// All of them.
+pub(super) fn registry(vpn: &Arc<Vpn>) -> Registry {
+    let mut registry = Registry::with_prefix("keelway_gateway");
+    vpn.connects.register(&mut registry);
+    registry.register_collector(Box::new(Peers(Arc::downgrade(vpn))));
+    registry
+}
+
+/// What is known of peers at the moment of asking.
+struct Peers(Weak<Vpn>);
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Peers")
+    }
+}
+
+impl Collector for Peers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(vpn) = self.0.upgrade() else { return Ok(()) };
+        let members = vpn.members();
+        gauge(&mut encoder, "peers", "Workers that are peers", members.by_key.len())?;
+        gauge(&mut encoder, "tunnels", "Tunnels that are open", vpn.tunnels.len())?;
+        let stats = vpn.relay.stats();
+        let known =
+            || stats.iter().filter_map(|peer| Some((members.by_key.get(&peer.public_key)?.name.as_str(), peer)));
+        let kind = ConstGauge::new(0.0).metric_type();
+        let help = "When keys were last agreed on, since the epoch; 0 for never";
+        let name = "peer_last_handshake_timestamp_seconds";
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (node, peer) in known() {
+            let at = peer.last_handshake.unwrap_or_default().as_secs_f64();
+            ConstGauge::new(at).encode(family.encode_family(&[("node", node)])?)?;
+        }
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let help = "Bytes of authenticated messages from the peer";
+        let mut family = encoder.encode_descriptor("peer_received_bytes", help, None, kind)?;
+        for (node, peer) in known() {
+            ConstCounter::new(peer.received_bytes).encode(family.encode_family(&[("node", node)])?)?;
+        }
+        let help = "Bytes of messages to the peer";
+        let mut family = encoder.encode_descriptor("peer_sent_bytes", help, None, kind)?;
+        for (node, peer) in known() {
+            ConstCounter::new(peer.sent_bytes).encode(family.encode_family(&[("node", node)])?)?;
+        }
+        Ok(())
+    }
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: usize) -> fmt::Result {
+    let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}

@@ -1,0 +1,133 @@
+//! The way into the VPN: who is there, and the connections to them.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use keelway_vpn::relay::{Dialer, Liveness, Stream};
+use keelway_vpn::{Clock, PublicKey, Relay};
+
+use super::members::Members;
+use crate::connect::{Opened, Opener, Reason, Refusal, Target, Tunnels};
+use crate::connects::Connects;
+
+/// How long a worker may take to accept a connection.
+const DIAL: Duration = Duration::from_secs(3);
+/// How often a worker with an open connection is asked whether it lives.
+const ASKED_EVERY: Duration = Duration::from_secs(3);
+/// A worker that says nothing for so long is dead: its tunnels are reset.
+const DEAD_AFTER: Duration = Duration::from_secs(9);
+
+/// Where a tunnel leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    /// To which peer.
+    pub(super) peer: PublicKey,
+    /// To which of its addresses.
+    pub(super) address: IpAddr,
+    /// Since when, on the clock of [`Clock`].
+    pub(super) since: Duration,
+}
+
+/// The relay, its peers, and the tunnels to them.
+pub(super) struct Vpn {
+    pub(super) relay: Relay,
+    pub(super) tunnels: Arc<Tunnels<Way>>,
+    pub(super) connects: Connects,
+    members: RwLock<Arc<Members>>,
+    dialer: Dialer,
+}
+
+impl Vpn {
+    /// A relay that nobody may be reached through yet.
+    pub(super) fn new(relay: Relay, most_tunnels: usize) -> Self {
+        let dialer = relay.dialer().with_liveness(Liveness { interval: ASKED_EVERY, dead_after: DEAD_AFTER });
+        let members = RwLock::new(Arc::new(Members::default()));
+        Self { relay, tunnels: Tunnels::new(most_tunnels), connects: Connects::default(), members, dialer }
+    }
+
+    /// The present members.
+    pub(super) fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lets tunnels lead to these members and nowhere else: others are reset. Returns the members before.
+    pub(super) fn admit_only(&self, members: Members) -> Arc<Members> {
+        let members = Arc::new(members);
+        let before =
+            std::mem::replace(&mut *self.members.write().unwrap_or_else(PoisonError::into_inner), Arc::clone(&members));
+        let reset = self.tunnels.reset(|way| members.owner(way.address) != Some(way.peer));
+        if reset > 0 {
+            tracing::info!(tunnels = reset, "reset: they led to addresses that are no peer's any more");
+        }
+        before
+    }
+
+    /// Resets the tunnels to peers that are dead. Open connections ask the other side whether it lives, so that one that lives
+    /// is heard.
+    pub(super) fn reset_dead(&self) {
+        if self.tunnels.len() == 0 {
+            return;
+        }
+        let now = Clock.now().elapsed;
+        let stats = self.relay.stats();
+        let heard: BTreeMap<PublicKey, Option<Duration>> =
+            stats.into_iter().map(|peer| (peer.public_key, peer.last_received)).collect();
+        let reset = self.tunnels.reset(|way| {
+            let heard = heard.get(&way.peer).copied().flatten().unwrap_or_default().max(way.since);
+            now.saturating_sub(heard) >= DEAD_AFTER
+        });
+        if reset > 0 {
+            tracing::info!(tunnels = reset, "reset: nothing came from the other side for {DEAD_AFTER:?}");
+        }
+    }
+
+    /// Whether the place of a peer is known.
+    fn is_met(&self, peer: &PublicKey) -> bool {
+        self.relay.stats().iter().any(|known| known.public_key == *peer && known.endpoint.is_some())
+    }
+
+    async fn dial(&self, to: SocketAddr) -> Result<Stream, Refusal> {
+        let dialled = tokio::time::timeout(DIAL, self.dialer.dial(to, DIAL)).await;
+        let error = match dialled {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error.kind(),
+            Err(_) => ErrorKind::TimedOut,
+        };
+        if error == ErrorKind::TimedOut {
+            let text = format!("{to} did not answer within {} s", DIAL.as_secs());
+            return Err(Refusal::new(Reason::TimedOut, text));
+        }
+        Err(Refusal::new(Reason::Unreachable, format!("{to} cannot be reached: {error}")))
+    }
+}
+
+impl Opener for Vpn {
+    type Stream = Stream;
+    type Key = Way;
+
+    async fn open(&self, target: &Target) -> Result<Opened<Stream, Way>, Refusal> {
+        let Target::Address(to) = target else {
+            return Err(Refusal::new(Reason::Forbidden, "the target is a name; only addresses of peers are dialled"));
+        };
+        let Some(peer) = self.members().owner(to.ip()) else {
+            let text = format!("{} is not an address of a peer of this cluster", to.ip());
+            return Err(Refusal::new(Reason::Forbidden, text));
+        };
+        if !self.is_met(&peer) {
+            let text = format!("the worker of {} was not seen yet", to.ip());
+            return Err(Refusal::new(Reason::Unreachable, text));
+        }
+        let way = Way { peer, address: to.ip(), since: Clock.now().elapsed };
+        let tunnel = self.tunnels.enter(way);
+        let tunnel = tunnel.ok_or_else(|| Refusal::new(Reason::Busy, "there are as many tunnels as there may be"))?;
+        let stream = self.dial(*to).await?;
+        Ok(Opened { stream, tunnel })
+    }
+
+    fn connects(&self) -> &Connects {
+        &self.connects
+    }
+}

@@ -1,0 +1,180 @@
+//! The cluster's peers, as its API tells of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use keelway_api::worker::WireGuardPeer;
+use keelway_vpn::error::Chain;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use tokio::sync::watch;
+
+use super::members::Candidate;
+use crate::tls::Stamp;
+
+/// The least and the most time between two tries.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+/// How long one watch lasts, in seconds: so long a connection to a dead server goes unnoticed.
+const WATCH: u32 = 20;
+/// How long an answer, or the next piece of one, may take.
+const ANSWER: Duration = Duration::from_secs(WATCH as u64 + 5);
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// There is no way to ask the cluster.
+#[derive(Debug, thiserror::Error)]
+enum ClientError {
+    #[error("cannot read the kubeconfig")]
+    Kubeconfig(#[source] KubeconfigError),
+    #[error("cannot make a client of the kubeconfig")]
+    Client(#[source] kube::Error),
+}
+
+/// Tells of the candidates from the first whole list on, and at each change. It goes on for ever.
+///
+/// The kubeconfig is read again after a fault, if it has changed: credentials are renewed in place.
+pub(super) async fn watch(kubeconfig: PathBuf, candidates: watch::Sender<Option<Vec<Candidate>>>) {
+    loop {
+        let stamp = Stamp::of([&*kubeconfig]);
+        match client(&kubeconfig).await {
+            Ok(client) => follow(client, &candidates, || Stamp::of([&*kubeconfig]) != stamp).await,
+            Err(error) => {
+                tracing::warn!("peers cannot be asked for: {}", Chain(&error));
+                tokio::time::sleep(BACKOFF.1).await;
+            }
+        }
+    }
+}
+
+async fn client(kubeconfig: &Path) -> Result<Client, ClientError> {
+    let read = Kubeconfig::read_from(kubeconfig).map_err(ClientError::Kubeconfig)?;
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(read, &options).await.map_err(ClientError::Kubeconfig)?;
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(ANSWER);
+    Client::try_from(config).map_err(ClientError::Client)
+}
+
+async fn follow(client: Client, candidates: &watch::Sender<Option<Vec<Candidate>>>, is_outdated: impl Fn() -> bool) {
+    let api: Api<WireGuardPeer> = Api::all(client);
+    let mut events = pin!(watcher(api, Config::default().timeout(WATCH)).backoff(Pauses::default()));
+    let mut known = Known::default();
+    let mut is_well = true;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                is_well = true;
+                if known.take(event) {
+                    candidates.send_replace(Some(known.present.values().cloned().collect()));
+                }
+            }
+            Err(error) => {
+                if std::mem::replace(&mut is_well, false) {
+                    tracing::warn!("the watch of peers broke: {}", Chain(&error));
+                }
+                if is_outdated() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What the watch has told so far.
+#[derive(Default)]
+struct Known {
+    present: BTreeMap<String, Candidate>,
+    /// A list that is not whole yet.
+    coming: BTreeMap<String, Candidate>,
+}
+
+impl Known {
+    /// Takes an event; `true` where the present candidates may be others now.
+    fn take(&mut self, event: Event<WireGuardPeer>) -> bool {
+        match event {
+            Event::Init => self.coming.clear(),
+            Event::InitApply(object) => _ = self.coming.insert(object.name_any(), candidate(&object)),
+            Event::InitDone => {
+                self.present = std::mem::take(&mut self.coming);
+                return true;
+            }
+            Event::Apply(object) => {
+                let candidate = candidate(&object);
+                return self.present.insert(object.name_any(), candidate.clone()) != Some(candidate);
+            }
+            Event::Delete(object) => return self.present.remove(&object.name_any()).is_some(),
+        }
+        false
+    }
+}
+
+fn candidate(peer: &WireGuardPeer) -> Candidate {
+    let status = peer.status.clone().unwrap_or_default();
+    Candidate {
+        name: peer.name_any(),
+        created: peer.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        public_key: peer.spec.public_key.clone(),
+        addresses: status.addresses,
+        pod_cidrs: status.pod_cidrs,
+    }
+}
+
+/// Longer and longer pauses between tries.
+#[derive(Default)]
+struct Pauses(Option<Duration>);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let next = self.0.map_or(BACKOFF.0, |before| (before * 2).min(BACKOFF.1));
+        self.0 = Some(next);
+        Some(next)
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str, address: &str) -> WireGuardPeer {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "keelway.dev/v1alpha1",
+            "kind": "WireGuardPeer",
+            "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"publicKey": "key"},
+            "status": {"addresses": [address], "podCIDRs": ["10.244.3.0/24"]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_list_counts_once_it_is_whole() {
+        let mut known = Known::default();
+        assert!(!known.take(Event::Init));
+        assert!(!known.take(Event::InitApply(object("w1", "100.80.0.1"))));
+        assert!(known.present.is_empty());
+        assert!(known.take(Event::InitDone));
+        let read = &known.present["w1"];
+        assert_eq!((read.public_key.as_str(), &read.addresses[..]), ("key", &["100.80.0.1".to_owned()][..]));
+        assert_eq!(read.created.map(jiff::Timestamp::as_second), Some(1_767_225_600));
+        assert!(!known.take(Event::Apply(object("w1", "100.80.0.1"))), "nothing changed that counts");
+        assert!(known.take(Event::Apply(object("w1", "100.80.0.2"))));
+        assert!(!known.take(Event::Init) && !known.present.is_empty(), "until the new list is whole");
+        assert!(known.take(Event::InitDone));
+        assert!(known.present.is_empty());
+        assert!(!known.take(Event::Delete(object("w1", "100.80.0.2"))));
+    }
+}

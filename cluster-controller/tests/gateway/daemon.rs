@@ -1,0 +1,236 @@
+//! Gateways and egresses as processes without privilege, and the files that they read.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use jiff::{SignedDuration, Timestamp};
+use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_vpn::PublicKey;
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+use serde_json::{Value, json};
+
+use crate::PATIENCE;
+use crate::lan::{Lan, address};
+use crate::support::{Namespace, Process, private_text, public_key, wait_until};
+
+/// Who runs the programs.
+const NOBODY: u32 = 65534;
+/// The name in gateways' certificates.
+pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
+/// The name in egresses' certificates.
+pub(crate) const EGRESS_NAME: &str = "keelway:egress";
+
+/// The random numbers of a test: the same ones in each run.
+pub(crate) struct Keys(Mutex<ChaCha8Rng>);
+
+impl Keys {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(ChaCha8Rng::seed_from_u64(7)))
+    }
+
+    pub(crate) fn authority(&self) -> Authority {
+        Authority::mint("infrastructure", day(), &mut *self.0.lock().unwrap()).unwrap()
+    }
+
+    /// Writes certificate, key and bundle of somebody into a folder.
+    pub(crate) fn write(&self, folder: &Path, signed_by: &Authority, name: &str, trusts: &[&Authority]) {
+        let request = LeafRequest {
+            common_name: name.to_owned(),
+            organizations: Vec::new(),
+            dns_names: if name == GATEWAY_NAME { vec![name.to_owned()] } else { Vec::new() },
+            ip_addresses: Vec::new(),
+            usages: vec![if name == GATEWAY_NAME { Usage::ServerAuth } else { Usage::ClientAuth }],
+            validity: day(),
+        };
+        let issued = signed_by.issue(&request, &mut *self.0.lock().unwrap()).unwrap();
+        let bundle: String = trusts.iter().map(|authority| authority.certificate().pem()).collect();
+        replace(&folder.join("ca.crt"), &bundle);
+        replace(&folder.join("tls.crt"), &issued.certificate_pem);
+        replace(&folder.join("tls.key"), issued.key_pem.expose());
+    }
+}
+
+fn day() -> Validity {
+    Validity::starting(Timestamp::now(), SignedDuration::from_hours(24)).unwrap()
+}
+
+/// Puts a file in place of another in one step, readable for whoever runs the programs.
+pub(crate) fn replace(path: &Path, text: &str) {
+    let next = path.with_extension("new");
+    fs::write(&next, text).unwrap();
+    fs::set_permissions(&next, fs::Permissions::from_mode(0o600)).unwrap();
+    chown(&next, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::rename(&next, path).unwrap();
+}
+
+/// A program with its configuration, on a machine.
+pub(crate) struct Daemon {
+    pub(crate) machine: Namespace,
+    pub(crate) folder: PathBuf,
+    pub(crate) process: Option<Process>,
+    kind: &'static str,
+}
+
+impl Daemon {
+    fn new(machine: Namespace, kind: &'static str) -> Self {
+        let folder = Path::new("/run").join(format!("{kind}-{}", machine.name()));
+        fs::create_dir(&folder).unwrap();
+        chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
+        Self { machine, folder, process: None, kind }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn tls(&self) -> Value {
+        json!({
+            "certificateFile": self.file("tls.crt"),
+            "keyFile": self.file("tls.key"),
+            "authorityFile": self.file("ca.crt"),
+        })
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &Value) {
+        replace(&self.file(name), &content.to_string());
+    }
+
+    pub(crate) fn process(&mut self) -> &mut Process {
+        self.process.as_mut().unwrap()
+    }
+
+    /// Starts it, and does not wait for it.
+    pub(crate) fn spawn(&mut self) {
+        let config = self.file("config.json");
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
+        let run = [program(), self.kind, "--config", config.to_str().unwrap()];
+        let arguments = [&user[..], &run].concat();
+        self.process = Some(self.machine.spawn(Path::new("setpriv"), &arguments, &[]));
+    }
+
+    /// Starts it, and waits until it says that it is up.
+    pub(crate) fn start(&mut self) {
+        self.spawn();
+        let process = self.process.as_mut().unwrap();
+        wait_until("the program is up", PATIENCE, || {
+            assert!(process.is_running(), "{}", process.log());
+            process.log().contains("\"message\":\"up\"")
+        });
+    }
+
+    /// What it answers to a question about its health: status and text.
+    pub(crate) fn health(&self, path: &str) -> (u16, String) {
+        let path = path.to_owned();
+        self.machine.within(move || crate::client::get("127.0.0.1:8080", &path))
+    }
+}
+
+/// The program, where nobody may read it, whoever owns the checkout.
+fn program() -> &'static str {
+    const COPY: &str = "/run/keelway-cluster-controller";
+    if !Path::new(COPY).exists() {
+        fs::copy(env!("CARGO_BIN_EXE_keelway-cluster-controller"), COPY).unwrap();
+        fs::set_permissions(COPY, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    COPY
+}
+
+/// A gateway: number N has 100.80.255.N inside the VPN.
+pub(crate) struct Gateway {
+    pub(crate) number: u8,
+    pub(crate) daemon: Daemon,
+    pub(crate) config: Value,
+}
+
+impl Gateway {
+    /// One with its files, not started yet.
+    pub(crate) fn new(lan: &Lan, number: u8, keys: &Keys, authority: &Authority) -> Self {
+        let daemon = Daemon::new(lan.machine(number), "gateway");
+        keys.write(&daemon.folder, authority, GATEWAY_NAME, &[authority]);
+        replace(&daemon.file("wireguard.key"), &private_text(number));
+        let config = json!({
+            "wireGuard": {
+                "privateKeyFile": daemon.file("wireguard.key"),
+                "listenPort": 31000,
+                "addresses": [format!("100.80.255.{number}")],
+                "addressCIDRs": ["100.80.0.0/16"],
+                "podCIDRs": ["10.244.0.0/16"],
+            },
+            "peers": {"file": daemon.file("peers.json")},
+            "connect": {
+                "listen": [format!("{}:20010", address(number))],
+                "tls": daemon.tls(),
+                "clients": [EGRESS_NAME],
+            },
+            "health": "127.0.0.1:8080",
+        });
+        Self { number, daemon, config }
+    }
+
+    pub(crate) fn key(&self) -> PublicKey {
+        public_key(self.number)
+    }
+
+    /// Makes workers known as an earlier gateway left them behind.
+    pub(crate) fn keep(&self, objects: &[Value]) {
+        let peers: Vec<Value> = objects.iter().map(|object| json!({"object": object, "endpoint": null})).collect();
+        self.daemon.write("peers.json", &json!({"peers": peers}));
+    }
+
+    /// Writes its configuration and starts it.
+    pub(crate) fn start(&mut self) {
+        self.daemon.write("config.json", &self.config);
+        self.daemon.start();
+    }
+}
+
+/// An egress.
+pub(crate) struct Egress {
+    pub(crate) daemon: Daemon,
+    pub(crate) config: Value,
+}
+
+impl Egress {
+    /// One for the gateways of those numbers, not started yet.
+    pub(crate) fn new(lan: &Lan, number: u8, keys: &Keys, authority: &Authority, gateways: &[u8]) -> Self {
+        let daemon = Daemon::new(lan.machine(number), "egress");
+        keys.write(&daemon.folder, authority, EGRESS_NAME, &[authority]);
+        let gateways = gateways.iter().map(|number| gateway_entry(*number));
+        let config = json!({
+            "cluster": {
+                "socket": daemon.file("cluster.sock"),
+                "gateways": gateways.collect::<Vec<_>>(),
+                "serverName": GATEWAY_NAME,
+                "tls": daemon.tls(),
+            },
+            "controlPlane": {"socket": daemon.file("controlplane.sock"), "forbiddenCIDRs": ["10.231.0.0/24"]},
+            "shutdownGraceSeconds": 1,
+            "health": "127.0.0.1:8080",
+        });
+        Self { daemon, config }
+    }
+
+    /// The socket towards workers.
+    pub(crate) fn cluster(&self) -> PathBuf {
+        self.daemon.file("cluster.sock")
+    }
+
+    /// The socket towards all else.
+    pub(crate) fn control_plane(&self) -> PathBuf {
+        self.daemon.file("controlplane.sock")
+    }
+
+    /// Writes its configuration and starts it.
+    pub(crate) fn start(&mut self) {
+        self.daemon.write("config.json", &self.config);
+        self.daemon.start();
+    }
+}
+
+/// A gateway as egresses know it.
+pub(crate) fn gateway_entry(number: u8) -> Value {
+    json!({"name": format!("gateway-{number}"), "address": format!("{}:20010", address(number))})
+}

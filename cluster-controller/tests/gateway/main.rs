@@ -1,0 +1,37 @@
+//! Gateway and egress as they run, with real devices as workers, each test on a host of its own.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a step that fails fails the test"
+)]
+
+#[path = "../../../vpn/tests/support/mod.rs"]
+mod support;
+
+mod api_server;
+mod certificates;
+mod client;
+mod control_plane;
+mod daemon;
+mod lan;
+mod losses;
+mod peers;
+mod refusals;
+mod tunnels;
+mod worker;
+
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How long something may take that takes a moment: a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Within so long every CONNECT is answered.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Runs a test on a host of its own; `test` is its full name.
+fn on_host(test: &str, body: impl FnOnce()) {
+    support::on_own_host(&[test, "--exact", "--nocapture"], body);
+}

@@ -1,0 +1,150 @@
+//! Where no tunnel leads, and the same where the data that forbids it is changed.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use keelway_pki::Authority;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::json;
+
+use crate::client::{connect, connect_soon, ping};
+use crate::daemon::{EGRESS_NAME, Egress, GATEWAY_NAME, Gateway, Keys};
+use crate::lan::{Lan, address};
+use crate::on_host;
+use crate::support::{Namespace, wait_until};
+use crate::worker::{Worker, object};
+
+const GATEWAY: u8 = 1;
+const API_SERVER: u8 = 10;
+
+/// What is not the cluster's: a range that is forbidden by the bounds, and an address in it.
+const FOREIGN: [(&str, &str); 2] = [
+    // Another cluster's VPN, and the hypervisors' network.
+    ("100.81.0.0/24", "100.81.0.5"),
+    ("10.231.1.0/24", "10.231.1.5"),
+];
+
+#[test]
+fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
+    on_host("refusals::a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else", || {
+        let (lan, keys) = (Lan::new(), Keys::new());
+        let authority = keys.authority();
+        let mut gateway = Gateway::new(&lan, GATEWAY, &keys, &authority);
+        let mut claims = object(7);
+        claims["podCIDRs"].as_array_mut().unwrap().extend(FOREIGN.map(|(range, _)| json!(range)));
+        gateway.keep(&[claims, object(8)]);
+        gateway.start();
+        let worker = Worker::new(&lan, 7, &[(GATEWAY, gateway.key())], 1);
+        worker.echo(10250);
+        for (_, address) in FOREIGN {
+            worker.add_address(&format!("{address}/32"));
+        }
+        let mut egress = Egress::new(&lan, API_SERVER, &keys, &authority, &[GATEWAY]);
+        egress.start();
+        let socket = egress.cluster();
+        ping(&mut connect_soon(&socket, "100.80.0.7:10250"));
+        let own = address(GATEWAY);
+        let targets = [
+            // The gateway's machine: its loopback, by all its names, and its own addresses.
+            "127.0.0.1:8080",
+            "127.1.2.3:8080",
+            "[::1]:8080",
+            "[::ffff:127.0.0.1]:8080",
+            "0.0.0.0:8080",
+            "169.254.169.254:80",
+            &format!("{own}:20010"),
+            "100.80.255.1:8080",
+            // Nobody's: a peer that there was, an address that nobody has, a name.
+            "100.80.0.9:10250",
+            "10.244.9.1:80",
+            "w7:10250",
+        ];
+        let foreign = FOREIGN.map(|(_, address)| format!("{address}:10250"));
+        for target in targets.into_iter().chain(foreign.iter().map(String::as_str)) {
+            let answer = connect(&socket, target);
+            assert_eq!(answer.status, 403, "{target}: {}", answer.why);
+        }
+        assert_eq!(connect(&socket, "100.80.0.8:10250").status, 502, "a peer that was never seen");
+        assert_eq!(connect(&socket, "100.80.0.7:9").status, 502, "a port that is closed");
+        assert_eq!(connect(&socket, "100.80.0.7").status, 400, "no port");
+        let (_, metrics) = gateway.daemon.health("/metrics");
+        assert!(metrics.contains("keelway_gateway_connects_total{outcome=\"forbidden\"} 13"), "{metrics}");
+        let log = gateway.daemon.process().log();
+        assert_eq!(log.matches("outside the cluster's pod ranges").count(), 2, "{log}");
+
+        // With other bounds the same objects lead there.
+        gateway.daemon.process().stop();
+        let ranges: Vec<&str> = FOREIGN.iter().map(|(range, _)| *range).chain(["10.244.0.0/16"]).collect();
+        gateway.config["wireGuard"]["podCIDRs"] = json!(ranges);
+        gateway.start();
+        for target in &foreign {
+            ping(&mut connect_soon(&socket, target));
+        }
+    });
+}
+
+#[test]
+fn who_is_no_egress_of_the_installation_is_not_answered() {
+    on_host("refusals::who_is_no_egress_of_the_installation_is_not_answered", || {
+        let (lan, keys) = (Lan::new(), Keys::new());
+        let (authority, other) = (keys.authority(), keys.authority());
+        let mut gateway = Gateway::new(&lan, GATEWAY, &keys, &authority);
+        gateway.keep(&[object(8)]);
+        gateway.start();
+        let machine = lan.machine(API_SERVER);
+        let ask = |signed_by: Option<&Authority>, name: &str| {
+            let identity = signed_by.map(|signed_by| {
+                let folder = tempfile::tempdir().unwrap();
+                keys.write(folder.path(), signed_by, name, &[&authority]);
+                folder
+            });
+            answer(&machine, &authority, identity.as_ref().map(tempfile::TempDir::path))
+        };
+        wait_until("an egress is answered", crate::PATIENCE, || {
+            ask(Some(&authority), EGRESS_NAME).is_some_and(|answer| answer.starts_with("HTTP/1.1 502"))
+        });
+        assert_eq!(ask(None, ""), None, "no certificate");
+        assert_eq!(ask(Some(&other), EGRESS_NAME), None, "another authority");
+        assert_eq!(ask(Some(&authority), GATEWAY_NAME), None, "a server's certificate");
+        assert_eq!(ask(Some(&authority), "keelway:egress2"), None, "another name");
+        // Without TLS there is no answer either.
+        let plain = machine.within(|| {
+            let mut stream = TcpStream::connect((address(GATEWAY), 20010)).unwrap();
+            stream.write_all(b"CONNECT 100.80.0.8:80 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            answer
+        });
+        assert!(!plain.starts_with(b"HTTP"), "{plain:?}");
+    });
+}
+
+/// What a gateway says to a CONNECT of somebody with that identity, if anything.
+fn answer(machine: &Namespace, trusts: &Authority, identity: Option<&std::path::Path>) -> Option<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusts.certificate().pem().as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let config = match identity {
+        Some(folder) => {
+            let certificate = CertificateDer::from_pem_file(folder.join("tls.crt")).unwrap();
+            let key = PrivateKeyDer::from_pem_file(folder.join("tls.key")).unwrap();
+            builder.with_client_auth_cert(vec![certificate], key).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    };
+    machine.within(move || {
+        let stream = TcpStream::connect((address(GATEWAY), 20010)).unwrap();
+        stream.set_read_timeout(Some(crate::PATIENCE)).unwrap();
+        let name = ServerName::try_from(GATEWAY_NAME).unwrap();
+        let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream);
+        stream.write_all(b"CONNECT 100.80.0.8:80 HTTP/1.1\r\nHost: a\r\n\r\n").ok()?;
+        let mut answer = vec![0; 512];
+        let length = stream.read(&mut answer).ok().filter(|length| *length > 0)?;
+        Some(String::from_utf8_lossy(&answer[..length]).into_owned())
+    })
+}

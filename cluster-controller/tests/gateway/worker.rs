@@ -1,0 +1,106 @@
+//! A worker: a real device, and servers on it.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use keelway_vpn::{Device, DeviceConfig, PeerConfig, PublicKey};
+use serde_json::{Value, json};
+
+use crate::lan::{Lan, address};
+use crate::support::{Namespace, private_key, public_key};
+
+/// Worker number N has the address 100.80.0.N and the pod range 10.244.N.0/24, of which 10.244.N.1 is a pod.
+pub(crate) struct Worker {
+    pub(crate) number: u8,
+    pub(crate) machine: Namespace,
+    _device: Device,
+}
+
+impl Worker {
+    /// One that knows a gateway, which should run by now: a lost initiation is repeated after five seconds only.
+    /// With a keepalive of 0 it says nothing unless it is asked.
+    pub(crate) fn new(lan: &Lan, number: u8, gateways: &[(u8, PublicKey)], keepalive: u16) -> Self {
+        let machine = lan.machine(number);
+        let config = DeviceConfig {
+            name: "kw0".to_owned(),
+            private_key: Some(private_key(number)),
+            listen_port: 51820,
+            ..DeviceConfig::default()
+        };
+        let device = machine.within(|| Device::start(config).unwrap());
+        let peers = gateways.iter().map(|(gateway, key)| PeerConfig {
+            endpoint: Some(format!("{}:31000", address(*gateway)).parse().unwrap()),
+            persistent_keepalive: keepalive,
+            allowed_ips: if gateways.len() == 1 {
+                BTreeSet::from(["100.80.0.0/16".parse().unwrap(), "10.244.0.0/16".parse().unwrap()])
+            } else {
+                BTreeSet::from([format!("100.80.255.{gateway}/32").parse().unwrap()])
+            },
+            ..PeerConfig::new(*key)
+        });
+        device.set_peers(&peers.collect());
+        machine.ip(&["link", "set", "kw0", "up", "mtu", "1420"]);
+        for own in [format!("100.80.0.{number}/32"), format!("10.244.{number}.1/32")] {
+            machine.ip(&["addr", "add", &own, "dev", "lo"]);
+        }
+        let source = format!("100.80.0.{number}");
+        machine.ip(&["route", "add", "100.80.0.0/16", "dev", "kw0", "src", &source]);
+        Self { number, machine, _device: device }
+    }
+
+    /// An address that is not its own by right.
+    pub(crate) fn add_address(&self, address: &str) {
+        self.machine.ip(&["addr", "add", address, "dev", "lo"]);
+    }
+
+    /// Echoes what comes to a port, on all its addresses, until the test ends.
+    pub(crate) fn echo(&self, port: u16) {
+        let listener = self.machine.within(move || TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                std::thread::spawn(move || echo(stream.unwrap()));
+            }
+        });
+    }
+
+    /// Sends something to a gateway's address inside the VPN.
+    pub(crate) fn speak(&self, gateway: u8) {
+        let to = format!("100.80.255.{gateway}:9");
+        self.machine.within(move || {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.send_to(b"hello", to).unwrap();
+        });
+    }
+
+    /// Cuts it off, without a word to anybody.
+    pub(crate) fn unplug(&self) {
+        self.machine.ip(&["link", "set", "eth0", "down"]);
+    }
+}
+
+/// What is written of a worker in the cluster.
+pub(crate) fn object(number: u8) -> Value {
+    json!({
+        "name": format!("w{number}"),
+        "created": format!("2026-01-01T00:00:{number:02}Z"),
+        "publicKey": public_key(number).to_string(),
+        "addresses": [format!("100.80.0.{number}")],
+        "podCIDRs": [format!("10.244.{number}.0/24")],
+    })
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..length]).is_err() {
+            return;
+        }
+    }
+}
+
+/// The capabilities that a process has, as hexadecimal digits.
+pub(crate) fn capabilities(id: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim().to_owned()
+}
