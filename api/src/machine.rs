@@ -383,6 +383,25 @@ pub struct MachineState {
     /// Whether less than [`DISK_RESERVE`] is left below [`STATE_DIRECTORY`].
     #[serde(default)]
     pub disk_pressure: bool,
+    /// Ids of containers that answered their [`Container::liveness`] check when the machine's agent asked them last. Where there is
+    /// no agent, none.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub healthy: BTreeSet<String>,
+}
+
+impl MachineState {
+    /// Whether the machine's agent vouches for a pod: what runs of it answered its check.
+    #[must_use]
+    pub fn vouches(&self, pod: &PodName) -> bool {
+        let sandboxes = self.sandboxes.iter().filter(|sandbox| sandbox.ready && sandbox.pod == *pod);
+        let mut running = sandboxes.flat_map(|sandbox| {
+            let is_its = |container: &&ContainerState| container.sandbox == sandbox.id;
+            self.containers.iter().filter(is_its).filter(|container| container.phase == ContainerPhase::Running)
+        });
+        running.next().is_some_and(|first| {
+            self.healthy.contains(&first.id) && running.all(|container| self.healthy.contains(&container.id))
+        })
+    }
 }
 
 /// In bytes. etcd reserves 64 MiB for each segment of its log before it goes on writing (`SegmentSizeBytes` of

@@ -81,6 +81,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         capacity,
         kubelet_pods: pods.of_kubelet,
         disk_pressure,
+        healthy: BTreeSet::new(),
     })
 }
 

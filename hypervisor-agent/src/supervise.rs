@@ -228,6 +228,12 @@ impl Supervisor {
         self.checks.failing(container)
     }
 
+    /// Ids of containers that answered when they were asked last.
+    #[must_use]
+    pub fn healthy(&self) -> BTreeSet<String> {
+        self.checks.healthy()
+    }
+
     /// What a container answered. Returns whether it is to be stopped for it.
     pub fn answered(&mut self, now: Moment, container: &str, answer: Result<(), String>) -> bool {
         self.checks.answered(now, container, answer)

@@ -37,6 +37,8 @@ pub struct Probe {
     pub authority: SecretName,
     /// The client certificate to show, where one is asked for.
     pub identity: Option<Identity>,
+    /// Whether the component's liveness check asks the same, so that who has the answer to that one need not ask.
+    pub is_liveness: bool,
 }
 
 /// A certificate and key in one of our Secrets: `NAME.crt` and `NAME.key`.
@@ -62,6 +64,11 @@ pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
     Ok(documents.components.iter().filter_map(probe).collect())
 }
 
+/// The path at which Kubernetes' controllers tell that they are well; kube-controller-manager has no other one.
+pub(crate) fn controller_liveness(role: Role) -> &'static str {
+    if role == Role::KubeControllerManager { "/healthz" } else { "/livez" }
+}
+
 fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Option<Probe> {
     let private = *machine.private.first()?;
     let loopback = IpAddr::from([127, 0, 0, 1]);
@@ -70,7 +77,7 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
         Role::Etcd => (private, CLIENT, "/readyz", pod.component.to_string(), certificates::ETCD),
         Role::KubeApiserver => (private, SECURE, "/readyz", API_SERVER_NAME.to_string(), certificates::KUBERNETES),
         Role::KubeControllerManager | Role::KubeScheduler => {
-            (loopback, SECURE, "/healthz", role.to_string(), certificates::INFRASTRUCTURE)
+            (loopback, SECURE, controller_liveness(role), role.to_string(), certificates::INFRASTRUCTURE)
         }
         Role::Ingress => {
             (*machine.public.first()?, API, "/readyz", API_SERVER_NAME.to_string(), certificates::KUBERNETES)
@@ -87,5 +94,6 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
         server_name,
         authority: SecretName::of(id, authority),
         identity,
+        is_liveness: matches!(role, Role::KubeControllerManager | Role::KubeScheduler),
     })
 }

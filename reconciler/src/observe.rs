@@ -6,7 +6,7 @@ use futures::future::{join_all, join3};
 use keelway_api::{
     Documents,
     fault::Faults,
-    machine::Seen,
+    machine::{MachineState, Seen},
     name::{ClusterId, PodName},
     role::Role,
 };
@@ -26,20 +26,27 @@ pub(crate) async fn observe(
     documents: &Documents,
 ) -> Result<Observation, Faults> {
     let probes = probes(documents)?;
-    let seen = join_all(
-        documents
-            .hypervisors
-            .iter()
-            .map(|(name, document)| async move { (name.clone(), machines.observe(document).await) }),
-    );
-    let health = join_all(
-        probes.iter().map(|probe| async { (probe.component.clone(), health(components, documents, probe).await) }),
-    );
+    let (liveness, others): (Vec<_>, Vec<_>) = probes.iter().partition(|probe| probe.is_liveness);
+    let seen = join_all(documents.hypervisors.iter().map(|(name, document)| {
+        let probes: Vec<_> = liveness.iter().copied().filter(|probe| probe.machine == *name).collect();
+        async move {
+            let state = machines.observe(document).await;
+            let health = join_all(probes.into_iter().map(|probe| liveness_of(components, documents, probe, &state)));
+            let health = health.await;
+            (name.clone(), state, health)
+        }
+    }));
+    let health = join_all(others.into_iter().map(|probe| health(components, documents, probe)));
     let (asked, starting): (Vec<_>, Vec<_>) = serving(documents)
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let (seen, health, bindings) = join3(seen, health, bindings).await;
-    let health: BTreeMap<PodName, Health> = health.into_iter().collect();
+    let mut health: BTreeMap<PodName, Health> = health.into_iter().collect();
+    let mut states = BTreeMap::new();
+    for (name, state, answers) in seen {
+        states.insert(name, state);
+        health.extend(answers);
+    }
     let mut bindings: BTreeMap<ClusterId, Seen<String>> = bindings.into_iter().collect();
     let (up, down): (Vec<_>, Vec<_>) = starting.into_iter().partition(|id| {
         api_server(documents, &probes, id).is_some_and(|probe| health.get(&probe.component) == Some(&Health::Healthy))
@@ -49,7 +56,7 @@ pub(crate) async fn observe(
     bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
     Ok(Observation {
         refused: BTreeMap::new(),
-        machines: seen.into_iter().collect(),
+        machines: states,
         health,
         bindings,
         certificates: certificates::read(documents),
@@ -76,13 +83,28 @@ async fn bindings(components: &dyn Components, documents: &Documents, id: &Clust
     (id.clone(), components.bindings(documents, id).await)
 }
 
-async fn health(components: &dyn Components, documents: &Documents, probe: &Probe) -> Health {
+async fn health(components: &dyn Components, documents: &Documents, probe: &Probe) -> (PodName, Health) {
     let answer = components.health(documents, probe);
-    if ready(documents, probe) {
-        return answer.await;
+    let health = if ready(documents, probe) {
+        answer.await
+    } else {
+        let silent = |_| Health::Unhealthy(format!("{} does not answer yet", probe.path));
+        timeout(STARTING, answer).await.unwrap_or_else(silent)
+    };
+    (probe.component.clone(), health)
+}
+
+/// An agent has asked the same a moment ago, over a session that it resumes: nobody pays for another handshake.
+async fn liveness_of(
+    components: &dyn Components,
+    documents: &Documents,
+    probe: &Probe,
+    machine: &Seen<MachineState>,
+) -> (PodName, Health) {
+    match machine {
+        Seen::Known(state) if state.vouches(&probe.component) => (probe.component.clone(), Health::Healthy),
+        Seen::Known(_) | Seen::Unreachable { .. } => health(components, documents, probe).await,
     }
-    let silent = |_| Health::Unhealthy(format!("{} does not answer yet", probe.path));
-    timeout(STARTING, answer).await.unwrap_or_else(silent)
 }
 
 #[cfg(test)]

@@ -39,18 +39,18 @@ pub(super) async fn etcd(program: &Started) -> anyhow::Result<()> {
     program.make_directory(&format!("{}/member", program.flag("data-dir")?))?;
     let clients = Clients::OnlyKnown(program.read_flag("trusted-ca-file")?);
     let config = config(&program.read_flag("cert-file")?, &program.read_flag("key-file")?, clients)?;
-    serve(address, config, |_, request| async move { health(&request, "/readyz") }).await
+    serve(address, config, |_, request| async move { health(&request, &["/readyz"]) }).await
 }
 
 /// kube-controller-manager and kube-scheduler: health is open.
 pub(super) async fn controller(program: &Started) -> anyhow::Result<()> {
     let pair = (program.read_flag("tls-cert-file")?, program.read_flag("tls-private-key-file")?);
     let config = config(&pair.0, &pair.1, Clients::Any)?;
-    serve(program.bind_address()?, config, |_, request| async move { health(&request, "/healthz") }).await
+    serve(program.bind_address()?, config, |_, request| async move { health(&request, &["/healthz", "/livez"]) }).await
 }
 
-fn health(request: &Request<Incoming>, path: &str) -> Answer {
-    if request.uri().path() == path { text(StatusCode::OK, "ok") } else { text(StatusCode::NOT_FOUND, "") }
+fn health(request: &Request<Incoming>, paths: &[&str]) -> Answer {
+    if paths.contains(&request.uri().path()) { text(StatusCode::OK, "ok") } else { text(StatusCode::NOT_FOUND, "") }
 }
 
 pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {

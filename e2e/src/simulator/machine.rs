@@ -109,6 +109,7 @@ impl Machine {
             servers: self.runtime.servers(),
             capacity: None,
             disk_pressure: self.is_full(),
+            healthy: BTreeSet::new(),
             kubelet_pods: 0,
             images: self.runtime.images.clone(),
             ports: PortFacts { ephemeral: self.ephemeral, listening },

@@ -1,5 +1,7 @@
 //! What the keeper tells those who watch. It never waits for them: who is slow sees the newest, and misses what was between.
 
+use std::collections::BTreeSet;
+
 use tokio::sync::{broadcast, watch};
 
 /// How many lines of progress wait for a slow reader before some are lost to it.
@@ -18,6 +20,8 @@ pub(super) struct Status {
     pub(super) failures: Vec<String>,
     /// What is put off.
     pub(super) held: Vec<String>,
+    /// Ids of containers that answered when they were asked last.
+    pub(super) healthy: BTreeSet<String>,
 }
 
 /// Where the keeper and the API meet.

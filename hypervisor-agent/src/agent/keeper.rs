@@ -221,6 +221,11 @@ impl Keeper {
             }
             Done::Answer { container, answer } => {
                 self.dirty |= self.supervisor.answered(self.started.elapsed(), &container, answer);
+                let healthy = self.supervisor.healthy();
+                self.board.publish(|status| {
+                    status.revision += u64::from(status.healthy != healthy);
+                    status.healthy = healthy;
+                });
                 if let Some((pod, name, why)) = self.supervisor.failing(&container) {
                     let message = format!("container {name} did not answer its check: {why}");
                     self.journal.note(About::pod(pod, name), (true, reason::UNHEALTHY), message);

@@ -75,6 +75,7 @@ impl Agent for Service {
         if let Some(kept) = self.book.current() {
             state.applied = Some(kept.fence.clone());
         }
+        state.healthy.clone_from(&self.board.status().borrow().healthy);
         Ok(Response::new(proto::GetStateResponse { state: Some((&state).into()) }))
     }
 

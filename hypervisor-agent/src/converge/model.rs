@@ -52,6 +52,7 @@ impl Model {
             capacity: None,
             kubelet_pods: 0,
             disk_pressure: false,
+            healthy: std::collections::BTreeSet::new(),
         };
         Self { state, ids: 0, made: BTreeMap::new() }
     }

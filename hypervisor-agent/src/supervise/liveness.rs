@@ -1,6 +1,9 @@
 //! Containers that run, and what they answered.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use keelway_api::{
     machine::{Check, ContainerPhase, Liveness, MachineConfig, MachineState},
@@ -114,6 +117,12 @@ impl Checks {
         let period = if checked.counts(now) { period } else { period.min(STARTUP_PERIOD) };
         checked.next = Some(now.saturating_add(period));
         checked.is_stuck()
+    }
+
+    /// Ids of those that answered when they were asked last.
+    pub(super) fn healthy(&self) -> BTreeSet<String> {
+        let healthy = self.0.iter().filter(|(_, checked)| checked.answered && checked.failures == 0);
+        healthy.map(|(id, _)| id.clone()).collect()
     }
 
     pub(super) fn failing(&self, id: &str) -> Option<(&PodName, &str, &str)> {

@@ -99,6 +99,7 @@ impl World {
             capacity: None,
             kubelet_pods: 0,
             disk_pressure: false,
+            healthy: std::collections::BTreeSet::new(),
         };
         let mut world = Self { now, config, state, supervisor: Supervisor::default(), made: 0 };
         world.is(ContainerPhase::Running);
@@ -293,4 +294,22 @@ fn a_stop_that_fails_is_tried_again_later() {
     assert_eq!(world.round().wake, Some(world.now + SECOND));
     world.now += SECOND;
     assert!(stops(&world.round()).is_some());
+}
+
+#[test]
+fn one_is_healthy_from_its_first_answer_until_one_fails() {
+    let mut world = World::starting_at(Duration::ZERO);
+    world.round();
+    let healthy = |world: &World| world.supervisor.healthy().into_iter().collect::<Vec<_>>();
+    assert_eq!(healthy(&world), Vec::<String>::new(), "it was not asked yet");
+    world.answer(Ok(()));
+    assert_eq!(healthy(&world), ["c0"]);
+    world.state.healthy = world.supervisor.healthy();
+    assert!(world.state.vouches(&pod()));
+    world.answer(Err("silence".to_owned()));
+    assert_eq!(healthy(&world), Vec::<String>::new());
+    world.answer(Ok(()));
+    world.end();
+    world.state.healthy = world.supervisor.healthy();
+    assert!(!world.state.vouches(&pod()), "another container was not asked yet");
 }

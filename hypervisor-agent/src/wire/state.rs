@@ -37,6 +37,7 @@ impl From<&MachineState> for proto::MachineState {
             capacity: state.capacity.map(Into::into),
             kubelet_pods: state.kubelet_pods as u64,
             disk_pressure: state.disk_pressure,
+            healthy: state.healthy.iter().cloned().collect(),
         }
     }
 }
@@ -59,6 +60,7 @@ impl TryFrom<proto::MachineState> for MachineState {
             capacity: state.capacity.map(Into::into),
             kubelet_pods: usize::try_from(state.kubelet_pods).map_err(|_| WireError::Range("the pods of a kubelet"))?,
             disk_pressure: state.disk_pressure,
+            healthy: state.healthy.into_iter().collect(),
         })
     }
 }

@@ -137,6 +137,7 @@ prop_compose! {
         capacity in any::<Option<(u64, u64)>>(),
         kubelet_pods in any::<u32>(),
         disk_pressure in any::<bool>(),
+        healthy in proptest::collection::btree_set("[0-9a-f]{1,9}", 0..3),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -175,6 +176,7 @@ prop_compose! {
             capacity: capacity.map(|(cpu_millis, memory_bytes)| Amount { cpu_millis, memory_bytes }),
             kubelet_pods: kubelet_pods as usize,
             disk_pressure,
+            healthy,
         }
     }
 }

@@ -12,7 +12,7 @@ use keelway_api::{
 };
 
 use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, flag};
-use crate::certificates;
+use crate::{certificates, probe::controller_liveness};
 
 /// How long certificates of workers live.
 const WORKER_TTL: &str = "168h";
@@ -48,7 +48,7 @@ impl Site<'_> {
             servers: None,
             image: self.kubernetes_image(),
             command,
-            check: self.controller_check("/healthz"),
+            check: self.controller_check(),
             startup_seconds: Some(STARTUP_SECONDS),
         })
     }
@@ -68,8 +68,9 @@ impl Site<'_> {
     }
 
     /// The check of both.
-    pub(super) fn controller_check(&self, path: &str) -> Check {
-        self.https(None, SECURE, path, (self.spec.role.row().name, "server-ca.crt"), None)
+    pub(super) fn controller_check(&self) -> Check {
+        let role = self.spec.role;
+        self.https(None, SECURE, controller_liveness(role), (role.row().name, "server-ca.crt"), None)
     }
 
     /// Flags of both. Their health and metrics are on loopback: health is open, the rest asks the API server who it is.

@@ -15,7 +15,7 @@ impl Site<'_> {
             servers: None,
             image: self.kubernetes_image(),
             command,
-            check: self.controller_check("/livez"),
+            check: self.controller_check(),
             startup_seconds: Some(STARTUP_SECONDS),
         })
     }

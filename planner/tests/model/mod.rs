@@ -74,6 +74,7 @@ pub(crate) fn empty() -> MachineState {
         capacity: None,
         kubelet_pods: 0,
         disk_pressure: false,
+        healthy: std::collections::BTreeSet::new(),
         servers: BTreeMap::new(),
     }
 }

@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use keelway_api::{
     Hypervisor,
     jiff::Timestamp,
-    machine::{CgroupDriver, MachineConfig, MachineState, PortFacts, RuntimeFacts},
+    machine::{
+        CgroupDriver, ContainerPhase, ContainerState, MachineConfig, MachineState, PortFacts, RuntimeFacts,
+        SandboxState,
+    },
 };
 use keelway_hypervisor_agent::action::Action;
 use keelway_planner::{identify, plan};
@@ -68,16 +71,17 @@ fn empty() -> MachineState {
         capacity: None,
         kubelet_pods: 0,
         disk_pressure: false,
+        healthy: std::collections::BTreeSet::new(),
     }
 }
 
-/// Machines that nobody reaches.
-struct Away;
+/// Machines that nobody dials.
+struct Away(Seen<MachineState>);
 
 #[async_trait]
 impl Machines for Away {
     async fn observe(&self, _machine: &Hypervisor) -> Seen<MachineState> {
-        Seen::unreachable("away")
+        self.0.clone()
     }
     async fn apply(&self, _: &Hypervisor, _: &MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
         Applying::default()
@@ -118,7 +122,7 @@ impl Components for Silent {
 }
 
 async fn seen_with(silent: &Silent) -> Observation {
-    observe(&Away, silent, &placed()).await.unwrap()
+    observe(&Away(Seen::unreachable("away")), silent, &placed()).await.unwrap()
 }
 
 #[tokio::test]
@@ -141,4 +145,39 @@ async fn bindings_are_asked_for_as_soon_as_there_is_an_api() {
 #[tokio::test]
 async fn one_that_is_well_is_noticed_beside_one_that_is_silent() {
     until_better(&Silent::new("kube-apiserver-0"), &placed(), Duration::from_millis(10)).await;
+}
+
+/// A machine on which this component runs, and whose agent had an answer of it or had none.
+fn with_agent(documents: &Documents, component: &str, answered: bool) -> MachineState {
+    let pod = documents.components.keys().find(|pod| pod.component.as_str() == component).unwrap().clone();
+    let sandbox = SandboxState { id: "s".to_owned(), pod, attempt: 0, digest: String::new(), ready: true };
+    let container = ContainerState {
+        id: "c".to_owned(),
+        sandbox: "s".to_owned(),
+        name: component.to_owned(),
+        attempt: 0,
+        phase: ContainerPhase::Running,
+        stop_seconds: None,
+    };
+    let healthy = answered.then(|| "c".to_owned()).into_iter().collect();
+    MachineState { sandboxes: vec![sandbox], containers: vec![container], healthy, ..empty() }
+}
+
+#[tokio::test]
+async fn whom_an_agent_vouches_for_is_not_asked_again() {
+    let documents = placed();
+    let of_scheduler = |seen: &Observation| {
+        let of_it = |(pod, _): &(&PodName, &Health)| pod.component.as_str() == "kube-scheduler-0";
+        seen.health.iter().find(of_it).unwrap().1.clone()
+    };
+    for answered in [true, false] {
+        let silent = Silent::new("kube-scheduler-0");
+        let machines = Away(Seen::Known(with_agent(&documents, "kube-scheduler-0", answered)));
+        let seen = observe(&machines, &silent, &documents).await.unwrap();
+        assert_eq!(of_scheduler(&seen) == Health::Healthy, answered, "{:?}", seen.health);
+    }
+    // An agent asks an API server whether it lives, which is another question than whether it is ready.
+    let machines = Away(Seen::Known(with_agent(&documents, "kube-apiserver-0", true)));
+    let seen = observe(&machines, &Silent::new("kube-apiserver-0"), &documents).await.unwrap();
+    assert_eq!(seen.health.values().filter(|health| **health == Health::Healthy).count(), 3);
 }
