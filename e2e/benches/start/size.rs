@@ -20,7 +20,7 @@ use crate::{
 
 /// Passes with nothing to do in each round.
 const PASSES: usize = 5;
-/// After this long all controllers have filled their caches.
+/// After this long all controllers have filled their caches, and agents have asked every component.
 const CALM: Duration = Duration::from_secs(10);
 
 /// How many of everything.
@@ -47,9 +47,9 @@ impl Size {
         let plane = ControlPlane::new(keelway, ran.stdout, "c1.kubeconfig");
         let plain = Plain::of(&plane, directory);
         fs::write(keelway.directory().join("c1.yaml"), &plane.text).unwrap();
+        pause(CALM);
         (0..PASSES).for_each(|_| settled(&plane, figures));
         if self.replicas == 1 {
-            pause(CALM);
             take(&plane, figures);
             figures.again[0].push(killed(&plane));
         }
