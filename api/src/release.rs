@@ -27,10 +27,15 @@ pub const RELEASES: [Release; 4] = [
 /// The tag of the haproxy image, the same for every release. A long-term branch, as Debian 12 has it.
 pub const HAPROXY: &str = "2.6.12";
 
+/// The tag of the metrics-server image, the same for every release: 0.9 serves all from Kubernetes 1.31 on.
+pub const METRICS_SERVER: &str = "v0.9.0";
+
 /// The registry of Kubernetes' own images.
 const KUBERNETES_REGISTRY: &str = "registry.k8s.io";
 /// The registry of haproxy's official image.
 const HAPROXY_REGISTRY: &str = "docker.io/library";
+/// The registry of Keelway's own images.
+const OWN_REGISTRY: &str = "registry.keelway.dev";
 
 /// The release of this version, where it is one of ours.
 #[must_use]
@@ -71,6 +76,18 @@ impl Release {
         reference(registry.unwrap_or(KUBERNETES_REGISTRY), "etcd", self.etcd)
     }
 
+    /// The CoreDNS image, one path deeper than the others there.
+    #[must_use]
+    pub fn coredns_image(&self, registry: Option<&str>) -> String {
+        reference(registry.unwrap_or(KUBERNETES_REGISTRY), "coredns/coredns", self.coredns)
+    }
+
+    /// The image with what a worker runs outside containers: `/usr/local/bin/kubelet` and the CNI plugins in `/opt/cni/bin`.
+    #[must_use]
+    pub fn node_image(&self, registry: Option<&str>) -> String {
+        reference(registry.unwrap_or(OWN_REGISTRY), "node", &format!("v{}", self.kubernetes))
+    }
+
     /// The image of a sandbox.
     #[must_use]
     pub fn pause_image(&self, registry: Option<&str>) -> String {
@@ -82,6 +99,12 @@ impl Release {
 #[must_use]
 pub fn haproxy_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(HAPROXY_REGISTRY), "haproxy", HAPROXY)
+}
+
+/// The metrics-server image.
+#[must_use]
+pub fn metrics_server_image(registry: Option<&str>) -> String {
+    reference(registry.unwrap_or(KUBERNETES_REGISTRY), "metrics-server/metrics-server", METRICS_SERVER)
 }
 
 fn reference(registry: &str, name: &str, tag: &str) -> String {
@@ -103,6 +126,9 @@ mod tests {
         assert_eq!(release.kubernetes_image("kube-apiserver", None), "registry.k8s.io/kube-apiserver:v1.37.0");
         assert_eq!(release.etcd_image(None), "registry.k8s.io/etcd:3.7.0-0");
         assert_eq!(haproxy_image(None), "docker.io/library/haproxy:2.6.12");
+        assert_eq!(release.coredns_image(None), "registry.k8s.io/coredns/coredns:v1.14.6");
+        assert_eq!(metrics_server_image(None), "registry.k8s.io/metrics-server/metrics-server:v0.9.0");
+        assert_eq!(release.node_image(None), "registry.keelway.dev/node:v1.37.0");
     }
 
     #[test]

@@ -31,15 +31,6 @@ pub(crate) struct Prepared {
     packages: usize,
 }
 
-/// The programs of a Go build, each under its own name in a directory.
-#[derive(Debug)]
-pub(crate) struct Built {
-    /// Which build it was.
-    pub(crate) build: GoBuild,
-    /// Where they are.
-    pub(crate) directory: PathBuf,
-}
-
 /// Fails with what to do where Go is missing or too old.
 pub(crate) fn check() -> Result<()> {
     let mend = format!(
@@ -72,8 +63,8 @@ pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, director
 }
 
 impl Prepared {
-    /// Builds the programs.
-    pub(crate) fn build(&self, step: &mut Step) -> Result<Built> {
+    /// Builds the programs, and returns the directory where each is under its own name.
+    pub(crate) fn build(&self, step: &mut Step) -> Result<PathBuf> {
         let out = self.directory.join("out");
         fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
         self.compile(&out, step).with_context(|| format!("build {}", self.build))?;
@@ -81,7 +72,7 @@ impl Prepared {
             let built = out.join(self.build.built_name(program));
             fs::rename(&built, out.join(program)).with_context(|| format!("find {}", built.display()))?;
         }
-        Ok(Built { build: self.build, directory: out })
+        Ok(out)
     }
 
     /// `go build -v` names each package that it compiles; those that Go has in its own cache it passes over.

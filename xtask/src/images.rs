@@ -14,7 +14,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::archive::Archive;
 use crate::cache::{self, Cache};
-use crate::go::Built;
 use crate::progress::Progress;
 use crate::table::{GoBuild, Image, Origin, Product};
 use crate::{debian, go, process, table};
@@ -44,6 +43,9 @@ struct Wanted {
     path: String,
     recipe: String,
 }
+
+/// Where the programs of each Go build are, once it is done.
+type Builds = BTreeMap<GoBuild, PathBuf>;
 
 /// Runs the task.
 pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
@@ -164,7 +166,8 @@ impl Workshop<'_> {
             thread::spawn(move || sender.send(go::prepare(build, programs, directory)));
         }
         drop(sender);
-        self.make_those_of(None, wanted)?;
+        let mut built = BTreeMap::new();
+        self.make_those_with(&built, None, wanted)?;
         if builds.is_empty() {
             return Ok(());
         }
@@ -173,26 +176,29 @@ impl Workshop<'_> {
             let prepared = download.until(&prepared, || "downloading".to_owned());
             let prepared = prepared.context("wait for the download of modules")??;
             let mut step = self.progress.step(prepared.build.to_string(), Instant::now());
-            let built = prepared.build(&mut step)?;
+            built.insert(prepared.build, prepared.build(&mut step)?);
             step.done();
-            self.make_those_of(Some(&built), wanted)?;
+            self.make_those_with(&built, Some(prepared.build), wanted)?;
         }
         Ok(())
     }
 
-    /// Makes the products of one Go build, or those that need none.
-    fn make_those_of(&self, built: Option<&Built>, wanted: &[Wanted]) -> Result<()> {
-        let of = built.map(|built| built.build);
-        for one in wanted.iter().filter(|one| one.product.go_build() == of) {
-            self.make_one(one, built).with_context(|| format!("make {}", one.path))?;
+    /// Makes the products that waited for the newest Go build alone, or those that need none.
+    fn make_those_with(&self, done: &Builds, newest: Option<GoBuild>, wanted: &[Wanted]) -> Result<()> {
+        for one in wanted {
+            let needed = one.product.go_builds();
+            let its_turn = newest.map_or(needed.is_empty(), |newest| needed.contains(&newest));
+            if its_turn && needed.iter().all(|build| done.contains_key(build)) {
+                self.make_one(one, done).with_context(|| format!("make {}", one.path))?;
+            }
         }
         Ok(())
     }
 
-    fn make_one(&self, wanted: &Wanted, built: Option<&Built>) -> Result<()> {
+    fn make_one(&self, wanted: &Wanted, done: &Builds) -> Result<()> {
         let finished = match &wanted.product {
-            Product::Program(origin) => self.second_name(&self.program(*origin, built)?)?,
-            Product::Image(image) => self.image(image, built)?,
+            Product::Program(origin) => self.second_name(&self.program(*origin, done)?)?,
+            Product::Image(image) => self.image(image, done)?,
         };
         self.cache.publish(&finished, &wanted.path, &wanted.recipe)
     }
@@ -206,9 +212,9 @@ impl Workshop<'_> {
     }
 
     /// The path of a program that is made or installed.
-    fn program(&self, origin: Origin, built: Option<&Built>) -> Result<PathBuf> {
+    fn program(&self, origin: Origin, done: &Builds) -> Result<PathBuf> {
         match origin {
-            Origin::Go(_, name) => Ok(built.context("find its Go build")?.directory.join(name)),
+            Origin::Go(build, name) => Ok(done.get(&build).context("find its Go build")?.join(name)),
             Origin::C { name, source, version } => self.compile(name, source, version),
             Origin::Debian { package, path, version } => {
                 if let Some(version) = version {
@@ -230,13 +236,13 @@ impl Workshop<'_> {
         Ok(program)
     }
 
-    fn image(&self, image: &Image, built: Option<&Built>) -> Result<PathBuf> {
+    fn image(&self, image: &Image, done: &Builds) -> Result<PathBuf> {
         let archive = Archive {
             reference: &image.reference,
             entrypoint: &image.entrypoint,
             command: &image.command,
             stop_signal: image.stop_signal,
-            files: self.files(image, built)?,
+            files: self.files(image, done)?,
         };
         let path = self.scratch.join(table::archive_name(&image.reference));
         let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
@@ -245,10 +251,10 @@ impl Workshop<'_> {
     }
 
     /// All files of an image, by their path in it.
-    fn files(&self, image: &Image, built: Option<&Built>) -> Result<BTreeMap<String, Vec<u8>>> {
+    fn files(&self, image: &Image, done: &Builds) -> Result<BTreeMap<String, Vec<u8>>> {
         let mut files = BTreeMap::new();
         for file in &image.files {
-            files.insert(file.at.to_owned(), read(&self.program(file.origin, built)?)?);
+            files.insert(file.at.to_owned(), read(&self.program(file.origin, done)?)?);
             if let Origin::Debian { path, .. } = file.origin {
                 for library in debian::closure(path)?.iter().skip(1) {
                     files.insert(library.display().to_string(), read(library)?);

@@ -21,6 +21,8 @@ fn question(origin: Origin) -> (&'static [&'static str], String) {
         Origin::Go(GoBuild::Kubernetes, "kubectl") => {
             (&["version", "--client"], format!("Client Version: v{}\n", version(origin)))
         }
+        // It does not know its own version.
+        Origin::Go(GoBuild::Kubernetes, "agnhost") => (&["--version"], "app version ".to_owned()),
         Origin::Go(GoBuild::Kubernetes, _) => (&["--version"], format!("Kubernetes v{}\n", version(origin))),
         Origin::Go(GoBuild::Etcd, "etcd") => (&["--version"], format!("etcd Version: {}\n", version(origin))),
         Origin::Go(GoBuild::Etcd, name) => (&["version"], format!("{name} version: {}\n", version(origin))),
@@ -30,7 +32,11 @@ fn question(origin: Origin) -> (&'static [&'static str], String) {
         Origin::Go(GoBuild::Containerd, _) => (&["--version"], format!(" v{}", version(origin))),
         // It names the last version that was tagged.
         Origin::Go(GoBuild::Wireguard, _) => (&["--version"], "wireguard-go v0.0.".to_owned()),
+        Origin::Go(GoBuild::CoreDns, _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
+        Origin::Go(GoBuild::MetricsServer, _) => (&["--version"], format!("v{}\n", version(origin))),
+        Origin::Go(GoBuild::CniPlugins, name) => (&[], format!("CNI {name} plugin v{}\n", version(origin))),
         Origin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
+        Origin::Debian { package: "bash" | "coreutils", .. } => (&["--version"], "Copyright".to_owned()),
         Origin::Debian { .. } => (&["-v"], format!(" {}", version(origin))),
     }
 }
@@ -46,7 +52,8 @@ fn version(origin: Origin) -> &'static str {
 fn ask(origin: Origin, mut command: Command) {
     let (arguments, wanted) = question(origin);
     let output = command.args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    // CNI plugins tell of themselves on stderr.
+    let said = [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).concat();
     assert!(output.status.success(), "{origin:?}: {output:?}");
     assert!(said.contains(&wanted), "{} said {said:?}, not {wanted:?}", origin.name());
 }

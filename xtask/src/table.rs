@@ -3,12 +3,17 @@
 //! A test machine has no container registry, so images are made from Go modules and Debian's packages under the names
 //! under which a user with a network pulls them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::release::{self, Release};
 
 /// The runtime of local hypervisors. Debian 12's own is too old for the kubelets of 1.36 and later.
 const CONTAINERD: &str = "2.4.2";
+/// The standard CNI plugins, the same for every release.
+const CNI_PLUGINS: &str = "1.9.1";
+/// The container of Kubernetes' own tests, which is built from the release's module: `test/images/agnhost/VERSION` there.
+const AGNHOST: &str = "2.66.1";
 /// What the VPN is tested with and measured beside; it has no releases among the Go modules, and this is the newest.
 const WIREGUARD: &str = "0.0.0-20260522210424-ecfc5a8d5446";
 
@@ -63,6 +68,9 @@ pub(crate) enum GoBuild {
     Etcd,
     Containerd,
     Wireguard,
+    CoreDns,
+    MetricsServer,
+    CniPlugins,
 }
 
 impl GoBuild {
@@ -73,6 +81,9 @@ impl GoBuild {
             Self::Etcd => etcd_version(release()),
             Self::Containerd => CONTAINERD,
             Self::Wireguard => WIREGUARD,
+            Self::CoreDns => without_v(release().coredns),
+            Self::MetricsServer => without_v(release::METRICS_SERVER),
+            Self::CniPlugins => CNI_PLUGINS,
         }
     }
 
@@ -83,6 +94,9 @@ impl GoBuild {
             Self::Etcd => &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
             Self::Containerd => &["github.com/containerd/containerd/v2"],
             Self::Wireguard => &["golang.zx2c4.com/wireguard"],
+            Self::CoreDns => &["github.com/coredns/coredns"],
+            Self::MetricsServer => &["sigs.k8s.io/metrics-server"],
+            Self::CniPlugins => &["github.com/containernetworking/plugins"],
         }
     }
 
@@ -91,18 +105,29 @@ impl GoBuild {
     pub(crate) fn staging_version(self) -> Option<String> {
         match self {
             Self::Kubernetes => self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}")),
-            Self::Etcd | Self::Containerd | Self::Wireguard => None,
+            Self::Etcd
+            | Self::Containerd
+            | Self::Wireguard
+            | Self::CoreDns
+            | Self::MetricsServer
+            | Self::CniPlugins => None,
         }
     }
 
     /// The package of a program.
     pub(crate) fn package(self, program: &str) -> String {
         match self {
+            Self::Kubernetes if program == "agnhost" => "k8s.io/kubernetes/test/images/agnhost".to_owned(),
             Self::Kubernetes => format!("k8s.io/kubernetes/cmd/{program}"),
             Self::Etcd if program == "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
             Self::Etcd => format!("go.etcd.io/etcd/{program}/v3"),
             Self::Containerd => format!("github.com/containerd/containerd/v2/cmd/{program}"),
             Self::Wireguard => "golang.zx2c4.com/wireguard".to_owned(),
+            Self::CoreDns => "github.com/coredns/coredns".to_owned(),
+            Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server".to_owned(),
+            Self::CniPlugins => {
+                format!("github.com/containernetworking/plugins/plugins/{}/{program}", plugin_kind(program))
+            }
         }
     }
 
@@ -127,7 +152,12 @@ impl GoBuild {
                      -X {package}.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=v{version}"
                 )
             }
-            Self::Etcd | Self::Wireguard => "-s -w".to_owned(),
+            Self::Etcd | Self::Wireguard | Self::CoreDns => "-s -w".to_owned(),
+            Self::MetricsServer => format!("-s -w -X k8s.io/client-go/pkg/version.gitVersion=v{version}"),
+            Self::CniPlugins => {
+                let package = "github.com/containernetworking/plugins/pkg/utils/buildversion";
+                format!("-s -w -X {package}.BuildVersion=v{version}")
+            }
             Self::Containerd => {
                 let package = "github.com/containerd/containerd/v2";
                 format!("-s -w -X {package}/version.Version=v{version} -X {package}/version.Package={package}")
@@ -143,6 +173,9 @@ impl fmt::Display for GoBuild {
             Self::Etcd => "etcd",
             Self::Containerd => "containerd",
             Self::Wireguard => "wireguard-go",
+            Self::CoreDns => "coredns",
+            Self::MetricsServer => "metrics-server",
+            Self::CniPlugins => "cni-plugins",
         };
         write!(formatter, "{name} {}", self.version())
     }
@@ -191,9 +224,9 @@ impl Product {
         }
     }
 
-    /// The Go build that it waits for; a product never needs two.
-    pub(crate) fn go_build(&self) -> Option<GoBuild> {
-        self.origins().iter().find_map(Origin::go_build)
+    /// The Go builds that it waits for.
+    pub(crate) fn go_builds(&self) -> BTreeSet<GoBuild> {
+        self.origins().iter().filter_map(Origin::go_build).collect()
     }
 }
 
@@ -220,7 +253,20 @@ fn etcd_version(release: &'static Release) -> &'static str {
     release.etcd.split_once('-').map_or(release.etcd, |(version, _)| version)
 }
 
-/// All products. CoreDNS, the CNI plugins and the test container are rows to come, each with what uses it.
+fn without_v(version: &'static str) -> &'static str {
+    version.strip_prefix('v').unwrap_or(version)
+}
+
+/// The folder of a CNI plugin in the module of all.
+fn plugin_kind(plugin: &str) -> &'static str {
+    match plugin {
+        "host-local" | "static" => "ipam",
+        "bandwidth" | "firewall" | "portmap" | "tuning" => "meta",
+        _ => "main",
+    }
+}
+
+/// All products.
 pub(crate) fn products() -> Vec<Product> {
     let programs = PROGRAMS.iter().copied().map(Product::Program);
     programs.chain(images().into_iter().map(Product::Image)).collect()
@@ -246,6 +292,11 @@ fn images() -> Vec<Image> {
         kubernetes("kube-controller-manager", "/usr/local/bin/kube-controller-manager"),
         kubernetes("kube-scheduler", "/usr/local/bin/kube-scheduler"),
         kube_proxy(),
+        node(),
+        add_on(release().coredns_image(None), "/coredns", GoBuild::CoreDns),
+        add_on(release::metrics_server_image(None), "/metrics-server", GoBuild::MetricsServer),
+        kubernetes("kubectl", "/bin/kubectl"),
+        agnhost(),
     ]
 }
 
@@ -305,6 +356,55 @@ fn kube_proxy() -> Image {
     image
 }
 
+/// What a worker takes out of an image: kubelet, and the plugins that it and other networks of pods are made of. Nothing runs in it.
+fn node() -> Image {
+    let plugin = |name, at| File { at, origin: Origin::Go(GoBuild::CniPlugins, name) };
+    Image {
+        reference: release().node_image(None),
+        files: vec![
+            File { at: "/usr/local/bin/kubelet", origin: Origin::Go(GoBuild::Kubernetes, "kubelet") },
+            plugin("bandwidth", "/opt/cni/bin/bandwidth"),
+            plugin("bridge", "/opt/cni/bin/bridge"),
+            plugin("firewall", "/opt/cni/bin/firewall"),
+            plugin("host-local", "/opt/cni/bin/host-local"),
+            plugin("loopback", "/opt/cni/bin/loopback"),
+            plugin("portmap", "/opt/cni/bin/portmap"),
+            plugin("ptp", "/opt/cni/bin/ptp"),
+            plugin("static", "/opt/cni/bin/static"),
+            plugin("tuning", "/opt/cni/bin/tuning"),
+        ],
+        entrypoint: vec!["/usr/local/bin/kubelet"],
+        command: vec!["--version"],
+        stop_signal: None,
+    }
+}
+
+/// An image of one program that is its entrypoint, named as the last element of its path.
+fn add_on(reference: String, at: &'static str, build: GoBuild) -> Image {
+    let origin = Origin::Go(build, at.trim_start_matches('/'));
+    Image { reference, files: vec![File { at, origin }], entrypoint: vec![at], command: vec![], stop_signal: None }
+}
+
+/// The container of tests, with a shell and what a test of a stream needs beside it, as the public one has.
+fn agnhost() -> Image {
+    let debian = |package, path, at| File { at, origin: Origin::Debian { package, path, version: None } };
+    Image {
+        reference: format!("registry.k8s.io/e2e-test-images/agnhost:{AGNHOST}"),
+        files: vec![
+            File { at: "/agnhost", origin: Origin::Go(GoBuild::Kubernetes, "agnhost") },
+            debian("bash", "/bin/bash", "/bin/bash"),
+            debian("bash", "/bin/bash", "/bin/sh"),
+            debian("coreutils", "/bin/cat", "/bin/cat"),
+            debian("coreutils", "/usr/bin/head", "/usr/bin/head"),
+            debian("coreutils", "/usr/bin/sha256sum", "/usr/bin/sha256sum"),
+            debian("coreutils", "/bin/sleep", "/bin/sleep"),
+        ],
+        entrypoint: vec!["/agnhost"],
+        command: vec!["pause"],
+        stop_signal: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -328,14 +428,6 @@ mod tests {
         let products = products();
         let paths: BTreeSet<String> = products.iter().map(super::Product::path).collect();
         assert_eq!(paths.len(), products.len());
-    }
-
-    #[test]
-    fn a_product_waits_for_one_go_build_at_most() {
-        for product in products() {
-            let builds: BTreeSet<GoBuild> = product.origins().iter().filter_map(super::Origin::go_build).collect();
-            assert!(builds.len() <= 1, "{} needs {builds:?}", product.path());
-        }
     }
 
     #[test]
