@@ -5,7 +5,7 @@ use kube_core::CustomResourceExt;
 
 use crate::{
     Cluster, Component, Hypervisor,
-    worker::{AddressClaim, Tombstone, WireGuardPeer},
+    worker::{AddressClaim, NodeAllocation, Tombstone, WireGuardPeer},
 };
 
 /// What a management cluster needs to keep our documents, by kind.
@@ -17,5 +17,5 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 /// What a managed cluster needs to keep what Keelway knows of its workers, by kind. These go nowhere else.
 #[must_use]
 pub fn worker_crds() -> Vec<CustomResourceDefinition> {
-    vec![AddressClaim::crd(), Tombstone::crd(), WireGuardPeer::crd()]
+    vec![AddressClaim::crd(), NodeAllocation::crd(), Tombstone::crd(), WireGuardPeer::crd()]
 }

@@ -3,6 +3,7 @@
 mod configuration;
 mod connect;
 mod connects;
+pub mod controller;
 pub mod egress;
 pub mod gateway;
 mod health;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use keelway_cluster_controller::{egress, gateway};
+use keelway_cluster_controller::{controller, egress, gateway};
 
 /// The programs that stand between a control plane and its workers.
 #[derive(Debug, Parser)]
@@ -18,6 +18,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Program {
+    /// Serves the cluster's workers: certificates, addresses, policies, add-ons.
+    Run {
+        #[command(flatten)]
+        configured: Configured,
+        /// The name of this replica, which no other one has.
+        #[arg(long)]
+        identity: String,
+    },
     /// The end of the VPN that workers reach. Needs no privilege.
     Gateway(Configured),
     /// What makes an API server's connections, on two sockets beside it.
@@ -33,6 +41,9 @@ struct Configured {
 
 fn main() -> ExitCode {
     match Arguments::parse().program {
+        Program::Run { configured, identity } => daemon::run(|stop| async move {
+            controller::run(&configured.config, &identity, stop.cancelled_owned()).await
+        }),
         Program::Gateway(configured) => daemon::run(|stop| async move { gateway::run(&configured.config, stop).await }),
         Program::Egress(configured) => daemon::run(|stop| async move { egress::run(&configured.config, stop).await }),
     }

@@ -11,7 +11,8 @@
 //! - [`ServiceAccountKey`] and [`EncryptionKey`] are the keys that are no certificates;
 //! - [`Generations`] holds the `next`, `active` and `previous` of each, and fills a Secret;
 //! - [`CertificateFacts`], [`key_matches_certificate`] and [`verify_issued_by`] read what exists;
-//! - [`Kubeconfig`] is the file that a client of Kubernetes reads.
+//! - [`Kubeconfig`] is the file that a client of Kubernetes reads;
+//! - [`JoinToken`] is what a worker is given to join with.
 
 mod authority;
 mod certificate;
@@ -19,6 +20,7 @@ mod encryption_key;
 mod facts;
 mod generations;
 mod id;
+mod join_token;
 mod key;
 mod keyring;
 mod kubeconfig;
@@ -37,6 +39,7 @@ pub use encryption_key::{EncryptionKey, EncryptionKeyError};
 pub use facts::CertificateFacts;
 pub use generations::Generations;
 pub use id::random_id;
+pub use join_token::{AuthorityHash, BootstrapToken, JoinToken, JoinTokenError};
 pub use key::{KeyError, PrivateKeyPem, PublicKeyPem};
 pub use keyring::{AuthorityKeyring, EncryptionKeyring, KeyringError, SecretData, ServiceAccountKeyring};
 pub use kubeconfig::{

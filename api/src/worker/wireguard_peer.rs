@@ -52,13 +52,10 @@ pub struct WireGuardPeerStatus {
         extend("x-kubernetes-validations" = [{"rule": "oldSelf.size() == 0 || self == oldSelf", "message": "a peer keeps its addresses"}])
     )]
     pub addresses: Vec<String>,
-    /// The ranges of its pods, one per family, as kube-controller-manager gave them to its Node. Once there, they stay.
+    /// The ranges of its pods, one per family, as kube-controller-manager gave them to its Node. They stay while the Node is away,
+    /// until another Node has them.
     #[serde(default, rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(
-        length(max = 2),
-        inner(length(max = 49)),
-        extend("x-kubernetes-validations" = [{"rule": "oldSelf.size() == 0 || self == oldSelf", "message": "a peer keeps the ranges of its pods"}])
-    )]
+    #[schemars(length(max = 2), inner(length(max = 49)))]
     pub pod_cidrs: Vec<String>,
     /// `Ready`: it has its addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,0 +1,103 @@
+//! Claims whose peer is gone rest, then go.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
+use keelway_api::worker::{AddressClaim, WireGuardPeer};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    runtime::{
+        Controller,
+        controller::Action,
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
+};
+use serde_json::json;
+
+use super::{
+    super::{
+        Context, ControllerError,
+        context::{call, has_code, log_outcome, now, on_error},
+    },
+    decision::{ClaimStep, claim_step},
+};
+
+/// Looks after claims.
+pub(super) async fn run(claims: Controller<AddressClaim>, context: Arc<Context>) {
+    let seen = claims.store();
+    let peers = Api::<WireGuardPeer>::all(context.client.clone());
+    claims
+        .watches(peers, watcher::Config::default(), move |peer| claims_of(&seen, &peer.name_any()))
+        .run(reconcile, on_error, context)
+        .for_each(|outcome| log_outcome("claims", outcome))
+        .await;
+}
+
+fn claims_of(seen: &Store<AddressClaim>, node: &str) -> Vec<ObjectRef<AddressClaim>> {
+    seen.state().iter().filter(|claim| claim.spec.node == node).map(|claim| ObjectRef::from_obj(&**claim)).collect()
+}
+
+async fn reconcile(claim: Arc<AddressClaim>, context: Arc<Context>) -> Result<Action, ControllerError> {
+    let peers = Api::<WireGuardPeer>::all(context.client.clone());
+    // Read anew: the peer may be a moment younger than its claim.
+    let peer = call("read the peer", peers.get_opt(&claim.spec.node)).await?;
+    let now = now();
+    match claim_step(&claim, peer.as_ref(), &Time(now)) {
+        ClaimStep::Keep => {}
+        ClaimStep::Wake => rest(&claim, None, &context).await?,
+        ClaimStep::Rest => {
+            let span = SignedDuration::try_from(Duration::from(context.configuration.worker_ttl))
+                .unwrap_or(SignedDuration::MAX);
+            rest(&claim, Some(now.saturating_add(span).unwrap_or(Timestamp::MAX)), &context).await?;
+        }
+        ClaimStep::Await(until) => {
+            let left = until.0.duration_since(now);
+            return Ok(Action::requeue(Duration::try_from(left).unwrap_or_default() + Duration::from_secs(1)));
+        }
+        ClaimStep::Delete => delete(&claim, &context).await?,
+    }
+    Ok(Action::await_change())
+}
+
+async fn rest(claim: &AddressClaim, until: Option<Timestamp>, context: &Context) -> Result<(), ControllerError> {
+    context.fence.check()?;
+    let claims = Api::<AddressClaim>::all(context.client.clone());
+    let patch = json!({
+        "metadata": { "resourceVersion": claim.resource_version() },
+        "spec": { "restsUntil": until.map(Time) },
+    });
+    match claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Err(error) if has_code(&error, 409) || has_code(&error, 404) => Ok(()),
+        Err(source) => Err(ControllerError::Api { what: "write the claim", source: Box::new(source) }),
+        Ok(_) => {
+            tracing::info!(
+                claim = claim.name_any(),
+                node = claim.spec.node,
+                ?until,
+                "an address rests, or is used again"
+            );
+            Ok(())
+        }
+    }
+}
+
+async fn delete(claim: &AddressClaim, context: &Context) -> Result<(), ControllerError> {
+    context.fence.check()?;
+    let claims = Api::<AddressClaim>::all(context.client.clone());
+    let this = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
+    let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
+    match claims.delete(&claim.name_any(), &parameters).await {
+        Err(error) if has_code(&error, 409) || has_code(&error, 404) => Ok(()),
+        Err(source) => Err(ControllerError::Api { what: "delete the claim", source: Box::new(source) }),
+        Ok(_) => {
+            tracing::info!(claim = claim.name_any(), node = claim.spec.node, "an address is free");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a peer has, lacks and may not have. Pure.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use keelway_api::{
+    condition::{self, Status, Verdict},
+    worker::{AddressClaim, PEER_READY, Tombstone, WireGuardPeer, WireGuardPeerStatus, named_address},
+};
+use kube::ResourceExt;
+
+use super::Pool;
+
+/// How a peer stands among the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Its name or key was evicted: it goes.
+    Evicted,
+    /// An older peer has its key.
+    KeyTaken(String),
+    /// It may have addresses, and has those.
+    Good(Vec<IpAddr>),
+}
+
+/// How a peer stands.
+pub(crate) fn standing<'a>(
+    peer: &WireGuardPeer,
+    peers: impl IntoIterator<Item = &'a WireGuardPeer>,
+    tombstones: &[Tombstone],
+) -> Standing {
+    let name = peer.name_any();
+    let key = &peer.spec.public_key;
+    if tombstones
+        .iter()
+        .any(|tombstone| tombstone.name_any() == name || tombstone.spec.public_key.as_ref() == Some(key))
+    {
+        return Standing::Evicted;
+    }
+    let given = given(peer);
+    let older = |other: &WireGuardPeer| (lacks(other), age(other)) < (lacks(peer), age(peer));
+    let first =
+        peers.into_iter().find(|other| other.spec.public_key == *key && other.name_any() != name && older(other));
+    match first {
+        Some(other) => Standing::KeyTaken(other.name_any()),
+        None => Standing::Good(given),
+    }
+}
+
+/// A peer that has addresses is before one that has none.
+fn lacks(peer: &WireGuardPeer) -> bool {
+    given(peer).is_empty()
+}
+
+fn age(peer: &WireGuardPeer) -> (Option<&Time>, Option<&str>) {
+    (peer.metadata.creation_timestamp.as_ref(), peer.metadata.name.as_deref())
+}
+
+fn given(peer: &WireGuardPeer) -> Vec<IpAddr> {
+    peer.status.iter().flat_map(|status| &status.addresses).filter_map(|address| address.parse().ok()).collect()
+}
+
+/// Whether a claim is this peer's.
+pub(crate) fn is_of(claim: &AddressClaim, peer: &WireGuardPeer) -> bool {
+    claim.spec.node == peer.name_any() && claim.spec.public_key == peer.spec.public_key
+}
+
+/// The address in this pool that is already claimed for the peer: it had it before, or another controller was here a moment ago.
+pub(crate) fn claimed<'a>(
+    peer: &WireGuardPeer,
+    pool: &Pool,
+    claims: impl IntoIterator<Item = &'a AddressClaim>,
+) -> Option<IpAddr> {
+    let mine = claims.into_iter().filter(|claim| is_of(claim, peer));
+    mine.filter_map(|claim| named_address(&claim.name_any())).filter(|address| pool.holds(*address)).min()
+}
+
+/// The addresses that no peer may be given.
+pub(crate) fn taken<'a>(
+    claims: impl IntoIterator<Item = &'a AddressClaim>,
+    tombstones: &[Tombstone],
+) -> BTreeSet<IpAddr> {
+    let claimed = claims.into_iter().filter_map(|claim| named_address(&claim.name_any()));
+    let resting = tombstones.iter().flat_map(|tombstone| &tombstone.spec.addresses);
+    claimed.chain(resting.filter_map(|address| address.parse().ok())).collect()
+}
+
+/// The ranges of a peer's pods: those of its Node; while the Node is away, those that it had and that no other Node has.
+pub(crate) fn pods(had: &[String], node: &[String], others: &BTreeSet<String>) -> Vec<String> {
+    if !node.is_empty() {
+        return node.to_vec();
+    }
+    had.iter().filter(|range| !others.contains(*range)).cloned().collect()
+}
+
+/// What became of a peer's addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It has one of each range.
+    Given(Vec<IpAddr>),
+    /// An older peer has its key.
+    KeyTaken(String),
+    /// A range has no free address.
+    Exhausted,
+}
+
+impl Outcome {
+    fn verdict(&self) -> Verdict {
+        let (status, reason, message) = match self {
+            Self::Given(_) => (Status::True, "Allocated", "the peer has its addresses".to_owned()),
+            Self::KeyTaken(by) => (
+                Status::False,
+                "KeyTaken",
+                format!("{by} has the same public key: make a new key on this worker, and its peer anew"),
+            ),
+            Self::Exhausted => (
+                Status::False,
+                "RangeExhausted",
+                "no address of the VPN is free: remove workers that are gone, and wait until their addresses have rested".to_owned(),
+            ),
+        };
+        Verdict { status, reason: reason.to_owned(), message }
+    }
+}
+
+/// The status that a peer is to have.
+pub(crate) fn status(peer: &WireGuardPeer, outcome: &Outcome, pods: Vec<String>, now: &Time) -> WireGuardPeerStatus {
+    let mut status = peer.status.clone().unwrap_or_default();
+    if let Outcome::Given(addresses) = outcome {
+        status.addresses = addresses.iter().map(ToString::to_string).collect();
+    }
+    status.pod_cidrs = pods;
+    condition::set(&mut status.conditions, PEER_READY, outcome.verdict(), peer.metadata.generation, now);
+    status
+}
+
+/// What is done about a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ClaimStep {
+    /// It stays as it is.
+    Keep,
+    /// Its peer is there, so it does not rest.
+    Wake,
+    /// Its peer is gone: nobody else has the address before that time.
+    Rest,
+    /// It rests until then.
+    Await(Time),
+    /// Nobody has the address any more.
+    Delete,
+}
+
+/// What is done about a claim whose peer, if there is one, is this.
+pub(crate) fn claim_step(claim: &AddressClaim, peer: Option<&WireGuardPeer>, now: &Time) -> ClaimStep {
+    let address = named_address(&claim.name_any());
+    match (peer.filter(|peer| is_of(claim, peer)), &claim.spec.rests_until) {
+        (Some(peer), rests) => {
+            let given = given(peer);
+            let has_another = address.is_some_and(|address| {
+                !given.contains(&address) && given.iter().any(|other| other.is_ipv4() == address.is_ipv4())
+            });
+            match (has_another, rests) {
+                // A second claim for one peer, which it was never given.
+                (true, _) => ClaimStep::Delete,
+                (false, Some(_)) => ClaimStep::Wake,
+                (false, None) => ClaimStep::Keep,
+            }
+        }
+        (None, None) => ClaimStep::Rest,
+        (None, Some(until)) if until <= now => ClaimStep::Delete,
+        (None, Some(until)) => ClaimStep::Await(until.clone()),
+    }
+}

@@ -1,0 +1,240 @@
+//! Addresses of the VPN: each peer has one of each range, and no two have the same.
+//!
+//! An address is a peer's once there is a claim that is named by it: an API server makes one object of a name, whoever asks.
+
+mod claims;
+mod decision;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use futures::{StreamExt, join};
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
+use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    runtime::{
+        Controller,
+        controller::Action,
+        events::EventType,
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
+};
+use serde_json::json;
+
+use self::decision::{Outcome, Standing, claimed, is_of, pods, standing, status, taken};
+pub(crate) use self::pool::Pool;
+use super::{
+    Context, ControllerError, MANAGER,
+    context::{call, has_code, log_outcome, now, on_error},
+};
+
+/// What the controller of peers looks at.
+struct Peers {
+    context: Arc<Context>,
+    peers: Store<WireGuardPeer>,
+    claims: Store<AddressClaim>,
+}
+
+/// Gives addresses to peers, takes them back, and tells peers the ranges of their pods.
+pub(super) async fn run(context: Arc<Context>) {
+    let client = context.client.clone();
+    let claims = Controller::new(Api::<AddressClaim>::all(client.clone()), watcher::Config::default());
+    let peers = Controller::new(Api::<WireGuardPeer>::all(client.clone()), watcher::Config::default());
+    let state = Arc::new(Peers { context: Arc::clone(&context), peers: peers.store(), claims: claims.store() });
+    let (by_claim, by_node, by_tombstone) = (peers.store(), peers.store(), peers.store());
+    let peers = peers
+        .watches(Api::<AddressClaim>::all(client.clone()), watcher::Config::default(), move |claim| {
+            concerned(&by_claim, |peer| peer.name_any() == claim.spec.node || lacks(peer))
+        })
+        .watches(Api::<Node>::all(client.clone()), watcher::Config::default(), move |node| {
+            let ranges = ranges_of(&node);
+            concerned(&by_node, |peer| peer.name_any() == node.name_any() || shares(peer, &ranges))
+        })
+        .watches(Api::<Tombstone>::all(client.clone()), watcher::Config::default(), move |tombstone| {
+            concerned(&by_tombstone, |peer| standing(peer, [], std::slice::from_ref(&tombstone)) == Standing::Evicted)
+        })
+        .run(reconcile, |peer, error, state: Arc<Peers>| on_error(peer, error, Arc::clone(&state.context)), state)
+        .for_each(|outcome| log_outcome("peers", outcome));
+    join!(peers, claims::run(claims, context));
+}
+
+fn concerned(peers: &Store<WireGuardPeer>, is: impl Fn(&WireGuardPeer) -> bool) -> Vec<ObjectRef<WireGuardPeer>> {
+    peers.state().iter().filter(|peer| is(peer)).map(|peer| ObjectRef::from_obj(&**peer)).collect()
+}
+
+fn lacks(peer: &WireGuardPeer) -> bool {
+    peer.status.as_ref().is_none_or(|status| status.addresses.is_empty())
+}
+
+fn shares(peer: &WireGuardPeer, ranges: &[String]) -> bool {
+    peer.status.iter().flat_map(|status| &status.pod_cidrs).any(|range| ranges.contains(range))
+}
+
+fn ranges_of(node: &Node) -> Vec<String> {
+    let spec = node.spec.as_ref();
+    let all = spec.and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
+    if all.is_empty() { spec.and_then(|spec| spec.pod_cidr.clone()).into_iter().collect() } else { all }
+}
+
+async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Peers>) -> Result<Action, ControllerError> {
+    let context = &state.context;
+    if peer.metadata.deletion_timestamp.is_some() {
+        return Ok(Action::await_change());
+    }
+    // Before both lists are whole, an address that is taken would look free, and be tried.
+    if state.peers.wait_until_ready().await.is_err() || state.claims.wait_until_ready().await.is_err() {
+        return Ok(Action::await_change());
+    }
+    let tombstones = Api::<Tombstone>::all(context.client.clone());
+    let tombstones = call("list tombstones", tombstones.list(&ListParams::default())).await?.items;
+    let peers = state.peers.state();
+    match standing(&peer, peers.iter().map(AsRef::as_ref), &tombstones) {
+        Standing::Evicted => evict(&peer, context).await?,
+        Standing::KeyTaken(by) => write(&peer, Outcome::KeyTaken(by), context).await?,
+        Standing::Good(given) => {
+            let outcome = allocate(&peer, &given, &tombstones, &state).await?;
+            write(&peer, outcome, context).await?;
+        }
+    }
+    Ok(Action::await_change())
+}
+
+async fn evict(peer: &WireGuardPeer, context: &Context) -> Result<(), ControllerError> {
+    context.fence.check()?;
+    let peers = Api::<WireGuardPeer>::all(context.client.clone());
+    let this = Preconditions { uid: peer.uid(), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
+    match peers.delete(&peer.name_any(), &parameters).await {
+        Err(error) if !has_code(&error, 404) && !has_code(&error, 409) => {
+            return Err(ControllerError::Api { what: "delete the peer", source: Box::new(error) });
+        }
+        Ok(_) | Err(_) => {}
+    }
+    tracing::info!(peer = peer.name_any(), "removed the peer of an evicted worker");
+    context.publish(peer, EventType::Warning, "Evicted", "the worker was evicted").await;
+    Ok(())
+}
+
+/// One address of each range: those that it has, and a claim for each that it lacks.
+async fn allocate(
+    peer: &WireGuardPeer,
+    given: &[IpAddr],
+    tombstones: &[Tombstone],
+    state: &Peers,
+) -> Result<Outcome, ControllerError> {
+    let context = &state.context;
+    let claims = state.claims.state();
+    let claims = || claims.iter().map(AsRef::as_ref);
+    let mut taken = taken(claims(), tombstones);
+    let mut addresses = Vec::new();
+    for pool in context.configuration.pools() {
+        let held = given.iter().copied().find(|address| pool.holds(*address));
+        let address = match held.or_else(|| claimed(peer, &pool, claims())) {
+            Some(address) => ensure(peer, address, context).await?.then_some(address),
+            None => None,
+        };
+        let address = match address {
+            Some(address) => Some(address),
+            None if held.is_some() => return Err(ControllerError::Stolen),
+            None => claim_lowest(peer, &pool, &mut taken, context).await?,
+        };
+        match address {
+            Some(address) => addresses.push(address),
+            None => return Ok(Outcome::Exhausted),
+        }
+    }
+    // What it has stays, also where a range is no longer configured.
+    Ok(Outcome::Given(if given.is_empty() { addresses } else { given.to_vec() }))
+}
+
+/// Claims the lowest free address. One that is taken meanwhile counts as such, and the next one is tried.
+async fn claim_lowest(
+    peer: &WireGuardPeer,
+    pool: &Pool,
+    taken: &mut BTreeSet<IpAddr>,
+    context: &Context,
+) -> Result<Option<IpAddr>, ControllerError> {
+    while let Some(address) = pool.lowest_free(taken) {
+        if ensure(peer, address, context).await? {
+            context.metrics.count_allocation();
+            tracing::info!(peer = peer.name_any(), %address, "claimed an address");
+            let note = format!("the worker's address in the VPN is {address}");
+            context.publish(peer, EventType::Normal, "Allocated", &note).await;
+            return Ok(Some(address));
+        }
+        context.metrics.count_conflict();
+        taken.insert(address);
+    }
+    Ok(None)
+}
+
+/// Makes the claim of an address for a peer, and tells whether the address is now this peer's.
+async fn ensure(peer: &WireGuardPeer, address: IpAddr, context: &Context) -> Result<bool, ControllerError> {
+    context.fence.check()?;
+    let claims = Api::<AddressClaim>::all(context.client.clone());
+    let name = address_name(address);
+    if let Some(claim) = call("read the claim", claims.get_opt(&name)).await? {
+        return Ok(is_of(&claim, peer));
+    }
+    let spec = AddressClaimSpec { node: peer.name_any(), public_key: peer.spec.public_key.clone(), rests_until: None };
+    match claims.create(&PostParams::default(), &AddressClaim::new(&name, spec)).await {
+        Ok(_) => Ok(true),
+        Err(error) if has_code(&error, 409) => {
+            let claim = call("read the claim", claims.get_opt(&name)).await?;
+            Ok(claim.is_some_and(|claim| is_of(&claim, peer)))
+        }
+        Err(source) => Err(ControllerError::Api { what: "claim an address", source: Box::new(source) }),
+    }
+}
+
+async fn write(peer: &WireGuardPeer, outcome: Outcome, context: &Context) -> Result<(), ControllerError> {
+    context.fence.check()?;
+    let name = peer.name_any();
+    let had = peer.status.as_ref().map(|status| status.pod_cidrs.clone()).unwrap_or_default();
+    let pods = pods(&had, &node_ranges(&name, context).await?, &others(&name, &had, context).await?);
+    let wanted = status(peer, &outcome, pods, &Time(now()));
+    if peer.status.as_ref() == Some(&wanted) {
+        return Ok(());
+    }
+    let patch = json!({
+        "apiVersion": "keelway.dev/v1alpha1",
+        "kind": "WireGuardPeer",
+        // What was decided about this version is written to this version only.
+        "metadata": { "name": name, "uid": peer.uid(), "resourceVersion": peer.resource_version() },
+        "status": wanted,
+    });
+    let peers = Api::<WireGuardPeer>::all(context.client.clone());
+    match peers.patch_status(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await {
+        // Another version of it is there or it is gone, and the watch tells.
+        Err(error) if has_code(&error, 409) || has_code(&error, 404) => {}
+        Err(source) => return Err(ControllerError::Api { what: "write the peer's status", source: Box::new(source) }),
+        Ok(_) => {}
+    }
+    if let Outcome::KeyTaken(_) | Outcome::Exhausted = outcome {
+        let ready = wanted.conditions.first();
+        let (reason, note) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();
+        tracing::warn!(peer = name, reason, note, "a peer gets no address");
+        context.publish(peer, EventType::Warning, reason, note).await;
+    }
+    Ok(())
+}
+
+async fn node_ranges(name: &str, context: &Context) -> Result<Vec<String>, ControllerError> {
+    let nodes = Api::<Node>::all(context.client.clone());
+    Ok(call("read the Node", nodes.get_opt(name)).await?.as_ref().map(ranges_of).unwrap_or_default())
+}
+
+/// The ranges that other Nodes have; asked for only where it matters.
+async fn others(name: &str, had: &[String], context: &Context) -> Result<BTreeSet<String>, ControllerError> {
+    if had.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let nodes = Api::<Node>::all(context.client.clone());
+    let nodes = call("list Nodes", nodes.list(&ListParams::default())).await?;
+    Ok(nodes.items.iter().filter(|node| node.name_any() != name).flat_map(ranges_of).collect())
+}

@@ -1,0 +1,184 @@
+//! The controller's configuration: one file.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
+
+use ipnet::IpNet;
+use keelway_api::{duration::Span, name::is_subdomain, release};
+use serde::{Deserialize, Serialize};
+
+use super::addresses::Pool;
+use crate::configuration::{Check, FieldFault};
+
+/// What `keelway-cluster-controller run --config` reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Configuration {
+    /// The kubeconfig for the managed cluster.
+    pub kubeconfig: PathBuf,
+    /// The cluster's Kubernetes release, such as 1.37.0: add-ons are of that release.
+    pub version: String,
+    /// A registry that holds the images of add-ons under their own names and tags, in place of the public ones.
+    #[serde(default)]
+    pub registry: Option<String>,
+    /// Ranges of the VPN, one per family. In each, the first address is the API's, the next 15 are the gateways', the others the workers'.
+    #[serde(rename = "vpnCIDRs")]
+    pub vpn_cidrs: Vec<IpNet>,
+    /// Ranges of pods.
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<IpNet>,
+    /// Ranges of Services.
+    #[serde(rename = "serviceCIDRs")]
+    pub service_cidrs: Vec<IpNet>,
+    /// The cluster's DNS domain.
+    pub dns_domain: String,
+    /// Where workers reach the cluster's ingresses, and beside each its gateway.
+    pub endpoints: Vec<Endpoint>,
+    /// The certificates of all authorities that workers trust, PEM.
+    pub authorities: PathBuf,
+    /// How long certificates of workers live, and so for how long an address rests that a worker had.
+    #[serde(rename = "workerTTL", default = "worker_ttl")]
+    pub worker_ttl: Span,
+    /// What runs on workers.
+    #[serde(default)]
+    pub addons: Addons,
+    /// The Lease that one replica holds.
+    #[serde(default)]
+    pub lease: LeaseName,
+    /// Where health and metrics are told, on loopback.
+    pub health: SocketAddr,
+}
+
+/// An ingress and the gateway beside it: one number, TCP for the API, UDP for WireGuard.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Endpoint {
+    /// Its public address and port.
+    pub address: SocketAddr,
+    /// The gateway's public key of WireGuard, base64; none where there is no gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<String>,
+}
+
+/// Which add-ons there are. What is turned off is taken away, where it was this controller's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Addons {
+    /// The cluster's DNS.
+    #[serde(default, rename = "coreDNS")]
+    pub core_dns: Switch,
+    /// Services on every worker.
+    #[serde(default)]
+    pub kube_proxy: Switch,
+    /// `kubectl top` and autoscaling.
+    #[serde(default)]
+    pub metrics_server: Switch,
+    /// The default CNI configuration.
+    #[serde(default)]
+    pub cni: Switch,
+}
+
+/// Whether an add-on is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Switch {
+    /// Whether it is.
+    pub enabled: bool,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+/// The Lease that one replica holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Default for LeaseName {
+    fn default() -> Self {
+        Self { namespace: "kube-system".to_owned(), name: super::MANAGER.to_owned() }
+    }
+}
+
+fn worker_ttl() -> Span {
+    Span::hours(168)
+}
+
+impl Configuration {
+    /// The addresses of the VPN, by range.
+    pub(crate) fn pools(&self) -> Vec<Pool> {
+        self.vpn_cidrs.iter().copied().map(Pool::new).collect()
+    }
+
+    /// The reserved addresses at which every worker reaches the API, one per family.
+    pub(crate) fn api_addresses(&self) -> Vec<IpAddr> {
+        self.pools().iter().filter_map(Pool::api).collect()
+    }
+
+    /// The address of the cluster's DNS: the tenth of the first range of Services, as kubeadm has it.
+    pub(crate) fn dns_address(&self) -> IpAddr {
+        let tenth = |range: &IpNet| match range.network() {
+            IpAddr::V4(first) => IpAddr::V4(first.to_bits().saturating_add(10).into()),
+            IpAddr::V6(first) => IpAddr::V6(first.to_bits().saturating_add(10).into()),
+        };
+        self.service_cidrs.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), tenth)
+    }
+}
+
+impl Check for Configuration {
+    fn check(&self) -> Result<(), FieldFault> {
+        let fault = |field: &str, problem: String, mend: &str| Err(FieldFault::new(field, problem, mend));
+        if release::find(&self.version).is_none() {
+            return fault(
+                "version",
+                format!("{:?} is no release of Keelway's", self.version),
+                &format!("write one of {}", release::names()),
+            );
+        }
+        for (field, ranges) in
+            [("vpnCIDRs", &self.vpn_cidrs), ("podCIDRs", &self.pod_cidrs), ("serviceCIDRs", &self.service_cidrs)]
+        {
+            if ranges.is_empty() {
+                return fault(field, "there is no range".to_owned(), "give one per family");
+            }
+            if let Some(range) = ranges.iter().find(|range| range.trunc() != **range) {
+                return fault(
+                    field,
+                    format!("{range} has bits set after its prefix"),
+                    &format!("write {}", range.trunc()),
+                );
+            }
+            let families = |v4: bool| ranges.iter().filter(|range| matches!(range, IpNet::V4(_)) == v4).count();
+            if families(true) > 1 || families(false) > 1 {
+                return fault(field, "there are two ranges of one family".to_owned(), "keep one per family");
+            }
+        }
+        if let Some(range) = self.vpn_cidrs.iter().find(|range| !Pool::new(**range).has_room()) {
+            return fault(
+                "vpnCIDRs",
+                format!("{range} has no room for workers"),
+                "take a range of 32 addresses or more",
+            );
+        }
+        if self.endpoints.is_empty() {
+            return fault("endpoints", "there is no endpoint".to_owned(), "give one per ingress");
+        }
+        if !is_subdomain(&self.dns_domain) {
+            return fault("dnsDomain", format!("{:?} is no DNS domain", self.dns_domain), "write it as cluster.local");
+        }
+        if !self.health.ip().is_loopback() {
+            return fault("health", format!("{} is not on loopback", self.health), "take an address of 127.0.0.0/8");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! Which certificates workers get. Pure.
+//!
+//! The form of a certificate follows Kubernetes' own signers
+//! (<https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#kubernetes-signers>); who may have which is
+//! Keelway's: a name belongs to its peer, and addresses to the allocation, never to what a Node tells of itself.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use keelway_api::name::is_subdomain;
+
+use super::request::{Request, Subject};
+
+/// The signer of kubelets' client certificates.
+pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// The signer of kubelets' serving certificates.
+pub(crate) const SERVING: &str = "kubernetes.io/kubelet-serving";
+/// The group of the bootstrap tokens that workers join with.
+pub const BOOTSTRAPPERS: &str = "system:bootstrappers:keelway:workers";
+/// The group of nodes.
+pub const NODES: &str = "system:nodes";
+const NODE_PREFIX: &str = "system:node:";
+const TOKEN_PREFIX: &str = "system:bootstrap:";
+
+/// What is known of the name that a request is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The addresses of the peer of that name; none where there is no such peer.
+    pub(crate) peer: Option<BTreeSet<IpAddr>>,
+    /// Whether a worker of that name was evicted not long ago.
+    pub(crate) tombstone: bool,
+    /// The keys for which a client certificate of that name was approved by token, as far as requests tell that are still there.
+    pub(crate) approved_keys: BTreeSet<Vec<u8>>,
+}
+
+/// What is done about a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is approved: this is why.
+    Approve(&'static str),
+    /// It is denied.
+    Deny(Denial),
+    /// It is somebody else's to decide.
+    LeaveAlone,
+    /// It waits for the peer's addresses.
+    Wait,
+}
+
+/// Why a request is denied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Denial {
+    #[error("{0}; make the request anew")]
+    IllFormed(super::request::IllFormed),
+    #[error("the subject is not CN=system:node:NAME, O=system:nodes and nothing else, with NAME a DNS subdomain")]
+    Subject,
+    #[error("a client certificate has no alternative names")]
+    Names,
+    #[error("the usages are not {0}")]
+    Usages(&'static str),
+    #[error("{asked} asks for a certificate of {named}: a node asks for its own only")]
+    AnotherNode { asked: String, named: String },
+    #[error("a worker named {0} is in the cluster: take another name, or evict that worker first")]
+    NameTaken(String),
+    #[error(
+        "a worker named {0} was evicted, and the name rests: take another name, or wait until its Tombstone is gone"
+    )]
+    NameRests(String),
+    #[error("another key was approved for {0}: take another name, or delete that request")]
+    NameAsked(String),
+    #[error("{0} has no WireGuardPeer: join again")]
+    NoPeer(String),
+    #[error("{name} is not {node}'s: its names are its own and the addresses of its WireGuardPeer")]
+    NotIts { name: String, node: String },
+    #[error("a serving certificate names at least one address or name")]
+    NoName,
+}
+
+impl Denial {
+    /// One word for machines.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::IllFormed(_) => "IllFormed",
+            Self::Subject => "WrongSubject",
+            Self::Names => "UnexpectedNames",
+            Self::Usages(_) => "WrongUsages",
+            Self::AnotherNode { .. } => "AnotherNode",
+            Self::NameTaken(_) => "NameTaken",
+            Self::NameRests(_) => "NameRests",
+            Self::NameAsked(_) => "NameAsked",
+            Self::NoPeer(_) => "NoPeer",
+            Self::NotIts { .. } => "NotAllocated",
+            Self::NoName => "NoName",
+        }
+    }
+}
+
+/// Who asks.
+enum Asker<'a> {
+    Token,
+    Node(&'a str),
+}
+
+/// The node whose certificate is asked for, where the request is of workers at all.
+pub(crate) fn node_of(request: &Request) -> Option<&str> {
+    asker(request)?;
+    named(request.subject.as_ref().ok()?)
+}
+
+/// Decides about a request.
+pub(crate) fn decide(request: &Request, facts: &Facts) -> Verdict {
+    let Some(asker) = asker(request) else { return Verdict::LeaveAlone };
+    if request.decided {
+        return Verdict::LeaveAlone;
+    }
+    let verdict = match request.signer.as_str() {
+        CLIENT => client(request, &asker, facts),
+        _ => serving(request, &asker, facts),
+    };
+    verdict.unwrap_or_else(Verdict::Deny)
+}
+
+/// Requests to these two signers, by tokens of ours and by nodes, are ours to decide.
+fn asker(request: &Request) -> Option<Asker<'_>> {
+    let node = request.username.strip_prefix(NODE_PREFIX).filter(|_| request.groups.contains(NODES));
+    let token = request.username.starts_with(TOKEN_PREFIX) && request.groups.contains(BOOTSTRAPPERS);
+    match (request.signer.as_str(), node) {
+        (CLIENT | SERVING, Some(node)) => Some(Asker::Node(node)),
+        (CLIENT, None) if token => Some(Asker::Token),
+        (_, _) => None,
+    }
+}
+
+fn named(subject: &Subject) -> Option<&str> {
+    let [name] = subject.common_names.as_slice() else { return None };
+    let [organization] = subject.organizations.as_slice() else { return None };
+    let node = name.strip_prefix(NODE_PREFIX)?;
+    (organization == NODES && !subject.has_others && is_subdomain(node)).then_some(node)
+}
+
+/// The subject and the node that it names.
+fn subject(request: &Request) -> Result<(&Subject, &str), Denial> {
+    let subject = request.subject.as_ref().map_err(|why| Denial::IllFormed(why.clone()))?;
+    Ok((subject, named(subject).ok_or(Denial::Subject)?))
+}
+
+fn client(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict, Denial> {
+    let (subject, node) = subject(request)?;
+    if subject.has_names() {
+        return Err(Denial::Names);
+    }
+    check_usages(request, "client auth", "digital signature, client auth and, for RSA, key encipherment")?;
+    check_tombstone(node, facts)?;
+    match asker {
+        Asker::Token if facts.peer.is_some() => Err(Denial::NameTaken(node.to_owned())),
+        Asker::Token if facts.approved_keys.iter().any(|key| *key != subject.key) => {
+            Err(Denial::NameAsked(node.to_owned()))
+        }
+        Asker::Token => Ok(Verdict::Approve("a worker joins under a free name")),
+        Asker::Node(asked) => {
+            check_own(asked, node)?;
+            if facts.peer.is_none() {
+                return Err(Denial::NoPeer(node.to_owned()));
+            }
+            Ok(Verdict::Approve("a worker renews its own client certificate"))
+        }
+    }
+}
+
+fn serving(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict, Denial> {
+    let (subject, node) = subject(request)?;
+    if let Asker::Node(asked) = asker {
+        check_own(asked, node)?;
+    }
+    check_usages(request, "server auth", "digital signature, server auth and, for RSA, key encipherment")?;
+    check_tombstone(node, facts)?;
+    let Some(allocated) = &facts.peer else {
+        return Err(Denial::NoPeer(node.to_owned()));
+    };
+    if allocated.is_empty() {
+        return Ok(Verdict::Wait);
+    }
+    if subject.has_other_names {
+        return Err(Denial::NotIts {
+            name: "a name that is neither DNS nor address".to_owned(),
+            node: node.to_owned(),
+        });
+    }
+    let foreign = |name: String| Denial::NotIts { name, node: node.to_owned() };
+    if let Some(name) = subject.dns_names.iter().find(|name| *name != node) {
+        return Err(foreign(name.clone()));
+    }
+    if let Some(address) = subject.addresses.difference(allocated).next() {
+        return Err(foreign(address.to_string()));
+    }
+    if !subject.has_names() {
+        return Err(Denial::NoName);
+    }
+    Ok(Verdict::Approve("the names are the worker's own, the addresses those of its peer"))
+}
+
+fn check_own(asked: &str, named: &str) -> Result<(), Denial> {
+    if asked == named {
+        return Ok(());
+    }
+    Err(Denial::AnotherNode { asked: asked.to_owned(), named: named.to_owned() })
+}
+
+fn check_tombstone(node: &str, facts: &Facts) -> Result<(), Denial> {
+    if facts.tombstone { Err(Denial::NameRests(node.to_owned())) } else { Ok(()) }
+}
+
+/// Exactly those that the signers take.
+fn check_usages(request: &Request, wanted: &str, in_words: &'static str) -> Result<(), Denial> {
+    let mut usages = request.usages.clone();
+    usages.remove("key encipherment");
+    let exact = usages.len() == 2 && usages.contains("digital signature") && usages.contains(wanted);
+    if exact { Ok(()) } else { Err(Denial::Usages(in_words)) }
+}

@@ -1,0 +1,197 @@
+use std::collections::BTreeSet;
+
+use super::{
+    decision::{CLIENT, Denial, Facts, NODES, SERVING, Verdict, decide, node_of},
+    request::{IllFormed, Request, Subject},
+};
+
+const TOKEN: &str = "system:bootstrap:abcdef";
+
+fn set<T: Ord + Clone>(items: &[T]) -> BTreeSet<T> {
+    items.iter().cloned().collect()
+}
+
+fn subject(node: &str) -> Subject {
+    Subject {
+        common_names: vec![format!("system:node:{node}")],
+        organizations: vec![NODES.to_owned()],
+        key: b"key".to_vec(),
+        ..Subject::default()
+    }
+}
+
+/// A worker that joins.
+fn joining() -> Request {
+    Request {
+        signer: CLIENT.to_owned(),
+        username: TOKEN.to_owned(),
+        groups: set(&["system:bootstrappers".to_owned(), super::BOOTSTRAPPERS.to_owned()]),
+        usages: set(&["digital signature".to_owned(), "client auth".to_owned()]),
+        subject: Ok(subject("w1")),
+        decided: false,
+        approved: false,
+    }
+}
+
+/// A node that renews.
+fn renewing() -> Request {
+    Request { username: "system:node:w1".to_owned(), groups: set(&[NODES.to_owned()]), ..joining() }
+}
+
+/// A node that wants to serve.
+fn serving() -> Request {
+    let mut subject = subject("w1");
+    subject.dns_names = set(&["w1".to_owned()]);
+    subject.addresses = set(&["100.80.0.17".parse().unwrap()]);
+    Request {
+        signer: SERVING.to_owned(),
+        usages: set(&["digital signature".to_owned(), "server auth".to_owned()]),
+        subject: Ok(subject),
+        ..renewing()
+    }
+}
+
+fn with_peer() -> Facts {
+    Facts { peer: Some(set(&["100.80.0.17".parse().unwrap()])), ..Facts::default() }
+}
+
+fn changed(mut request: Request, change: impl FnOnce(&mut Request, &mut Subject)) -> Request {
+    let mut subject = request.subject.clone().unwrap();
+    change(&mut request, &mut subject);
+    request.subject = Ok(subject);
+    request
+}
+
+fn denial(request: &Request, facts: &Facts) -> &'static str {
+    match decide(request, facts) {
+        Verdict::Deny(denial) => denial.reason(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn workers_join_renew_and_serve() {
+    assert!(matches!(decide(&joining(), &Facts::default()), Verdict::Approve(_)));
+    assert!(matches!(decide(&renewing(), &with_peer()), Verdict::Approve(_)));
+    assert!(matches!(decide(&serving(), &with_peer()), Verdict::Approve(_)));
+    let rsa = changed(joining(), |request, _| {
+        request.usages.insert("key encipherment".to_owned());
+    });
+    assert!(matches!(decide(&rsa, &Facts::default()), Verdict::Approve(_)));
+    assert_eq!(node_of(&joining()), Some("w1"));
+}
+
+#[test]
+fn a_name_is_one_workers() {
+    assert_eq!(denial(&joining(), &with_peer()), "NameTaken");
+    let tombstone = Facts { tombstone: true, ..Facts::default() };
+    assert_eq!(denial(&joining(), &tombstone), "NameRests");
+    let evicted = Facts { tombstone: true, ..with_peer() };
+    assert_eq!(denial(&renewing(), &evicted), "NameRests");
+    assert_eq!(denial(&serving(), &evicted), "NameRests");
+    let asked = |key: &[u8]| Facts { approved_keys: set(&[key.to_vec()]), ..Facts::default() };
+    assert_eq!(denial(&joining(), &asked(b"another")), "NameAsked");
+    // A join that was cut is run again, with its key.
+    assert!(matches!(decide(&joining(), &asked(b"key")), Verdict::Approve(_)));
+}
+
+#[test]
+fn a_node_without_a_peer_gets_nothing() {
+    assert_eq!(denial(&renewing(), &Facts::default()), "NoPeer");
+    assert_eq!(denial(&serving(), &Facts::default()), "NoPeer");
+    let without_addresses = Facts { peer: Some(BTreeSet::new()), ..Facts::default() };
+    assert_eq!(decide(&serving(), &without_addresses), Verdict::Wait);
+}
+
+#[test]
+fn a_node_asks_for_its_own() {
+    for request in [renewing(), serving()] {
+        let another = changed(request, |request, _| request.username = "system:node:w2".to_owned());
+        assert_eq!(denial(&another, &with_peer()), "AnotherNode");
+    }
+}
+
+#[test]
+fn a_serving_certificate_has_allocated_names_only() {
+    let foreign: [fn(&mut Request, &mut Subject); 4] = [
+        |_, subject| {
+            subject.addresses.insert("100.80.0.18".parse().unwrap());
+        },
+        |_, subject| {
+            subject.dns_names.insert("w2".to_owned());
+        },
+        |_, subject| {
+            subject.dns_names.insert("*".to_owned());
+        },
+        |_, subject| subject.has_other_names = true,
+    ];
+    for change in foreign {
+        assert_eq!(denial(&changed(serving(), change), &with_peer()), "NotAllocated");
+    }
+    let nameless = changed(serving(), |_, subject| {
+        subject.dns_names.clear();
+        subject.addresses.clear();
+    });
+    assert_eq!(denial(&nameless, &with_peer()), "NoName");
+}
+
+#[test]
+fn the_form_is_the_signers() {
+    let subjects: [fn(&mut Request, &mut Subject); 6] = [
+        |_, subject| subject.organizations.push("system:masters".to_owned()),
+        |_, subject| subject.organizations = vec!["system:masters".to_owned()],
+        |_, subject| subject.organizations.clear(),
+        |_, subject| subject.common_names = vec!["admin".to_owned()],
+        |_, subject| subject.common_names.push("system:node:w2".to_owned()),
+        |_, subject| subject.has_others = true,
+    ];
+    for change in subjects {
+        assert_eq!(denial(&changed(joining(), change), &Facts::default()), "WrongSubject");
+    }
+    for name in ["system:node:", "system:node:W1", "system:node:w 1", "system:node:../w1"] {
+        let named = changed(joining(), |_, subject| subject.common_names = vec![name.to_owned()]);
+        assert_eq!(denial(&named, &Facts::default()), "WrongSubject", "{name}");
+    }
+    let usages: [&[&str]; 4] = [
+        &["digital signature"],
+        &["client auth"],
+        &["digital signature", "client auth", "server auth"],
+        &["digital signature", "client auth", "key encipherment", "any"],
+    ];
+    for usages in usages {
+        let wrong = changed(joining(), |request, _| request.usages = usages.iter().map(|&u| u.to_owned()).collect());
+        assert_eq!(denial(&wrong, &Facts::default()), "WrongUsages", "{usages:?}");
+    }
+    let names = changed(joining(), |_, subject| subject.dns_names = set(&["w1".to_owned()]));
+    assert_eq!(denial(&names, &Facts::default()), "UnexpectedNames");
+    let unreadable = Request { subject: Err(IllFormed::Pem), ..joining() };
+    assert_eq!(denial(&unreadable, &Facts::default()), "IllFormed");
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let others: [fn(&mut Request, &mut Subject); 6] = [
+        |request, _| request.signer = "kubernetes.io/kube-apiserver-client".to_owned(),
+        |request, _| request.signer = "example.com/own".to_owned(),
+        |request, _| request.username = "kubernetes-admin".to_owned(),
+        // A token that is not for workers.
+        |request, _| request.groups = set(&["system:bootstrappers".to_owned()]),
+        |request, _| request.decided = true,
+        // Serving certificates are for nodes.
+        |request, _| request.signer = SERVING.to_owned(),
+    ];
+    for change in others {
+        assert_eq!(decide(&changed(joining(), change), &Facts::default()), Verdict::LeaveAlone);
+    }
+    let imposter = changed(renewing(), |request, _| request.groups.clear());
+    assert_eq!(decide(&imposter, &with_peer()), Verdict::LeaveAlone);
+}
+
+#[test]
+fn a_denial_tells_its_mend() {
+    let denials =
+        [Denial::NameTaken("w1".to_owned()), Denial::NoPeer("w1".to_owned()), Denial::IllFormed(IllFormed::Twice)];
+    for denial in denials {
+        assert!(denial.to_string().contains([':', ';']), "{denial}");
+    }
+}

@@ -1,0 +1,331 @@
+//! Applies objects, and applies them again whenever somebody changed them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream, SelectAll, select_all},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
+    core::{ApiResource, DynamicResourceScope, PartialObjectMeta},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::time::sleep_until;
+
+use super::{
+    Context, ControllerError, MANAGER,
+    context::has_code,
+    objects::{LABEL, PLACES},
+};
+
+/// How soon an object is tried again that could not be applied; each time it fails again, twice as long later.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_AT_LAST: Duration = Duration::from_secs(60);
+/// Objects of one kind that are applied at once.
+const AT_ONCE: usize = 8;
+
+/// Which object: the place by its number in the table, and the name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    place: usize,
+    name: String,
+}
+
+/// What a version of an object is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Version {
+    resource: Option<String>,
+    /// Counts changes of what is wanted, where the kind has it: a changed status leaves it as it is.
+    generation: Option<i64>,
+}
+
+/// What a notice of the watch means.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Ignore,
+    Apply,
+    Remove,
+}
+
+/// Keeps objects as they are wanted.
+pub(super) struct Keeper {
+    context: Arc<Context>,
+    wanted: BTreeMap<Key, DynamicObject>,
+    applied: BTreeMap<Key, Version>,
+    pending: BTreeSet<Key>,
+    again: Duration,
+    /// What of a list that is being read was in it.
+    listed: BTreeSet<Key>,
+}
+
+type Notice = (usize, watcher::Result<Event<PartialObjectMeta<DynamicObject>>>);
+
+impl Keeper {
+    /// For these objects; those without a place in the table are left out.
+    pub(super) fn new(context: Arc<Context>, objects: Vec<DynamicObject>) -> Self {
+        let wanted: BTreeMap<Key, DynamicObject> =
+            objects.into_iter().filter_map(|object| Some((key_of(&object)?, object))).collect();
+        Self {
+            context,
+            pending: wanted.keys().cloned().collect(),
+            wanted,
+            applied: BTreeMap::new(),
+            again: AGAIN,
+            listed: BTreeSet::new(),
+        }
+    }
+
+    /// Applies each once.
+    pub(super) async fn apply_all(&mut self) -> Result<(), ControllerError> {
+        while let Some(key) = self.pending.first().cloned() {
+            let version = self.apply(&key).await?;
+            self.pending.remove(&key);
+            self.applied.insert(key, version);
+        }
+        Ok(())
+    }
+
+    /// Keeps them until the Lease is lost.
+    pub(super) async fn run(mut self) {
+        let mut notices = self.watch();
+        let mut retry: Option<Instant> = Some(Instant::now());
+        loop {
+            let wait = async {
+                match retry {
+                    Some(at) => sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some((place, notice)) = notices.next() => match notice {
+                    Ok(event) => {
+                        if self.notice(place, event).await {
+                            retry = Some(Instant::now());
+                        }
+                    }
+                    Err(error) => tracing::info!(%error, kind = kind(place), "a watch broke off"),
+                },
+                () = wait => retry = self.work().await,
+            }
+        }
+    }
+
+    fn watch(&self) -> SelectAll<BoxStream<'static, Notice>> {
+        let config = watcher::Config::default().labels(&format!("{LABEL}={MANAGER}"));
+        let watch = |place: usize| {
+            let api: Api<PartialObjectMeta<DynamicObject>> = api_of(&self.context, place)?;
+            let events = watcher(api, config.clone()).default_backoff();
+            Some(events.map(move |event| (place, event)).boxed())
+        };
+        select_all((0..PLACES.len()).filter_map(watch))
+    }
+
+    /// Tells whether there is something to apply.
+    async fn notice(&mut self, place: usize, event: Event<PartialObjectMeta<DynamicObject>>) -> bool {
+        let (object, is_gone) = match event {
+            Event::Apply(object) | Event::InitApply(object) => (object, false),
+            Event::Delete(object) => (object, true),
+            Event::Init => {
+                self.listed.retain(|key| key.place != place);
+                return false;
+            }
+            Event::InitDone => return self.find_missing(place),
+        };
+        let key = Key { place, name: object.name_any() };
+        self.listed.insert(key.clone());
+        let version = Version { resource: object.resource_version(), generation: object.metadata.generation };
+        match step(self.wanted.contains_key(&key), is_gone, self.applied.get(&key), &version) {
+            Step::Ignore => false,
+            Step::Apply => {
+                tracing::info!(kind = kind(place), name = key.name, "repairs what was changed");
+                self.pending.insert(key)
+            }
+            Step::Remove => {
+                self.remove(&key, &object).await;
+                false
+            }
+        }
+    }
+
+    /// What was applied and is not in a new list was deleted while nobody watched.
+    fn find_missing(&mut self, place: usize) -> bool {
+        let is_missing = |key: &&Key| key.place == place && !self.listed.contains(*key);
+        let missing: Vec<Key> = self.applied.keys().filter(is_missing).cloned().collect();
+        let is_any = !missing.is_empty();
+        self.pending.extend(missing);
+        is_any
+    }
+
+    /// Applies what is pending, and tells when to go on with what could not be applied.
+    async fn work(&mut self) -> Option<Instant> {
+        let mut left = std::mem::take(&mut self.pending);
+        // Kind by kind: a binding is refused while there is no policy that it could bind.
+        while let Some(place) = left.first().map(|key| key.place) {
+            let later = left.split_off(&Key { place: place.saturating_add(1), name: String::new() });
+            let wave = std::mem::replace(&mut left, later);
+            self.apply_at_once(wave).await;
+        }
+        if self.pending.is_empty() {
+            self.again = AGAIN;
+            return None;
+        }
+        let at = Instant::now() + self.again;
+        self.again = (self.again * 2).min(AGAIN_AT_LAST);
+        Some(at)
+    }
+
+    async fn apply_at_once(&mut self, keys: BTreeSet<Key>) {
+        let this = &*self;
+        let outcomes = stream::iter(keys).map(async |key| {
+            let outcome = this.apply(&key).await;
+            (key, outcome)
+        });
+        let outcomes: Vec<_> = outcomes.buffer_unordered(AT_ONCE).collect().await;
+        for (key, outcome) in outcomes {
+            match outcome {
+                Ok(version) => {
+                    self.applied.insert(key, version);
+                }
+                Err(error) => {
+                    self.context.metrics.count_failure();
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::warn!(kind = kind(key.place), name = key.name, error, "could not apply");
+                    self.pending.insert(key);
+                }
+            }
+        }
+    }
+
+    async fn apply(&self, key: &Key) -> Result<Version, ControllerError> {
+        self.context.fence.check()?;
+        let (Some(api), Some(object)) = (api_of::<DynamicObject>(&self.context, key.place), self.wanted.get(key))
+        else {
+            return Ok(Version { resource: None, generation: None });
+        };
+        let parameters = PatchParams::apply(MANAGER).force();
+        let applied = api.patch(&key.name, &parameters, &Patch::Apply(object)).await;
+        let applied =
+            applied.map_err(|source| ControllerError::Api { what: "apply the object", source: Box::new(source) })?;
+        self.context.metrics.count_application();
+        Ok(Version { resource: applied.resource_version(), generation: applied.metadata.generation })
+    }
+
+    /// Takes away what this controller applied once and no longer wants.
+    async fn remove(&self, key: &Key, object: &PartialObjectMeta<DynamicObject>) {
+        let Some(api) = api_of::<DynamicObject>(&self.context, key.place) else { return };
+        if self.context.fence.check().is_err() || is_kept(key) {
+            return;
+        }
+        let this = Preconditions { uid: object.uid(), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::background() };
+        match api.delete(&key.name, &parameters).await {
+            Err(error) if !has_code(&error, 404) => {
+                tracing::warn!(name = key.name, %error, "could not take away what is no longer wanted");
+            }
+            Ok(_) | Err(_) => tracing::info!(name = key.name, "took away what is no longer wanted"),
+        }
+    }
+}
+
+/// The kind, for people.
+fn kind(place: usize) -> &'static str {
+    PLACES.get(place).map_or("", |place| place.1)
+}
+
+/// Definitions of kinds stay whatever is wanted: with them would go every peer.
+fn is_kept(key: &Key) -> bool {
+    PLACES.get(key.place).is_none_or(|place| place.1 == "CustomResourceDefinition")
+}
+
+fn step(is_wanted: bool, is_gone: bool, applied: Option<&Version>, seen: &Version) -> Step {
+    match (is_wanted, is_gone) {
+        (true, true) => Step::Apply,
+        (false, true) => Step::Ignore,
+        (false, false) => Step::Remove,
+        (true, false) => match applied {
+            // Not yet applied: that is pending already.
+            None => Step::Ignore,
+            Some(applied) if applied.resource == seen.resource => Step::Ignore,
+            Some(applied) if applied.generation.is_some_and(|n| n > 0) && applied.generation == seen.generation => {
+                Step::Ignore
+            }
+            Some(_) => Step::Apply,
+        },
+    }
+}
+
+fn key_of(object: &DynamicObject) -> Option<Key> {
+    let types = object.types.as_ref()?;
+    let is = |place: &(&str, &str, &str, Option<&str>)| {
+        place.0 == types.api_version && place.1 == types.kind && place.3 == object.metadata.namespace.as_deref()
+    };
+    Some(Key { place: PLACES.iter().position(is)?, name: object.name_any() })
+}
+
+fn api_of<K>(context: &Context, place: usize) -> Option<Api<K>>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
+    let (api_version, kind, plural, namespace) = *PLACES.get(place)?;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    };
+    Some(match namespace {
+        Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, &resource),
+        None => Api::all_with(context.client.clone(), &resource),
+    })
+}
+
+/// Whether every object has a place in the table.
+#[cfg(test)]
+pub(super) fn has_place(object: &DynamicObject) -> bool {
+    key_of(object).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(resource: &str, generation: Option<i64>) -> Version {
+        Version { resource: Some(resource.to_owned()), generation }
+    }
+
+    #[test]
+    fn what_was_changed_or_deleted_is_applied_again() {
+        let applied = version("5", Some(2));
+        assert_eq!(step(true, true, Some(&applied), &applied), Step::Apply);
+        assert_eq!(step(true, false, Some(&applied), &version("6", Some(3))), Step::Apply);
+        let without = version("5", None);
+        assert_eq!(step(true, false, Some(&without), &version("6", None)), Step::Apply);
+    }
+
+    #[test]
+    fn what_is_as_it_was_applied_is_left_alone() {
+        let applied = version("5", Some(2));
+        assert_eq!(step(true, false, Some(&applied), &applied), Step::Ignore);
+        // A status was written.
+        assert_eq!(step(true, false, Some(&applied), &version("6", Some(2))), Step::Ignore);
+        assert_eq!(step(true, false, None, &applied), Step::Ignore);
+        assert_eq!(step(false, true, None, &applied), Step::Ignore);
+    }
+
+    #[test]
+    fn what_is_no_longer_wanted_is_taken_away() {
+        assert_eq!(step(false, false, None, &version("5", None)), Step::Remove);
+    }
+}

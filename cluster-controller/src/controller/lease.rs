@@ -1,0 +1,248 @@
+//! Which replica acts: the one that holds a Lease.
+//!
+//! As in client-go, clocks of machines are not compared: a Lease is free once it was seen unchanged for as long as it lasts, by the clock
+//! of who waits, and its holder stops before that, counted from when it began to renew.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio::time::{sleep_until, timeout_at};
+
+use super::ControllerError;
+
+/// How long a Lease lasts for those who wait. Longer than that of Kubernetes' own controllers: nothing that is done here is missed for half a
+/// minute, and a cluster whose API is slow is not made slower by replicas that begin again and again.
+const LASTS: Duration = Duration::from_secs(30);
+/// How long its holder acts without having renewed it: less, by more than a request takes.
+const ACTS: Duration = Duration::from_secs(20);
+/// How often its holder renews it.
+const RENEWAL: Duration = Duration::from_secs(5);
+/// How soon a renewal that failed is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Whether this replica acts now. Every effect asks first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Fence(Arc<Mutex<Option<Instant>>>);
+
+impl Fence {
+    /// An error where another replica may act.
+    pub(crate) fn check(&self) -> Result<(), ControllerError> {
+        if self.is_held() { Ok(()) } else { Err(ControllerError::NotLeading) }
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.until().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn until(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, until: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+}
+
+/// A replica that wants a Lease.
+pub(crate) struct Election {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    fence: Fence,
+}
+
+/// What somebody who does not hold the Lease does about it.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// It is free.
+    Take,
+    /// It is another's. It is free this long after it changed.
+    Await(Duration),
+}
+
+fn decide(lease: Option<&Lease>, identity: &str) -> Step {
+    let spec = lease.and_then(|lease| lease.spec.as_ref());
+    match spec.and_then(|spec| spec.holder_identity.as_deref()) {
+        None | Some("") => Step::Take,
+        Some(holder) if holder == identity => Step::Take,
+        Some(_) => {
+            let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|n| u64::try_from(n).ok());
+            Step::Await(seconds.map_or(LASTS, Duration::from_secs))
+        }
+    }
+}
+
+impl Election {
+    pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: name.to_owned(), identity: identity.to_owned(), fence: Fence::default() }
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// Waits until this replica holds the Lease. Tells when it was seen whose it is.
+    pub(crate) async fn acquire(&self, seen_once: impl Fn()) -> Result<Lease, ControllerError> {
+        let mut seen = Box::pin(watcher::watch_object(self.api.clone(), &self.name).default_backoff());
+        let mut current: Option<Lease> = None;
+        let mut free = None;
+        loop {
+            let next = match free {
+                None => seen.next().await,
+                Some(at) => match timeout_at(at, seen.next()).await {
+                    Ok(next) => next,
+                    Err(_) => {
+                        free = None;
+                        if let Some(lease) = self.take(current.as_ref()).await? {
+                            return Ok(lease);
+                        }
+                        continue;
+                    }
+                },
+            };
+            match next {
+                Some(Ok(lease)) => {
+                    seen_once();
+                    current = lease;
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "cannot watch the Lease");
+                    continue;
+                }
+                None => return Err(ControllerError::NotLeading),
+            }
+            match decide(current.as_ref(), &self.identity) {
+                Step::Await(rest) => free = Some((Instant::now() + rest).into()),
+                Step::Take => match self.take(current.as_ref()).await? {
+                    Some(lease) => return Ok(lease),
+                    None => free = Some((Instant::now() + RENEWAL).into()),
+                },
+            }
+        }
+    }
+
+    /// Writes this replica into the version that was seen; none where another one was faster.
+    async fn take(&self, seen: Option<&Lease>) -> Result<Option<Lease>, ControllerError> {
+        let began = Instant::now();
+        let mut lease = seen.cloned().unwrap_or_else(|| Lease {
+            metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+            spec: None,
+        });
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        if spec.holder_identity.as_ref() != Some(&self.identity) {
+            spec.acquire_time = Some(MicroTime(Timestamp::now()));
+            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default().saturating_add(1));
+        }
+        spec.holder_identity = Some(self.identity.clone());
+        spec.lease_duration_seconds = i32::try_from(LASTS.as_secs()).ok();
+        spec.renew_time = Some(MicroTime(Timestamp::now()));
+        let parameters = PostParams::default();
+        let written = match seen {
+            None => self.api.create(&parameters, &lease).await,
+            Some(_) => self.api.replace(&self.name, &parameters, &lease).await,
+        };
+        match written {
+            Ok(lease) => {
+                self.fence.set(Some(began + ACTS));
+                Ok(Some(lease))
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(None),
+            Err(source) => Err(ControllerError::Api { what: "take the Lease", source: Box::new(source) }),
+        }
+    }
+
+    /// Renews the Lease until that fails for too long, or another replica has it.
+    pub(crate) async fn keep(&self, mut held: Lease) {
+        let mut next = Instant::now() + RENEWAL;
+        while let Some(until) = self.fence.until() {
+            if next >= until {
+                sleep_until(until.into()).await;
+                break;
+            }
+            sleep_until(next.into()).await;
+            next = Instant::now() + AGAIN;
+            match timeout_at(until.into(), self.take(Some(&held))).await {
+                Ok(Ok(Some(lease))) => {
+                    held = lease;
+                    next = Instant::now() + RENEWAL;
+                }
+                // Somebody wrote it: whoever that is now holds it, unless it is still this replica.
+                Ok(Ok(None)) => match timeout_at(until.into(), self.api.get(&self.name)).await {
+                    Ok(Ok(lease)) if decide(Some(&lease), &self.identity) == Step::Take => held = lease,
+                    Ok(Err(_)) => {}
+                    Ok(Ok(_)) | Err(_) => break,
+                },
+                Ok(Err(error)) => {
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::warn!(error, "cannot renew the Lease");
+                }
+                Err(_) => break,
+            }
+        }
+        self.fence.set(None);
+    }
+
+    /// Gives the Lease up, so that another replica need not wait.
+    pub(crate) async fn release(&self) {
+        self.fence.set(None);
+        let Ok(mut lease) = self.api.get(&self.name).await else { return };
+        if let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_ref() == Some(&self.identity)) {
+            spec.holder_identity = Some(String::new());
+            if let Err(error) = self.api.replace(&self.name, &PostParams::default(), &lease).await {
+                tracing::debug!(%error, "could not give up the Lease");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(holder: Option<&str>, seconds: Option<i32>) -> Lease {
+        let spec = LeaseSpec {
+            holder_identity: holder.map(str::to_owned),
+            lease_duration_seconds: seconds,
+            ..LeaseSpec::default()
+        };
+        Lease { spec: Some(spec), ..Lease::default() }
+    }
+
+    #[test]
+    fn a_free_lease_and_one_of_our_own_are_taken() {
+        assert_eq!(decide(None, "a"), Step::Take);
+        for free in [None, Some(""), Some("a")] {
+            assert_eq!(decide(Some(&held_by(free, Some(15))), "a"), Step::Take);
+        }
+    }
+
+    #[test]
+    fn anothers_lease_is_awaited_for_as_long_as_it_lasts() {
+        assert_eq!(decide(Some(&held_by(Some("b"), Some(7))), "a"), Step::Await(Duration::from_secs(7)));
+        assert_eq!(decide(Some(&held_by(Some("b"), None)), "a"), Step::Await(LASTS));
+    }
+
+    #[test]
+    fn a_fence_holds_until_its_moment() {
+        let fence = Fence::default();
+        assert!(!fence.is_held());
+        fence.set(Some(Instant::now() + LASTS));
+        assert!(fence.check().is_ok());
+        fence.set(Some(Instant::now()));
+        assert!(matches!(fence.check(), Err(ControllerError::NotLeading)));
+    }
+}

@@ -1,0 +1,64 @@
+//! What is counted.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Decision {
+    decision: String,
+    reason: String,
+}
+
+/// All metrics of the controller.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Metrics {
+    requests: Family<Decision, Counter>,
+    allocations: Counter,
+    conflicts: Counter,
+    applications: Counter,
+    failures: Counter,
+    leading: Gauge,
+}
+
+impl Metrics {
+    /// All of them, registered.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let registry = registry.sub_registry_with_prefix("keelway_cluster_controller");
+        registry.register("certificate_requests", "Requests that were decided about", metrics.requests.clone());
+        registry.register("address_allocations", "Addresses that were given to peers", metrics.allocations.clone());
+        registry.register("address_conflicts", "Addresses that another one took first", metrics.conflicts.clone());
+        registry.register("applications", "Objects that were applied", metrics.applications.clone());
+        registry.register("failures", "Steps that failed and are tried again", metrics.failures.clone());
+        registry.register("leading", "1 while this replica holds the Lease", metrics.leading.clone());
+        metrics
+    }
+
+    pub(crate) fn count_request(&self, kind: &str, reason: &str) {
+        let decision = Decision { decision: kind.to_owned(), reason: reason.to_owned() };
+        self.requests.get_or_create(&decision).inc();
+    }
+
+    pub(crate) fn count_allocation(&self) {
+        self.allocations.inc();
+    }
+
+    pub(crate) fn count_conflict(&self) {
+        self.conflicts.inc();
+    }
+
+    pub(crate) fn count_application(&self) {
+        self.applications.inc();
+    }
+
+    pub(crate) fn count_failure(&self) {
+        self.failures.inc();
+    }
+
+    pub(crate) fn set_leading(&self, leading: bool) {
+        self.leading.set(i64::from(leading));
+    }
+}

@@ -1,0 +1,73 @@
+//! What workers and those who join may do, beside what Kubernetes' node authorizer lets them.
+
+use serde_json::{Value, json};
+
+use super::{
+    super::csr::{BOOTSTRAPPERS, NODES},
+    information::{CNI, ENDPOINTS},
+};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+pub(super) fn objects() -> Vec<Value> {
+    let all = [NODES, BOOTSTRAPPERS];
+    vec![
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": { "name": "keelway:node" },
+            "rules": [
+                // Whose is a matter of the policy `keelway-own-peer`. Its status is the cluster-controller's.
+                {
+                    "apiGroups": ["keelway.dev"],
+                    "resources": ["wireguardpeers"],
+                    "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+                },
+                // A worker that leaves deletes its Node; NodeRestriction keeps it from those of others.
+                { "apiGroups": [""], "resources": ["nodes"], "verbs": ["delete"] },
+            ],
+        }),
+        cluster_binding("keelway:node", "keelway:node", NODES),
+        cluster_binding("keelway:bootstrappers", "system:node-bootstrapper", BOOTSTRAPPERS),
+        role("kube-system", "keelway:worker-information", &[ENDPOINTS, CNI]),
+        binding("kube-system", "keelway:worker-information", &all),
+        role("kube-public", "keelway:cluster-info", &["cluster-info"]),
+        binding("kube-public", "keelway:cluster-info", &all),
+    ]
+}
+
+fn cluster_binding(name: &str, role: &str, group: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": role },
+        "subjects": [{ "apiGroup": RBAC, "kind": "Group", "name": group }],
+    })
+}
+
+fn role(namespace: &str, name: &str, objects: &[&str]) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": { "name": name, "namespace": namespace },
+        "rules": [{
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": objects,
+            "verbs": ["get", "list", "watch"],
+        }],
+    })
+}
+
+fn binding(namespace: &str, role: &str, groups: &[&str]) -> Value {
+    let subjects: Vec<Value> =
+        groups.iter().map(|group| json!({ "apiGroup": RBAC, "kind": "Group", "name": group })).collect();
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": { "name": role, "namespace": namespace },
+        "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": role },
+        "subjects": subjects,
+    })
+}

@@ -1,0 +1,87 @@
+//! Add-ons: what every cluster needs on its workers, each from a template.
+
+mod template;
+
+use ipnet::IpNet;
+use keelway_api::release::{self, Release};
+use serde_json::{Value, json};
+
+use super::{
+    super::{Configuration, configuration::Switch},
+    ObjectError,
+    information::{CNI, config_map},
+    service::PORT,
+};
+use template::fill;
+
+const CORE_DNS: &str = include_str!("coredns.yaml");
+const KUBE_PROXY: &str = include_str!("kube-proxy.yaml");
+const METRICS_SERVER: &str = include_str!("metrics-server.yaml");
+
+/// metrics-server 0.8 serves every release from Kubernetes 1.31 on.
+const METRICS_SERVER_TAG: &str = "v0.8.0";
+/// WireGuard takes 80 bytes of a packet of 1500 (40 of IPv6, 8 of UDP, 32 of its own).
+const MTU: u16 = 1420;
+
+pub(super) fn objects(configuration: &Configuration) -> Result<Vec<Value>, ObjectError> {
+    let release =
+        release::find(&configuration.version).ok_or_else(|| ObjectError::Release(configuration.version.clone()))?;
+    let values = values(configuration, release);
+    let addons = &configuration.addons;
+    let templates: [(Switch, &'static str, &str); 3] = [
+        (addons.core_dns, "CoreDNS", CORE_DNS),
+        (addons.kube_proxy, "kube-proxy", KUBE_PROXY),
+        (addons.metrics_server, "metrics-server", METRICS_SERVER),
+    ];
+    let mut objects = Vec::new();
+    for (_, name, template) in templates.into_iter().filter(|(switch, ..)| switch.enabled) {
+        objects.extend(fill(name, template, &values)?);
+    }
+    if addons.cni.enabled {
+        objects.push(cni());
+    }
+    Ok(objects)
+}
+
+fn values(configuration: &Configuration, release: &Release) -> Vec<(&'static str, String)> {
+    let registry = configuration.registry.as_deref();
+    let of =
+        |name: &str, tag: &str| format!("{}/{name}:{tag}", registry.unwrap_or("registry.k8s.io").trim_end_matches('/'));
+    let pods = configuration.pod_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
+    let api = configuration.api_addresses().first().map(|address| std::net::SocketAddr::new(*address, PORT));
+    // With the default CNI configuration a worker's pods are those of its own range; another one may give addresses as it likes.
+    let local = if configuration.addons.cni.enabled { "NodeCIDR" } else { "ClusterCIDR" };
+    vec![
+        ("api", api.map(|api| format!("https://{api}")).unwrap_or_default()),
+        ("dnsAddress", configuration.dns_address().to_string()),
+        ("dnsDomain", configuration.dns_domain.clone()),
+        ("podCIDRs", pods),
+        ("detectLocalMode", local.to_owned()),
+        ("coreDNSImage", of("coredns/coredns", release.coredns)),
+        ("kubeProxyImage", release.kubernetes_image("kube-proxy", registry)),
+        ("metricsServerImage", of("metrics-server/metrics-server", METRICS_SERVER_TAG)),
+    ]
+}
+
+/// The standard plugins. Each worker writes the ranges of its own pods into it; they reach other workers by routes into the tunnel, so
+/// that nothing is masqueraded on the way.
+fn cni() -> Value {
+    let list = json!({
+        "cniVersion": "1.0.0",
+        "name": "keelway",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isDefaultGateway": true,
+                // A Service may choose the very pod that asks it.
+                "hairpinMode": true,
+                "ipMasq": false,
+                "mtu": MTU,
+                "ipam": { "type": "host-local", "ranges": [] },
+            },
+            { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
+        ],
+    });
+    config_map("kube-system", CNI, &json!({ "10-keelway.conflist": list.to_string() }))
+}

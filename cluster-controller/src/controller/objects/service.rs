@@ -1,0 +1,54 @@
+//! The endpoints of the Service `kubernetes`.
+//!
+//! API servers publish none themselves (`--endpoint-reconciler-type=none`): they would name private machines. The reserved address is one
+//! that every worker's own balancer answers.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+/// The port at which the balancer answers.
+pub(super) const PORT: u16 = 6443;
+
+pub(super) fn objects(addresses: &[IpAddr]) -> Vec<Value> {
+    let mut objects: Vec<Value> = addresses.iter().map(slice).collect();
+    objects.push(endpoints(addresses));
+    objects
+}
+
+fn slice(address: &IpAddr) -> Value {
+    let (name, family) = match address {
+        IpAddr::V4(_) => ("kubernetes", "IPv4"),
+        IpAddr::V6(_) => ("kubernetes-ipv6", "IPv6"),
+    };
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": { "kubernetes.io/service-name": "kubernetes" },
+        },
+        "addressType": family,
+        "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
+        "ports": [{ "name": "https", "port": PORT, "protocol": "TCP" }],
+    })
+}
+
+/// For those that still read Endpoints; conformance wants them too.
+fn endpoints(addresses: &[IpAddr]) -> Value {
+    let addresses: Vec<Value> = addresses.iter().take(1).map(|address| json!({ "ip": address })).collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {
+            "name": "kubernetes",
+            "namespace": "default",
+            "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
+        },
+        "subsets": [{
+            "addresses": addresses,
+            "ports": [{ "name": "https", "port": PORT, "protocol": "TCP" }],
+        }],
+    })
+}

@@ -1,0 +1,144 @@
+use std::collections::BTreeSet;
+
+use keelway_api::release::RELEASES;
+use serde_json::{Value, json};
+
+use super::{
+    super::{Configuration, ROLE, keeper::has_place},
+    definitions, wanted,
+};
+use crate::configuration::Check;
+
+fn configuration(change: impl FnOnce(&mut Value)) -> Configuration {
+    let mut file = json!({
+        "kubeconfig": "kubeconfig",
+        "version": "1.37.0",
+        "vpnCIDRs": ["100.80.0.0/16"],
+        "podCIDRs": ["10.244.0.0/16"],
+        "serviceCIDRs": ["10.96.0.0/16"],
+        "dnsDomain": "cluster.local",
+        "endpoints": [{ "address": "203.0.113.1:20000" }],
+        "authorities": "ca.crt",
+        "health": "127.0.0.1:20001",
+    });
+    change(&mut file);
+    serde_json::from_value(file).unwrap()
+}
+
+fn names(configuration: &Configuration) -> BTreeSet<String> {
+    let objects = wanted(configuration, "authorities").unwrap();
+    objects
+        .iter()
+        .map(|object| format!("{} {}", object.types.as_ref().unwrap().kind, object.metadata.name.as_ref().unwrap()))
+        .collect()
+}
+
+#[test]
+fn everything_has_a_place_where_it_is_watched() {
+    let objects = wanted(&configuration(|_| {}), "authorities").unwrap();
+    for object in objects.iter().chain(&definitions().unwrap()) {
+        assert!(has_place(object), "{:?} {:?}", object.types, object.metadata.name);
+    }
+}
+
+#[test]
+fn no_placeholder_is_left() {
+    for release in RELEASES {
+        let objects =
+            wanted(&configuration(|file| file["version"] = json!(release.kubernetes)), "authorities").unwrap();
+        let text = serde_json::to_string(&objects).unwrap();
+        assert!(!text.contains("${"), "{text}");
+        assert!(text.contains(&format!("kube-proxy:v{}", release.kubernetes)));
+        assert!(text.contains(&format!("coredns:{}", release.coredns)));
+    }
+}
+
+#[test]
+fn a_registry_replaces_every_image() {
+    let objects = wanted(&configuration(|file| file["registry"] = json!("registry.example.com/mirror/")), "").unwrap();
+    let text = serde_json::to_string(&objects).unwrap();
+    assert_eq!(text.matches("\"registry.example.com/mirror/").count(), 3);
+    assert!(!text.contains("registry.k8s.io"));
+}
+
+#[test]
+fn each_add_on_can_be_turned_off() {
+    let all = names(&configuration(|_| {}));
+    for (name, gone) in [
+        ("coreDNS", "Deployment coredns"),
+        ("kubeProxy", "DaemonSet kube-proxy"),
+        ("metricsServer", "APIService v1beta1.metrics.k8s.io"),
+        ("cni", "ConfigMap keelway-cni"),
+    ] {
+        let off = configuration(|file| file["addons"] = json!({ name: { "enabled": false } }));
+        assert!(all.contains(gone) && !names(&off).contains(gone), "{name}");
+    }
+}
+
+#[test]
+fn every_family_has_its_slice() {
+    let both = configuration(|file| file["vpnCIDRs"] = json!(["100.80.0.0/16", "fd00::/64"]));
+    let objects = wanted(&both, "").unwrap();
+    let slices = objects.iter().filter(|object| object.types.as_ref().unwrap().kind == "EndpointSlice");
+    let addresses: Vec<&Value> = slices.map(|slice| &slice.data["endpoints"][0]["addresses"][0]).collect();
+    assert_eq!(addresses, ["100.80.0.1", "fd00::1"]);
+}
+
+/// The role names each object that is applied, and no other.
+#[test]
+fn the_role_names_what_is_applied() {
+    let rules = serde_saphyr::from_multiple::<Value>(ROLE).unwrap();
+    let rules: Vec<&Value> = rules.iter().filter_map(|role| role["rules"].as_array()).flatten().collect();
+    let mut named = BTreeSet::new();
+    for rule in rules
+        .iter()
+        .filter(|rule| strings(&rule["verbs"]).contains("delete") || strings(&rule["verbs"]).contains("patch"))
+    {
+        for resource in strings(&rule["resources"]) {
+            named.extend(strings(&rule["resourceNames"]).iter().map(|name| format!("{resource} {name}")));
+        }
+    }
+    let both = configuration(|file| file["vpnCIDRs"] = json!(["100.80.0.0/16", "fd00::/64"]));
+    let objects = wanted(&both, "").unwrap();
+    let applied: BTreeSet<String> = objects
+        .iter()
+        .chain(&definitions().unwrap())
+        .map(|object| {
+            let kind = object.types.as_ref().unwrap().kind.as_str();
+            let place = super::PLACES.iter().find(|place| place.1 == kind).unwrap();
+            format!("{} {}", place.2, object.metadata.name.as_ref().unwrap())
+        })
+        .collect();
+    assert_eq!(named, applied);
+    assert!(!ROLE.contains('*'));
+}
+
+fn strings(list: &Value) -> BTreeSet<String> {
+    list.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn a_configuration_that_makes_no_sense_is_refused() {
+    assert!(configuration(|_| {}).check().is_ok());
+    let faults: [(&str, Value); 8] = [
+        ("version", json!("1.20.0")),
+        ("vpnCIDRs", json!([])),
+        ("vpnCIDRs", json!(["100.80.0.1/16"])),
+        ("vpnCIDRs", json!(["100.80.0.0/28"])),
+        ("podCIDRs", json!(["10.244.0.0/16", "10.245.0.0/16"])),
+        ("endpoints", json!([])),
+        ("dnsDomain", json!("Cluster.local")),
+        ("health", json!("0.0.0.0:20001")),
+    ];
+    for (field, value) in faults {
+        let fault = configuration(|file| file[field] = value).check().unwrap_err();
+        assert_eq!(fault.field, field, "{fault}");
+        assert!(!fault.mend.is_empty());
+    }
+}
+
+#[test]
+fn an_unknown_field_is_refused() {
+    let file = json!({ "kubeconfig": "a", "surprise": true });
+    assert!(serde_json::from_value::<Configuration>(file).is_err());
+}

@@ -1,0 +1,110 @@
+//! The list of workers that may have a Node, for the policy that asks for it.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::select};
+use keelway_api::worker::{ALLOCATION, NodeAllocation, NodeAllocationSpec, WireGuardPeer};
+use kube::{
+    Api, ResourceExt,
+    api::PostParams,
+    runtime::{WatchStreamExt, reflector, watcher},
+};
+use tokio::time::timeout;
+
+use super::{Context, ControllerError, context::has_code};
+
+/// How soon the list is tried again that could not be written.
+const AGAIN: Duration = Duration::from_secs(1);
+
+enum Notice {
+    Peers,
+    List(Option<NodeAllocation>),
+}
+
+/// Keeps the list.
+pub(super) async fn run(context: Arc<Context>) {
+    let (peers, writer) = reflector::store::<WireGuardPeer>();
+    let changes = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
+    let changes = changes.reflect(writer).filter_map(async |event| event.ok().map(|_| Notice::Peers));
+    let lists = Api::<NodeAllocation>::all(context.client.clone());
+    let list = watcher::watch_object(lists.clone(), ALLOCATION).default_backoff();
+    let list = list.filter_map(async |event| event.ok().map(Notice::List));
+    let mut notices = Box::pin(select(changes, list));
+    let mut seen: Option<Option<NodeAllocation>> = None;
+    let mut is_behind = false;
+    loop {
+        let next = if is_behind { timeout(AGAIN, notices.next()).await } else { Ok(notices.next().await) };
+        match next {
+            Ok(Some(Notice::List(list))) => seen = Some(list),
+            Ok(Some(Notice::Peers)) | Err(_) => {}
+            Ok(None) => return,
+        }
+        // Half a list would take away the right of workers that have it.
+        let (Some(current), Ok(())) = (&seen, ready(&peers).await) else { continue };
+        let wanted = entries(peers.state().iter().map(AsRef::as_ref));
+        is_behind = current.as_ref().is_none_or(|list| list.spec != wanted);
+        if is_behind && let Err(error) = write(&lists, current.as_ref(), wanted, &context).await {
+            context.metrics.count_failure();
+            let error = format!("{:#}", anyhow::Error::from(error));
+            tracing::warn!(error, "could not write the list of workers");
+        }
+    }
+}
+
+/// Whether the first list of peers is there now.
+async fn ready(peers: &reflector::Store<WireGuardPeer>) -> Result<(), ()> {
+    timeout(Duration::ZERO, peers.wait_until_ready()).await.map_err(|_| ())?.map_err(|_| ())
+}
+
+/// Peers with addresses.
+fn entries<'a>(peers: impl IntoIterator<Item = &'a WireGuardPeer>) -> NodeAllocationSpec {
+    let entry = |peer: &WireGuardPeer| {
+        let addresses = &peer.status.as_ref()?.addresses;
+        (!addresses.is_empty()).then(|| (peer.name_any(), addresses.clone()))
+    };
+    NodeAllocationSpec { nodes: peers.into_iter().filter_map(entry).collect() }
+}
+
+async fn write(
+    lists: &Api<NodeAllocation>,
+    current: Option<&NodeAllocation>,
+    wanted: NodeAllocationSpec,
+    context: &Context,
+) -> Result<(), ControllerError> {
+    context.fence.check()?;
+    let parameters = PostParams::default();
+    let written = if let Some(current) = current {
+        let list = NodeAllocation { spec: wanted, ..current.clone() };
+        lists.replace(ALLOCATION, &parameters, &list).await
+    } else {
+        lists.create(&parameters, &NodeAllocation::new(ALLOCATION, wanted)).await
+    };
+    match written {
+        Err(error) if has_code(&error, 409) || has_code(&error, 404) => Ok(()),
+        Err(source) => Err(ControllerError::Api { what: "write the list", source: Box::new(source) }),
+        Ok(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use keelway_api::worker::{WireGuardPeerSpec, WireGuardPeerStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_peer_is_listed_once_it_has_addresses() {
+        let peer = |name: &str, addresses: &[&str]| {
+            let mut peer = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: String::new() });
+            let addresses = addresses.iter().map(|&address| address.to_owned()).collect();
+            peer.status = Some(WireGuardPeerStatus { addresses, ..WireGuardPeerStatus::default() });
+            peer
+        };
+        let peers = [peer("w1", &["100.80.0.17", "fd00::11"]), peer("w2", &[])];
+        let listed = entries(&peers);
+        let addresses = vec!["100.80.0.17".to_owned(), "fd00::11".to_owned()];
+        assert_eq!(listed.nodes, BTreeMap::from([("w1".to_owned(), addresses)]));
+    }
+}

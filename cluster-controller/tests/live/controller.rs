@@ -1,0 +1,98 @@
+//! The controller under test, as the process that ships.
+
+use std::process::Child;
+
+use kube::{
+    Api, Client,
+    api::{DynamicObject, Patch, PatchParams},
+    core::ApiResource,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::plane::{Plane, RELEASE, free_port, log, path, start, write};
+use keelway_cluster_controller::controller::{ROLE, USER};
+
+/// A running replica.
+pub(crate) struct Controller {
+    name: String,
+    child: Child,
+    health: u16,
+}
+
+impl Controller {
+    /// With the rights that ship.
+    pub(crate) fn start(plane: &Plane, name: &str, change: impl FnOnce(&mut Value)) -> Self {
+        Self::start_as(&plane.kubeconfig(USER, &[]), name, change)
+    }
+
+    /// With this kubeconfig.
+    pub(crate) fn start_as(kubeconfig: &str, name: &str, change: impl FnOnce(&mut Value)) -> Self {
+        let health = free_port();
+        let mut configuration = json!({
+            "kubeconfig": kubeconfig,
+            "version": RELEASE,
+            "vpnCIDRs": ["100.80.0.0/16"],
+            "podCIDRs": ["10.244.0.0/16"],
+            "serviceCIDRs": ["10.96.0.0/16"],
+            "dnsDomain": "cluster.local",
+            "endpoints": [{ "address": "203.0.113.1:20000" }],
+            "authorities": path("ca.crt"),
+            "health": format!("127.0.0.1:{health}"),
+        });
+        change(&mut configuration);
+        let file = write(&format!("{name}.json"), configuration.to_string());
+        let arguments = ["run", "--config", &file, "--identity", name].map(str::to_owned);
+        let child = start(name, env!("CARGO_BIN_EXE_keelway-cluster-controller"), &arguments);
+        Self { name: name.to_owned(), child, health }
+    }
+
+    /// Ends it by SIGTERM.
+    pub(crate) fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{}: {}", self.name, self.log());
+    }
+
+    /// Ends it as a loss of its machine would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn log(&self) -> String {
+        log(&self.name)
+    }
+
+    /// What it answers to a question about health.
+    pub(crate) async fn ask(&self, path: &str) -> Option<String> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.health)).await.ok()?;
+        let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(question.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        Some(answer)
+    }
+}
+
+/// Applies the roles that ship, as whoever makes a cluster does.
+pub(crate) async fn apply_role(admin: &Client) {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(ROLE).unwrap();
+    for document in documents {
+        let object: DynamicObject = serde_json::from_value(document).unwrap();
+        let kind = object.types.clone().unwrap().kind;
+        let resource = ApiResource {
+            group: "rbac.authorization.k8s.io".to_owned(),
+            version: "v1".to_owned(),
+            api_version: "rbac.authorization.k8s.io/v1".to_owned(),
+            plural: format!("{}s", kind.to_lowercase()),
+            kind,
+        };
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(admin.clone(), namespace, &resource),
+            None => Api::all_with(admin.clone(), &resource),
+        };
+        let name = object.metadata.name.clone().unwrap();
+        api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(&object)).await.unwrap();
+    }
+}

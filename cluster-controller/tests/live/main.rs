@@ -1,0 +1,59 @@
+//! The controller beside a real etcd, kube-apiserver and kube-controller-manager.
+
+mod controller;
+mod host;
+mod peers;
+mod plane;
+mod repair;
+mod requests;
+mod rules;
+mod wait;
+
+use controller::{Controller, apply_role};
+use plane::Plane;
+
+/// One control plane for all: starting it takes longer than any of what is asked of it.
+#[test]
+fn a_cluster_is_served() {
+    host::on_own_host("a_cluster_is_served", || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(serve());
+    });
+}
+
+async fn serve() {
+    let plane = Plane::start().await;
+    let admin = plane.admin().await;
+    apply_role(&admin).await;
+    // One holds the Lease, with the rights that ship and no others.
+    let first = Controller::start(&plane, "first", |_| {});
+    repair::all_is_applied(&admin).await;
+    repair::drift_is_repaired(&admin).await;
+
+    peers::twenty_at_once(&plane, &admin).await;
+    requests::table(&plane, &admin).await;
+    rules::what_a_worker_cannot(&plane, &admin).await;
+    peers::ranges_of_pods(&plane, &admin).await;
+    peers::eviction(&plane, &admin).await;
+
+    // The next one is there at once, and what is turned off goes.
+    let second = Controller::start(&plane, "second", |configuration| {
+        configuration["addons"] = serde_json::json!({ "coreDNS": { "enabled": false } });
+    });
+    wait::until("the second one is ready", async || {
+        second.ask("/readyz").await.is_some_and(|answer| answer.contains("200 OK"))
+    })
+    .await;
+    assert!(!second.log().contains("holds the Lease"), "two hold the Lease");
+    let metrics = first.ask("/metrics").await.unwrap();
+    assert!(metrics.contains("keelway_cluster_controller_leading 1"), "{metrics}");
+    let refused = first.log().lines().filter(|line| line.contains("orbidden")).map(str::to_owned).collect::<Vec<_>>();
+    assert!(refused.is_empty(), "the role that ships lacks a right: {refused:#?}");
+    first.stop();
+    repair::what_is_turned_off_goes(&admin).await;
+    second.kill();
+
+    rules::without_guards(&plane, &admin).await;
+    let third = Controller::start(&plane, "third", |_| {});
+    repair::all_is_applied(&admin).await;
+    third.stop();
+}

@@ -1,0 +1,248 @@
+//! A control plane as plain processes: etcd, kube-apiserver, kube-controller-manager.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use keelway_cri::testing::cache;
+use keelway_pki::{
+    Authority, AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster, LeafRequest, ServiceAccountKey, Usage,
+    Validity,
+};
+use kube::{Client, Config, config::KubeConfigOptions};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+
+use crate::{host::WORK, wait};
+
+/// The release whose programs these are.
+pub(crate) const RELEASE: &str = "1.37.0";
+
+/// A running control plane. Its processes end with their host.
+pub(crate) struct Plane {
+    authority: Authority,
+    port: u16,
+    processes: Vec<Child>,
+}
+
+/// A certificate's subject and names.
+fn leaf(name: &str, groups: &[&str], usage: Usage) -> LeafRequest {
+    let is_server = usage == Usage::ServerAuth;
+    LeafRequest {
+        common_name: name.to_owned(),
+        organizations: groups.iter().map(|&group| group.to_owned()).collect(),
+        dns_names: if is_server { vec!["kubernetes".to_owned(), "localhost".to_owned()] } else { vec![] },
+        ip_addresses: if is_server { vec!["127.0.0.1".parse().unwrap()] } else { vec![] },
+        usages: vec![usage],
+        validity: validity(),
+    }
+}
+
+fn validity() -> Validity {
+    Validity::starting(Timestamp::now(), SignedDuration::from_hours(24)).unwrap()
+}
+
+fn random() -> ChaCha8Rng {
+    ChaCha8Rng::from_rng(&mut rand::rng())
+}
+
+pub(crate) fn path(name: &str) -> PathBuf {
+    Path::new(WORK).join(name)
+}
+
+pub(crate) fn write(name: &str, content: impl AsRef<[u8]>) -> String {
+    let path = path(name);
+    fs::write(&path, content).unwrap();
+    path.display().to_string()
+}
+
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A program out of its image.
+fn program(image: &str, name: &str) -> String {
+    let image = cache().unwrap().join("images").join(format!("registry.k8s.io_{image}.tar"));
+    let unpack = format!("tar -xOf {} layer.tar | tar -xf - -C {WORK} usr/local/bin/{name}", image.display());
+    let status = Command::new("sh").args(["-ec", &unpack]).status().unwrap();
+    assert!(status.success(), "{} has no {name}: run `make images`", image.display());
+    path(&format!("usr/local/bin/{name}")).display().to_string()
+}
+
+/// Starts a program with its output in a file.
+pub(crate) fn start(name: &str, program: &str, arguments: &[String]) -> Child {
+    let log = fs::File::options().create(true).append(true).open(path(&format!("{name}.log"))).unwrap();
+    Command::new(program)
+        .args(arguments)
+        .current_dir(WORK)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+/// What a program wrote.
+pub(crate) fn log(name: &str) -> String {
+    fs::read_to_string(path(&format!("{name}.log"))).unwrap_or_default()
+}
+
+/// What programs wrote last, where a test fails.
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for entry in
+            fs::read_dir(WORK).unwrap().flatten().filter(|entry| entry.path().extension().is_some_and(|e| e == "log"))
+        {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            println!("-- {}", entry.path().display());
+            lines.iter().skip(lines.len().saturating_sub(25)).for_each(|line| println!("{line}"));
+        }
+    }
+}
+
+fn flags(flags: &[(&str, &str)]) -> Vec<String> {
+    flags.iter().map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+impl Plane {
+    /// Starts it, and waits until it serves.
+    pub(crate) async fn start() -> Self {
+        let authority = Authority::mint("kubernetes", validity(), &mut random()).unwrap();
+        let accounts = ServiceAccountKey::mint(&mut random()).unwrap();
+        let (etcd, peer, port) = (free_port(), free_port(), free_port());
+        let mut plane = Self { authority, port, processes: Vec::new() };
+        let server = plane.authority.issue(&leaf("kube-apiserver", &[], Usage::ServerAuth), &mut random()).unwrap();
+        let ca = write("ca.crt", plane.authority.certificate().pem());
+        let signer = write("ca.key", plane.authority.key_pem().expose());
+        let certificate = write("server.crt", &server.certificate_pem);
+        let key = write("server.key", server.key_pem.expose());
+        let account = write("account.key", accounts.private_pem().expose());
+        let account_public = write("account.pub", accounts.public_pem().as_str());
+        let etcd_url = format!("http://127.0.0.1:{etcd}");
+        let peer_url = format!("http://127.0.0.1:{peer}");
+        let store = start(
+            "etcd",
+            &program("etcd_3.7.0-0", "etcd"),
+            &flags(&[
+                ("data-dir", &path("etcd").display().to_string()),
+                ("listen-client-urls", &etcd_url),
+                ("advertise-client-urls", &etcd_url),
+                ("listen-peer-urls", &peer_url),
+                ("initial-advertise-peer-urls", &peer_url),
+                ("initial-cluster", &format!("default={peer_url}")),
+                ("unsafe-no-fsync", "true"),
+            ]),
+        );
+        let api = start(
+            "kube-apiserver",
+            &program("kube-apiserver_v1.37.0", "kube-apiserver"),
+            &flags(&[
+                ("etcd-servers", &etcd_url),
+                ("bind-address", "127.0.0.1"),
+                ("advertise-address", "127.0.0.1"),
+                ("secure-port", &port.to_string()),
+                ("endpoint-reconciler-type", "none"),
+                ("service-cluster-ip-range", "10.96.0.0/16"),
+                ("client-ca-file", &ca),
+                ("tls-cert-file", &certificate),
+                ("tls-private-key-file", &key),
+                ("authorization-mode", "Node,RBAC"),
+                ("enable-admission-plugins", "NodeRestriction"),
+                ("enable-bootstrap-token-auth", "true"),
+                ("allow-privileged", "true"),
+                ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
+                ("service-account-key-file", &account_public),
+                ("service-account-signing-key-file", &account),
+                ("requestheader-client-ca-file", &ca),
+                ("requestheader-allowed-names", "front-proxy-client"),
+                ("requestheader-username-headers", "X-Remote-User"),
+                ("requestheader-group-headers", "X-Remote-Group"),
+            ]),
+        );
+        plane.processes.extend([store, api]);
+        let admin = plane.kubeconfig("admin", &["system:masters"]);
+        let client = plane.admin().await;
+        wait::until("/readyz", async || {
+            client.request_text(http::Request::get("/readyz").body(vec![]).unwrap()).await.is_ok()
+        })
+        .await;
+        let controllers = start(
+            "kube-controller-manager",
+            &program("kube-controller-manager_v1.37.0", "kube-controller-manager"),
+            &flags(&[
+                ("kubeconfig", &admin),
+                ("bind-address", "127.0.0.1"),
+                ("secure-port", &free_port().to_string()),
+                ("leader-elect", "false"),
+                ("allocate-node-cidrs", "true"),
+                ("cluster-cidr", "10.244.0.0/16"),
+                ("cluster-signing-cert-file", &ca),
+                ("cluster-signing-key-file", &signer),
+                (
+                    "controllers",
+                    "certificatesigningrequest-signing-controller,node-ipam-controller,garbage-collector-controller",
+                ),
+            ]),
+        );
+        plane.processes.push(controllers);
+        plane
+    }
+
+    /// The file of a kubeconfig with a certificate of this user and these groups.
+    pub(crate) fn kubeconfig(&self, user: &str, groups: &[&str]) -> String {
+        let identity = self.authority.issue(&leaf(user, groups, Usage::ClientAuth), &mut random()).unwrap();
+        let cluster = KubeconfigCluster {
+            server: format!("https://127.0.0.1:{}", self.port),
+            authority: AuthoritySource::Embedded(self.authority.certificate().pem().to_owned()),
+            tls_server_name: Some("kubernetes".to_owned()),
+        };
+        let builder = Kubeconfig::builder().cluster("test", cluster).user("me", ClientIdentity::Embedded(identity));
+        let kubeconfig = builder.context("me", "test", "me").build("me").unwrap();
+        write(&format!("{}.kubeconfig", user.replace(':', "-")), kubeconfig.to_yaml().unwrap().as_bytes())
+    }
+
+    /// As this user of these groups.
+    pub(crate) async fn client(&self, user: &str, groups: &[&str]) -> Client {
+        client(&self.kubeconfig(user, groups)).await
+    }
+
+    /// As an administrator.
+    pub(crate) async fn admin(&self) -> Client {
+        self.client("admin", &["system:masters"]).await
+    }
+
+    /// As a node.
+    pub(crate) async fn node(&self, name: &str) -> Client {
+        self.client(&format!("system:node:{name}"), &["system:nodes"]).await
+    }
+
+    /// With a bearer token.
+    pub(crate) async fn bearer(&self, token: &str) -> Client {
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "test", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.port),
+                "certificate-authority": path("ca.crt"),
+                "tls-server-name": "kubernetes",
+            } }],
+            "users": [{ "name": "me", "user": { "token": token } }],
+            "contexts": [{ "name": "me", "context": { "cluster": "test", "user": "me" } }],
+            "current-context": "me",
+        });
+        client(&write("bearer.kubeconfig", kubeconfig.to_string())).await
+    }
+}
+
+async fn client(kubeconfig: &str) -> Client {
+    let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    Client::try_from(config).unwrap()
+}

@@ -1,0 +1,182 @@
+//! Requests for certificates: who gets which.
+
+use std::net::IpAddr;
+
+use k8s_openapi::{
+    ByteString,
+    api::{
+        certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+        core::v1::Secret,
+    },
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ObjectMeta, PostParams},
+};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use serde_json::json;
+
+use crate::{peers::given, plane::Plane, wait};
+
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+
+/// One row of the table.
+struct Row<'a> {
+    what: &'static str,
+    asker: &'a Client,
+    signer: &'static str,
+    subject: &'static str,
+    organization: &'static str,
+    dns: &'a [&'a str],
+    addresses: &'a [IpAddr],
+    usages: [&'static str; 2],
+    /// The condition and its reason; none where nobody decides.
+    outcome: Option<(&'static str, &'static str)>,
+}
+
+const CLIENT_USAGES: [&str; 2] = ["digital signature", "client auth"];
+const SERVER_USAGES: [&str; 2] = ["digital signature", "server auth"];
+const APPROVED: Option<(&str, &str)> = Some(("Approved", "KeelwayApproved"));
+
+fn denied(reason: &'static str) -> Option<(&'static str, &'static str)> {
+    Some(("Denied", reason))
+}
+
+/// A token as `keelway join-token` makes them.
+async fn token(plane: &Plane, admin: &Client) -> Client {
+    let secret: Secret = serde_json::from_value(json!({
+        "metadata": { "name": "bootstrap-token-abcdef", "namespace": "kube-system" },
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef",
+            "token-secret": "0123456789abcdef",
+            "usage-bootstrap-authentication": "true",
+            "auth-extra-groups": "system:bootstrappers:keelway:workers",
+        },
+    }))
+    .unwrap();
+    Api::namespaced(admin.clone(), "kube-system").create(&PostParams::default(), &secret).await.unwrap();
+    plane.bearer("abcdef.0123456789abcdef").await
+}
+
+/// Every row, one after the other: what was approved for a name counts for the next one.
+pub(crate) async fn table(plane: &Plane, admin: &Client) {
+    let (token, w1, w9) = (token(plane, admin).await, plane.node("w1").await, plane.node("w9").await);
+    let own: Vec<IpAddr> = given(admin, "w1").await.iter().map(|text| text.parse().unwrap()).collect();
+    let others: Vec<IpAddr> = given(admin, "w9").await.iter().map(|text| text.parse().unwrap()).collect();
+    let client = Row {
+        what: "a worker joins under a free name",
+        asker: &token,
+        signer: CLIENT,
+        subject: "system:node:new",
+        organization: "system:nodes",
+        dns: &[],
+        addresses: &[],
+        usages: CLIENT_USAGES,
+        outcome: APPROVED,
+    };
+    let serving = Row {
+        what: "its own name and address",
+        asker: &w1,
+        signer: SERVING,
+        subject: "system:node:w1",
+        dns: &["w1"],
+        addresses: &own,
+        usages: SERVER_USAGES,
+        ..client
+    };
+    let rows = [
+        Row { ..client },
+        Row { what: "another key for the same name", outcome: denied("NameAsked"), ..client },
+        Row { what: "the name of a live peer", subject: "system:node:w1", outcome: denied("NameTaken"), ..client },
+        Row { what: "no node's name", subject: "admin", outcome: denied("WrongSubject"), ..client },
+        Row {
+            what: "a group of power",
+            subject: "system:node:x1",
+            organization: "system:masters",
+            outcome: denied("WrongSubject"),
+            ..client
+        },
+        Row {
+            what: "a client with names",
+            subject: "system:node:x2",
+            dns: &["x2"],
+            outcome: denied("UnexpectedNames"),
+            ..client
+        },
+        Row {
+            what: "a client that serves",
+            subject: "system:node:x3",
+            usages: SERVER_USAGES,
+            outcome: denied("WrongUsages"),
+            ..client
+        },
+        Row { what: "a node renews", asker: &w1, subject: "system:node:w1", ..client },
+        Row {
+            what: "a node renews another's",
+            asker: &w9,
+            subject: "system:node:w1",
+            outcome: denied("AnotherNode"),
+            ..client
+        },
+        Row { what: "a stranger to us", asker: admin, subject: "system:node:x4", outcome: None, ..client },
+        Row { ..serving },
+        Row { what: "the address of another", addresses: &others, outcome: denied("NotAllocated"), ..serving },
+        Row { what: "the name of another", dns: &["w9"], outcome: denied("NotAllocated"), ..serving },
+        Row { what: "another's certificate", subject: "system:node:w9", outcome: denied("AnotherNode"), ..serving },
+        Row { what: "no name at all", dns: &[], addresses: &[], outcome: denied("NoName"), ..serving },
+        Row { what: "serving, by a token", asker: &token, outcome: None, ..serving },
+    ];
+    let requests = Api::<CertificateSigningRequest>::all(admin.clone());
+    let mut alone = Vec::new();
+    for row in &rows {
+        let name = ask(row).await;
+        match row.outcome {
+            Some(outcome) => decided(&requests, &name, row.what, outcome).await,
+            None => alone.push(name),
+        }
+    }
+    // All later ones were decided about meanwhile.
+    for name in alone {
+        let status = requests.get(&name).await.unwrap().status.unwrap_or_default();
+        assert!(status.conditions.unwrap_or_default().is_empty(), "{name} was decided about");
+    }
+}
+
+async fn ask(row: &Row<'_>) -> String {
+    let mut parameters = CertificateParams::default();
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, row.organization);
+    subject.push(DnType::CommonName, row.subject);
+    parameters.distinguished_name = subject;
+    let dns = row.dns.iter().map(|name| SanType::DnsName((*name).try_into().unwrap()));
+    parameters.subject_alt_names = dns.chain(row.addresses.iter().copied().map(SanType::IpAddress)).collect();
+    let request = parameters.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let csr = CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some("test-".to_owned()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request.into_bytes()),
+            signer_name: row.signer.to_owned(),
+            usages: Some(row.usages.map(str::to_owned).to_vec()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    let made = Api::all(row.asker.clone()).create(&PostParams::default(), &csr).await;
+    made.unwrap_or_else(|error| panic!("{}: {error}", row.what)).name_any()
+}
+
+/// Waits for the decision and, where it is an approval, for the certificate.
+async fn decided(requests: &Api<CertificateSigningRequest>, name: &str, what: &str, (kind, reason): (&str, &str)) {
+    let status = async || {
+        let status = requests.get(name).await.unwrap().status?;
+        let is_done = status.certificate.is_some() || status.conditions.iter().flatten().any(|c| c.type_ == "Denied");
+        is_done.then_some(status)
+    };
+    let status = wait::some(what, status).await;
+    let condition = &status.conditions.unwrap()[0];
+    let found = (condition.type_.as_str(), condition.reason.as_deref().unwrap());
+    assert_eq!(found, (kind, reason), "{what}: {:?}", condition.message);
+    assert!(condition.message.as_ref().is_some_and(|message| !message.is_empty()));
+}

@@ -1,0 +1,353 @@
+//! Join tokens: all that a worker needs to find its cluster, to know it, and to be let in.
+//!
+//! `kwj1.` and JSON in base64url without padding (RFC 4648, section 5). The number is the form's version.
+
+use core::{fmt, net::SocketAddr, str::FromStr};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use rand_core::CryptoRng;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::{CertificateError, certificate, facts::hex};
+
+const PREFIX: &str = "kwj1.";
+/// What every version begins with.
+const FAMILY: &str = "kwj";
+/// Nine ingresses and six authorities take less than a tenth of it.
+const LONGEST: usize = 16384;
+/// Characters of a bootstrap token's two parts (`k8s.io/cluster-bootstrap`, `BootstrapTokenPattern`).
+const ID: usize = 6;
+const SECRET: usize = 16;
+const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+/// Bytes from here on are left out, so that every digit is as likely.
+const FAIR: u8 = 252;
+
+/// A join token, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinToken {
+    /// Where the cluster's ingresses are reached.
+    pub endpoints: Vec<SocketAddr>,
+    /// The authorities, any of which may stand in the chain that an endpoint shows.
+    pub authorities: Vec<AuthorityHash>,
+    /// What lets the worker ask for its first certificate.
+    pub bootstrap: BootstrapToken,
+}
+
+/// The SHA-256 of an authority's public key, written as kubeadm does: `sha256:` and lower hex of its SubjectPublicKeyInfo's digest.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AuthorityHash(String);
+
+/// A bootstrap token of Kubernetes. It shows its id and never its secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BootstrapToken {
+    id: String,
+    secret: Zeroizing<String>,
+}
+
+/// A text that is no join token. No message quotes what may be a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinTokenError {
+    /// It does not begin as one.
+    #[error("this is no join token: one begins with kwj1.; copy all of what `keelway join-token create` printed")]
+    Prefix,
+    /// It is of another version.
+    #[error("this join token is of a form that this program does not know: use the release of Keelway that made it")]
+    Version,
+    /// It is longer than any token.
+    #[error("this is longer than any join token; copy what `keelway join-token create` printed and nothing else")]
+    TooLong,
+    /// It was damaged.
+    #[error("the join token is damaged: a character was lost or changed; copy all of it anew")]
+    Encoding(#[source] base64::DecodeError),
+    /// What it holds is not what a token holds.
+    #[error("the join token is damaged, or its end is missing; copy all of it anew")]
+    Form,
+    /// It has no endpoint.
+    #[error("the join token names no endpoint: make one for a cluster with an ingress")]
+    NoEndpoint,
+    /// It has no authority.
+    #[error("the join token names no authority; make a new one")]
+    NoAuthority,
+    /// A hash is none.
+    #[error("the join token's authority {0:?} is not sha256: and 64 lower hexadecimal digits; make a new one")]
+    Authority(String),
+    /// The bootstrap token is none.
+    #[error("the join token holds no bootstrap token of the form ID.SECRET; make a new one")]
+    Bootstrap,
+}
+
+/// What is encoded.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    endpoints: Vec<SocketAddr>,
+    authorities: Vec<String>,
+    token: String,
+}
+
+impl Drop for Form {
+    fn drop(&mut self) {
+        self.token.zeroize();
+    }
+}
+
+impl JoinToken {
+    /// The text that a worker is given. It is a secret.
+    #[must_use]
+    pub fn encode(&self) -> Zeroizing<String> {
+        let form = Form {
+            endpoints: self.endpoints.clone(),
+            authorities: self.authorities.iter().map(|hash| hash.0.clone()).collect(),
+            token: self.bootstrap.expose().to_string(),
+        };
+        // Texts, and lists of them, can be written.
+        let json = Zeroizing::new(serde_json::to_vec(&form).unwrap_or_default());
+        let mut text = Zeroizing::new(PREFIX.to_owned());
+        URL_SAFE_NO_PAD.encode_string(&*json, &mut text);
+        text
+    }
+
+    /// Whether the token names this authority: its certificate, as DER. Before one was found in a verified chain, nothing secret is sent.
+    pub fn names(&self, authority: &[u8]) -> Result<bool, CertificateError> {
+        Ok(self.authorities.contains(&AuthorityHash::of_der(authority)?))
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = JoinTokenError;
+
+    fn from_str(text: &str) -> Result<Self, JoinTokenError> {
+        let text = text.trim();
+        let Some(encoded) = text.strip_prefix(PREFIX) else {
+            let is_other = text.strip_prefix(FAMILY).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            return Err(if is_other { JoinTokenError::Version } else { JoinTokenError::Prefix });
+        };
+        if text.len() > LONGEST {
+            return Err(JoinTokenError::TooLong);
+        }
+        let json = Zeroizing::new(URL_SAFE_NO_PAD.decode(encoded).map_err(JoinTokenError::Encoding)?);
+        // The parser's own message would quote the text.
+        let form: Form = serde_json::from_slice(&json).map_err(|_| JoinTokenError::Form)?;
+        if form.endpoints.is_empty() {
+            return Err(JoinTokenError::NoEndpoint);
+        }
+        if form.authorities.is_empty() {
+            return Err(JoinTokenError::NoAuthority);
+        }
+        Ok(Self {
+            endpoints: form.endpoints.clone(),
+            authorities: form.authorities.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
+            bootstrap: form.token.parse()?,
+        })
+    }
+}
+
+impl AuthorityHash {
+    /// Of an authority's certificate, as PEM.
+    pub fn of_pem(pem: &str) -> Result<Self, CertificateError> {
+        Self::of_der(&certificate::decode_one(pem)?)
+    }
+
+    /// Of an authority's certificate, as DER.
+    pub fn of_der(der: &[u8]) -> Result<Self, CertificateError> {
+        let certificate = certificate::parse(der)?;
+        Ok(Self(format!("sha256:{}", hex(&Sha256::digest(certificate.public_key().raw)))))
+    }
+}
+
+impl FromStr for AuthorityHash {
+    type Err = JoinTokenError;
+
+    fn from_str(text: &str) -> Result<Self, JoinTokenError> {
+        let digits = text.strip_prefix("sha256:").unwrap_or_default();
+        let is_hex = digits.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c));
+        if digits.len() == 64 && is_hex {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(JoinTokenError::Authority(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for AuthorityHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl BootstrapToken {
+    /// A new one.
+    pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Self {
+        Self { id: digits(rng, ID), secret: Zeroizing::new(digits(rng, SECRET)) }
+    }
+
+    /// The part that is no secret: its Secret is named `bootstrap-token-ID`.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The secret part.
+    #[must_use]
+    pub fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// Both parts, as an API server takes them: `ID.SECRET`.
+    #[must_use]
+    pub fn expose(&self) -> Zeroizing<String> {
+        Zeroizing::new(format!("{}.{}", self.id, *self.secret))
+    }
+}
+
+impl FromStr for BootstrapToken {
+    type Err = JoinTokenError;
+
+    fn from_str(text: &str) -> Result<Self, JoinTokenError> {
+        let is = |part: &str, length: usize| part.len() == length && part.bytes().all(|c| DIGITS.contains(&c));
+        match text.split_once('.') {
+            Some((id, secret)) if is(id, ID) && is(secret, SECRET) => {
+                Ok(Self { id: id.to_owned(), secret: Zeroizing::new(secret.to_owned()) })
+            }
+            Some(_) | None => Err(JoinTokenError::Bootstrap),
+        }
+    }
+}
+
+impl fmt::Debug for BootstrapToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BootstrapToken({}, ..)", self.id)
+    }
+}
+
+fn digits<R: CryptoRng + ?Sized>(rng: &mut R, length: usize) -> String {
+    let mut text = String::with_capacity(length);
+    while text.len() < length {
+        let mut byte = [0];
+        rng.fill_bytes(&mut byte);
+        let [byte] = byte;
+        let digit = DIGITS.get(usize::from(byte) % DIGITS.len()).filter(|_| byte < FAIR);
+        text.extend(digit.map(|digit| char::from(*digit)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{authority, hours, seeded, server};
+
+    fn token() -> JoinToken {
+        JoinToken {
+            endpoints: vec!["203.0.113.1:20000".parse().unwrap(), "[2001:db8::1]:20000".parse().unwrap()],
+            authorities: vec![AuthorityHash::of_pem(authority(1).certificate().pem()).unwrap()],
+            bootstrap: BootstrapToken::mint(&mut seeded(1)),
+        }
+    }
+
+    fn encoded(json: &str) -> String {
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let token = token();
+        let text = token.encode();
+        assert!(text.starts_with("kwj1.eyJ"), "{}", *text);
+        assert_eq!(text.parse::<JoinToken>().unwrap(), token);
+        assert_eq!(format!(" {}\n", *text).parse::<JoinToken>().unwrap(), token);
+    }
+
+    #[test]
+    fn every_cut_is_noticed() {
+        let text = token().encode();
+        for end in 0..text.len() {
+            assert!(text[..end].parse::<JoinToken>().is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn each_fault_has_its_error() {
+        let hash = token().authorities[0].to_string();
+        let form = |endpoints: &str, authority: &str, token: &str| {
+            encoded(&format!(r#"{{"endpoints":[{endpoints}],"authorities":[{authority}],"token":"{token}"}}"#))
+        };
+        let (endpoint, authority) = ("\"203.0.113.1:1\"", format!("\"{hash}\""));
+        let read = |text: &str| text.parse::<JoinToken>().unwrap_err();
+        assert!(form(endpoint, &authority, "abcdef.0123456789abcdef").parse::<JoinToken>().is_ok());
+        assert!(matches!(read("abcdef.0123456789abcdef"), JoinTokenError::Prefix));
+        assert!(matches!(read(""), JoinTokenError::Prefix));
+        assert!(matches!(read("kwj2.e30"), JoinTokenError::Version));
+        assert!(matches!(read("kwj1.e3 0"), JoinTokenError::Encoding(_)));
+        assert!(matches!(read("kwj1.e30"), JoinTokenError::Form));
+        assert!(matches!(read(&format!("kwj1.{}", "A".repeat(LONGEST))), JoinTokenError::TooLong));
+        let bootstrap = "abcdef.0123456789abcdef";
+        assert!(matches!(read(&form("", &authority, bootstrap)), JoinTokenError::NoEndpoint));
+        assert!(matches!(read(&form("\"host:1\"", &authority, bootstrap)), JoinTokenError::Form));
+        assert!(matches!(read(&form(endpoint, "", bootstrap)), JoinTokenError::NoAuthority));
+        for wrong in ["sha256:ab", "SHA256:ab", &hash.to_uppercase()] {
+            assert!(matches!(read(&form(endpoint, &format!("\"{wrong}\""), bootstrap)), JoinTokenError::Authority(_)));
+        }
+        for wrong in
+            ["abcdef", "abcdef.", "abcde.0123456789abcdef", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef0"]
+        {
+            assert!(matches!(read(&form(endpoint, &authority, wrong)), JoinTokenError::Bootstrap), "{wrong}");
+        }
+        let unknown = encoded(&format!(
+            r#"{{"endpoints":[{endpoint}],"authorities":[{authority}],"token":"{bootstrap}","x":1}}"#
+        ));
+        assert!(matches!(read(&unknown), JoinTokenError::Form));
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let token = token();
+        let secret = token.bootstrap.secret();
+        assert_eq!(secret.len(), SECRET);
+        assert!(!format!("{token:?}").contains(secret));
+        let damaged = encoded(&format!(r#"{{"endpoints":1,"token":"{}"}}"#, *token.bootstrap.expose()));
+        let error = damaged.parse::<JoinToken>().unwrap_err();
+        assert!(!format!("{error:?} {error}").contains(secret));
+    }
+
+    #[test]
+    fn an_authority_is_known_by_its_key() {
+        let token = token();
+        let der = |seed| certificate::decode_one(authority(seed).certificate().pem()).unwrap();
+        assert!(token.names(&der(1)).unwrap());
+        assert!(!token.names(&der(2)).unwrap());
+        let leaf = authority(1).issue(&server(hours(1)), &mut seeded(3)).unwrap();
+        assert!(!token.names(&certificate::decode_one(&leaf.certificate_pem).unwrap()).unwrap());
+        assert!(token.names(b"no certificate").is_err());
+    }
+
+    #[test]
+    fn new_ones_differ() {
+        let mut rng = seeded(1);
+        let (one, two) = (BootstrapToken::mint(&mut rng), BootstrapToken::mint(&mut rng));
+        assert_ne!(one, two);
+        assert_eq!(one.expose().parse::<BootstrapToken>().unwrap(), one);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic(text in "(kwj[0-9]\\.)?[ -~]{0,200}") {
+            let _ = text.parse::<JoinToken>();
+        }
+
+        #[test]
+        fn a_changed_character_is_an_error_or_another_token(at in 5_usize..200, to in "[A-Za-z0-9_-]") {
+            let token = token();
+            let text = token.encode();
+            if let Some(mut changed) = (at < text.len()).then(|| text.to_string()) {
+                changed.replace_range(at..=at, &to);
+                let is_same = changed == *text;
+                prop_assert_eq!(changed.parse::<JoinToken>().is_ok_and(|read| read == token), is_same);
+            }
+        }
+    }
+}
