@@ -3,11 +3,15 @@
 //! They are written and read by programs of different ages, so that fields which a reader does not know are passed over.
 
 mod address_claim;
+mod information;
 mod node_allocation;
 mod tombstone;
 mod wireguard_peer;
 
 pub use address_claim::{AddressClaim, AddressClaimSpec};
+pub use information::{
+    AUTHORITIES_KEY, ApiAddress, ClusterInformation, Endpoint, GatewayInformation, INFORMATION, INFORMATION_KEY,
+};
 pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
 pub use tombstone::{Tombstone, TombstoneSpec};
 pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuardPeerStatus};

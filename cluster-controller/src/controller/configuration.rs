@@ -6,11 +6,19 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keelway_api::{duration::Span, name::is_subdomain, release};
+use keelway_api::{
+    duration::Span,
+    name::is_subdomain,
+    release,
+    worker::{ApiAddress, ClusterInformation, Endpoint},
+};
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Pool;
 use crate::configuration::{Check, FieldFault};
+
+/// The port at which every worker's own balancer answers for the API.
+pub(crate) const API_PORT: u16 = 6443;
 
 /// What `keelway-cluster-controller run --config` reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +28,7 @@ pub struct Configuration {
     pub kubeconfig: PathBuf,
     /// The cluster's Kubernetes release, such as 1.37.0: add-ons are of that release.
     pub version: String,
-    /// A registry that holds the images of add-ons under their own names and tags, in place of the public ones.
+    /// A registry that holds the images of workers and add-ons under their own names and tags, in place of the public ones.
     #[serde(default)]
     pub registry: Option<String>,
     /// Ranges of the VPN, one per family. In each, the first address is the API's, the next 15 are the gateways', the others the workers'.
@@ -49,17 +57,6 @@ pub struct Configuration {
     pub lease: LeaseName,
     /// Where health and metrics are told, on loopback.
     pub health: SocketAddr,
-}
-
-/// An ingress and the gateway beside it: one number, TCP for the API, UDP for WireGuard.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Endpoint {
-    /// Its public address and port.
-    pub address: SocketAddr,
-    /// The gateway's public key of WireGuard, base64; none where there is no gateway.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub public_key: Option<String>,
 }
 
 /// Which add-ons there are. What is turned off is taken away, where it was this controller's.
@@ -123,6 +120,21 @@ impl Configuration {
     /// The reserved addresses at which every worker reaches the API, one per family.
     pub(crate) fn api_addresses(&self) -> Vec<IpAddr> {
         self.pools().iter().filter_map(Pool::api).collect()
+    }
+
+    /// What workers read of the cluster.
+    pub(crate) fn information(&self) -> ClusterInformation {
+        ClusterInformation {
+            version: self.version.clone(),
+            registry: self.registry.clone(),
+            endpoints: self.endpoints.clone(),
+            api: ApiAddress { addresses: self.api_addresses(), port: API_PORT },
+            vpn_cidrs: self.vpn_cidrs.clone(),
+            pod_cidrs: self.pod_cidrs.clone(),
+            service_cidrs: self.service_cidrs.clone(),
+            dns_domain: self.dns_domain.clone(),
+            dns_address: self.dns_address(),
+        }
     }
 
     /// The address of the cluster's DNS: the tenth of the first range of Services, as kubeadm has it.

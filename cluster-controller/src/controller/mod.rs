@@ -39,7 +39,7 @@ use crate::{
 };
 
 pub use self::{
-    configuration::{Addons, Configuration, Endpoint, LeaseName, Switch},
+    configuration::{Addons, Configuration, LeaseName, Switch},
     context::ControllerError,
     csr::{BOOTSTRAPPERS, NODES},
     objects::ObjectError,

@@ -1,10 +1,11 @@
 //! What workers and those who join may do, beside what Kubernetes' node authorizer lets them.
 
+use keelway_api::worker::INFORMATION;
 use serde_json::{Value, json};
 
 use super::{
     super::csr::{BOOTSTRAPPERS, NODES},
-    information::{CNI, ENDPOINTS},
+    information::CNI,
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -29,7 +30,7 @@ pub(super) fn objects() -> Vec<Value> {
         }),
         cluster_binding("keelway:node", "keelway:node", NODES),
         cluster_binding("keelway:bootstrappers", "system:node-bootstrapper", BOOTSTRAPPERS),
-        role("kube-system", "keelway:worker-information", &[ENDPOINTS, CNI]),
+        role("kube-system", "keelway:worker-information", &[INFORMATION, CNI]),
         binding("kube-system", "keelway:worker-information", &all),
         role("kube-public", "keelway:cluster-info", &["cluster-info"]),
         binding("kube-public", "keelway:cluster-info", &all),

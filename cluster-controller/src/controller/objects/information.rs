@@ -1,44 +1,23 @@
 //! What workers read of their cluster: whom to trust, and where it is reached.
 
+use keelway_api::worker::{AUTHORITIES_KEY, INFORMATION, INFORMATION_KEY};
 use serde_json::{Value, json};
 
-use super::{super::Configuration, service::PORT};
+use super::{super::Configuration, ObjectError};
 
-/// The ConfigMap in `kube-system` with the trust bundle, the endpoints and the ranges.
-pub(super) const ENDPOINTS: &str = "keelway-endpoints";
 /// The ConfigMap in `kube-system` with the default CNI configuration.
 pub(super) const CNI: &str = "keelway-cni";
 
-pub(super) fn objects(configuration: &Configuration, authorities: &str) -> Vec<Value> {
-    vec![
-        config_map(
-            "kube-system",
-            ENDPOINTS,
-            &json!({
-                "ca.crt": authorities,
-                "cluster.json": cluster(configuration).to_string(),
-            }),
-        ),
+pub(super) fn objects(configuration: &Configuration, authorities: &str) -> Result<Vec<Value>, ObjectError> {
+    let cluster = serde_json::to_string(&configuration.information()).map_err(ObjectError::Form)?;
+    Ok(vec![
+        config_map("kube-system", INFORMATION, &json!({ AUTHORITIES_KEY: authorities, INFORMATION_KEY: cluster })),
         config_map(
             "kube-public",
             "cluster-info",
             &json!({ "kubeconfig": kubeconfig(configuration, authorities).to_string() }),
         ),
-    ]
-}
-
-/// One document, so that a reader never sees half of a change.
-fn cluster(configuration: &Configuration) -> Value {
-    json!({
-        "version": configuration.version,
-        "endpoints": configuration.endpoints,
-        "api": { "addresses": configuration.api_addresses(), "port": PORT },
-        "vpnCIDRs": configuration.vpn_cidrs,
-        "podCIDRs": configuration.pod_cidrs,
-        "serviceCIDRs": configuration.service_cidrs,
-        "dnsDomain": configuration.dns_domain,
-        "dnsAddress": configuration.dns_address(),
-    })
+    ])
 }
 
 /// As bootstrap discovery knows it: a kubeconfig with a server and its authorities, and nobody's credentials.

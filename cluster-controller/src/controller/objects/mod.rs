@@ -50,7 +50,7 @@ pub(crate) fn wanted(configuration: &Configuration, authorities: &str) -> Result
     let mut objects = access::objects();
     objects.extend(policies::objects());
     objects.extend(service::objects(&configuration.api_addresses()));
-    objects.extend(information::objects(configuration, authorities));
+    objects.extend(information::objects(configuration, authorities)?);
     objects.extend(addons::objects(configuration)?);
     objects.into_iter().map(labelled).collect()
 }

@@ -7,8 +7,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-/// The port at which the balancer answers.
-pub(super) const PORT: u16 = 6443;
+use super::super::configuration::API_PORT;
 
 pub(super) fn objects(addresses: &[IpAddr]) -> Vec<Value> {
     let mut objects: Vec<Value> = addresses.iter().map(slice).collect();
@@ -31,7 +30,7 @@ fn slice(address: &IpAddr) -> Value {
         },
         "addressType": family,
         "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
-        "ports": [{ "name": "https", "port": PORT, "protocol": "TCP" }],
+        "ports": [{ "name": "https", "port": API_PORT, "protocol": "TCP" }],
     })
 }
 
@@ -48,7 +47,7 @@ fn endpoints(addresses: &[IpAddr]) -> Value {
         },
         "subsets": [{
             "addresses": addresses,
-            "ports": [{ "name": "https", "port": PORT, "protocol": "TCP" }],
+            "ports": [{ "name": "https", "port": API_PORT, "protocol": "TCP" }],
         }],
     })
 }

@@ -7,10 +7,12 @@ use keelway_api::release::{self, Release};
 use serde_json::{Value, json};
 
 use super::{
-    super::{Configuration, configuration::Switch},
+    super::{
+        Configuration,
+        configuration::{API_PORT, Switch},
+    },
     ObjectError,
     information::{CNI, config_map},
-    service::PORT,
 };
 use template::fill;
 
@@ -48,7 +50,7 @@ fn values(configuration: &Configuration, release: &Release) -> Vec<(&'static str
     let of =
         |name: &str, tag: &str| format!("{}/{name}:{tag}", registry.unwrap_or("registry.k8s.io").trim_end_matches('/'));
     let pods = configuration.pod_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
-    let api = configuration.api_addresses().first().map(|address| std::net::SocketAddr::new(*address, PORT));
+    let api = configuration.api_addresses().first().map(|address| std::net::SocketAddr::new(*address, API_PORT));
     // With the default CNI configuration a worker's pods are those of its own range; another one may give addresses as it likes.
     let local = if configuration.addons.cni.enabled { "NodeCIDR" } else { "ClusterCIDR" };
     vec![

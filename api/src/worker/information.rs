@@ -1,0 +1,116 @@
+//! What workers read of their cluster.
+
+use core::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// The ConfigMap in `kube-system` that holds it.
+pub const INFORMATION: &str = "keelway-endpoints";
+/// The ConfigMap's key of [`ClusterInformation`], as JSON: one document, so that no reader sees half of a change.
+pub const INFORMATION_KEY: &str = "cluster.json";
+/// The ConfigMap's key of the authorities that workers trust, PEM.
+pub const AUTHORITIES_KEY: &str = "ca.crt";
+
+/// Where a cluster is reached, and its ranges. Written by the cluster-controller, read by every worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterInformation {
+    /// The Kubernetes release that workers run, such as 1.37.0.
+    pub version: String,
+    /// A registry that holds the images of workers under their own names and tags, in place of the public ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<String>,
+    /// The cluster's ingresses, and the gateway beside each.
+    pub endpoints: Vec<Endpoint>,
+    /// Where every worker's own balancer answers for the API.
+    pub api: ApiAddress,
+    /// Ranges of the VPN, one per family, as are the others.
+    #[serde(rename = "vpnCIDRs")]
+    pub vpn_cidrs: Vec<IpNet>,
+    /// Ranges of pods.
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<IpNet>,
+    /// Ranges of Services.
+    #[serde(rename = "serviceCIDRs")]
+    pub service_cidrs: Vec<IpNet>,
+    /// The cluster's DNS domain.
+    pub dns_domain: String,
+    /// The address of the cluster's DNS.
+    pub dns_address: IpAddr,
+}
+
+/// An ingress and the gateway beside it: one address and number, TCP for the API, UDP for WireGuard.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Endpoint {
+    /// Its public address and port.
+    pub address: SocketAddr,
+    /// The gateway, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayInformation>,
+}
+
+/// A gateway, as a worker knows it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayInformation {
+    /// Its public key of WireGuard: 32 bytes in base64.
+    pub public_key: String,
+    /// Its own addresses in the VPN, one per family: a worker routes each into the tunnel to this gateway.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Addresses and a port of the API that are the same on every worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiAddress {
+    /// The reserved addresses, one per family.
+    pub addresses: Vec<IpAddr>,
+    /// The port.
+    pub port: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn written() -> Value {
+        json!({
+            "version": "1.37.0",
+            "registry": "registry.example.com/mirror",
+            "endpoints": [
+                {
+                    "address": "203.0.113.1:20000",
+                    "gateway": { "publicKey": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "addresses": ["100.80.0.2", "fd00::2"] },
+                },
+                { "address": "[2001:db8::1]:20000" },
+            ],
+            "api": { "addresses": ["100.80.0.1", "fd00::1"], "port": 6443 },
+            "vpnCIDRs": ["100.80.0.0/16", "fd00::/64"],
+            "podCIDRs": ["10.244.0.0/16"],
+            "serviceCIDRs": ["10.96.0.0/16"],
+            "dnsDomain": "cluster.local",
+            "dnsAddress": "10.96.0.10",
+        })
+    }
+
+    #[test]
+    fn the_form_is_read_and_written_alike() {
+        let read: ClusterInformation = serde_json::from_value(written()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), written());
+    }
+
+    #[test]
+    fn what_a_newer_controller_adds_is_passed_over() {
+        let expected: ClusterInformation = serde_json::from_value(written()).unwrap();
+        let mut newer = written();
+        newer["surprise"] = json!(1);
+        newer["endpoints"][0]["transport"] = json!("tcp");
+        newer["endpoints"][0]["gateway"]["mtu"] = json!(1420);
+        newer["api"]["name"] = json!("kubernetes");
+        assert_eq!(serde_json::from_value::<ClusterInformation>(newer).unwrap(), expected);
+    }
+}
