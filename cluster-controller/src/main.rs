@@ -41,11 +41,9 @@ struct Configured {
 
 fn main() -> ExitCode {
     match Arguments::parse().program {
-        Program::Run { configured, identity } => {
-            daemon::run(
-                |stop| async move { controller::run(&configured.config, &identity, stop.cancelled_owned()).await },
-            )
-        }
+        Program::Run { configured, identity } => daemon::run(|stop| async move {
+            Box::pin(controller::run(&configured.config, &identity, stop.cancelled_owned())).await
+        }),
         Program::Gateway(configured) => daemon::run(|stop| async move { gateway::run(&configured.config, stop).await }),
         Program::Egress(configured) => daemon::run(|stop| async move { egress::run(&configured.config, stop).await }),
     }

@@ -150,6 +150,11 @@ impl AuthorityHash {
         Self::of_der(&certificate::decode_one(pem)?)
     }
 
+    /// Of every authority in a bundle, in its order.
+    pub fn of_bundle(pem: &str) -> Result<Vec<Self>, CertificateError> {
+        certificate::decode_bundle(pem)?.iter().map(|der| Self::of_der(der)).collect()
+    }
+
     /// Of an authority's certificate, as DER.
     pub fn of_der(der: &[u8]) -> Result<Self, CertificateError> {
         let certificate = certificate::parse(der)?;
@@ -323,6 +328,14 @@ mod tests {
         let leaf = authority(1).issue(&server(hours(1)), &mut seeded(3)).unwrap();
         assert!(!token.names(&certificate::decode_one(&leaf.certificate_pem).unwrap()).unwrap());
         assert!(token.names(b"no certificate").is_err());
+    }
+
+    #[test]
+    fn a_bundle_has_a_hash_for_each() {
+        let pem = |seed| authority(seed).certificate().pem().to_owned();
+        let hashes = AuthorityHash::of_bundle(&[pem(1), pem(2)].concat()).unwrap();
+        assert_eq!(hashes, [pem(1), pem(2)].map(|pem| AuthorityHash::of_pem(&pem).unwrap()));
+        assert!(AuthorityHash::of_bundle(&[pem(1).as_str(), "damaged"].concat()).is_err());
     }
 
     #[test]

@@ -21,6 +21,13 @@ use core::net::IpAddr;
 /// A public key of WireGuard in base64 (RFC 4648, section 4), 32 bytes, as `wg` writes it.
 pub(crate) const PUBLIC_KEY: &str = "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$";
 
+/// The group of whoever holds a join token.
+pub const BOOTSTRAPPERS: &str = "system:bootstrappers:keelway:workers";
+/// What the user's name of a bootstrap token begins with; its id follows (`k8s.io/cluster-bootstrap/token/api`).
+pub const BOOTSTRAP_USER: &str = "system:bootstrap:";
+/// The label of an [`AddressClaim`] with the id of the token that its worker joined with.
+pub const JOIN_TOKEN_LABEL: &str = "keelway.dev/join-token";
+
 /// The name of what belongs to one address: an address of IPv6 is no name of an object (`:`), its digits are. The same for
 /// every way to write the address.
 #[must_use]

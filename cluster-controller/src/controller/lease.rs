@@ -103,16 +103,17 @@ impl Election {
         loop {
             let next = match free {
                 None => seen.next().await,
-                Some(at) => match timeout_at(at, seen.next()).await {
-                    Ok(next) => next,
-                    Err(_) => {
+                Some(at) => {
+                    if let Ok(next) = timeout_at(at, seen.next()).await {
+                        next
+                    } else {
                         free = None;
                         if let Some(lease) = self.take(current.as_ref()).await? {
                             return Ok(lease);
                         }
                         continue;
                     }
-                },
+                }
             };
             match next {
                 Some(Ok(lease)) => {

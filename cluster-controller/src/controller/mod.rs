@@ -41,7 +41,7 @@ use crate::{
 pub use self::{
     configuration::{Addons, Configuration, LeaseName, Switch},
     context::ControllerError,
-    csr::{BOOTSTRAPPERS, NODES},
+    csr::NODES,
     objects::ObjectError,
 };
 

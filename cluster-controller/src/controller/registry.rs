@@ -18,7 +18,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 enum Notice {
     Peers,
-    List(Option<NodeAllocation>),
+    List(Option<Box<NodeAllocation>>),
 }
 
 /// Keeps the list.
@@ -28,9 +28,9 @@ pub(super) async fn run(context: Arc<Context>) {
     let changes = changes.reflect(writer).filter_map(async |event| event.ok().map(|_| Notice::Peers));
     let lists = Api::<NodeAllocation>::all(context.client.clone());
     let list = watcher::watch_object(lists.clone(), ALLOCATION).default_backoff();
-    let list = list.filter_map(async |event| event.ok().map(Notice::List));
+    let list = list.filter_map(async |event| event.ok().map(|list| Notice::List(list.map(Box::new))));
     let mut notices = Box::pin(select(changes, list));
-    let mut seen: Option<Option<NodeAllocation>> = None;
+    let mut seen: Option<Option<Box<NodeAllocation>>> = None;
     let mut is_behind = false;
     loop {
         let next = if is_behind { timeout(AGAIN, notices.next()).await } else { Ok(notices.next().await) };
@@ -43,7 +43,7 @@ pub(super) async fn run(context: Arc<Context>) {
         let (Some(current), Ok(())) = (&seen, ready(&peers).await) else { continue };
         let wanted = entries(peers.state().iter().map(AsRef::as_ref));
         is_behind = current.as_ref().is_none_or(|list| list.spec != wanted);
-        if is_behind && let Err(error) = write(&lists, current.as_ref(), wanted, &context).await {
+        if is_behind && let Err(error) = write(&lists, current.as_deref(), wanted, &context).await {
             context.metrics.count_failure();
             let error = format!("{:#}", anyhow::Error::from(error));
             tracing::warn!(error, "could not write the list of workers");

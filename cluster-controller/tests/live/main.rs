@@ -1,5 +1,12 @@
 //! The controller beside a real etcd, kube-apiserver and kube-controller-manager.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
 mod controller;
 mod host;
 mod peers;

@@ -24,13 +24,13 @@ async fn addresses(admin: &Client) -> Option<(Vec<String>, i32)> {
     Some((addresses, port.port?))
 }
 
-fn reserved() -> Option<(Vec<String>, i32)> {
-    Some((vec!["100.80.0.1".to_owned()], 6443))
+fn reserved() -> (Vec<String>, i32) {
+    (vec!["100.80.0.1".to_owned()], 6443)
 }
 
 /// All of it comes by itself.
 pub(crate) async fn all_is_applied(admin: &Client) {
-    wait::until("the EndpointSlice is there", async || addresses(admin).await == reserved()).await;
+    wait::until("the EndpointSlice is there", async || addresses(admin).await == Some(reserved())).await;
     let endpoints = Api::<Endpoints>::namespaced(admin.clone(), "default");
     wait::until("the Endpoints are there", async || endpoints.get_opt("kubernetes").await.unwrap().is_some()).await;
     let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone());
@@ -56,7 +56,7 @@ pub(crate) async fn all_is_applied(admin: &Client) {
 pub(crate) async fn drift_is_repaired(admin: &Client) {
     let slices = Api::<EndpointSlice>::namespaced(admin.clone(), "default");
     slices.delete("kubernetes", &DeleteParams::default()).await.unwrap();
-    wait::until("a deleted EndpointSlice is back", async || addresses(admin).await == reserved()).await;
+    wait::until("a deleted EndpointSlice is back", async || addresses(admin).await == Some(reserved())).await;
 
     let elsewhere = json!({
         "metadata": { "labels": { "app.kubernetes.io/managed-by": null } },
@@ -64,7 +64,7 @@ pub(crate) async fn drift_is_repaired(admin: &Client) {
         "ports": [{ "name": "https", "port": 443 }],
     });
     slices.patch("kubernetes", &PatchParams::default(), &Patch::Merge(&elsewhere)).await.unwrap();
-    wait::until("a changed EndpointSlice is as it was", async || addresses(admin).await == reserved()).await;
+    wait::until("a changed EndpointSlice is as it was", async || addresses(admin).await == Some(reserved())).await;
 
     let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone());
     bindings.delete("keelway-own-peer", &DeleteParams::default()).await.unwrap();
@@ -88,5 +88,5 @@ pub(crate) async fn what_is_turned_off_goes(admin: &Client) {
     let maps = Api::<ConfigMap>::namespaced(admin.clone(), "kube-system");
     wait::until("its configuration is gone", async || maps.get_opt("coredns").await.unwrap().is_none()).await;
     assert!(deployments.get_opt("metrics-server").await.unwrap().is_some());
-    assert_eq!(addresses(admin).await, reserved());
+    assert_eq!(addresses(admin).await, Some(reserved()));
 }

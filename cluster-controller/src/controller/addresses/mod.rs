@@ -34,7 +34,7 @@ use super::{
 };
 
 /// What the controller of peers looks at.
-struct Peers {
+struct Observed {
     context: Arc<Context>,
     peers: Store<WireGuardPeer>,
     claims: Store<AddressClaim>,
@@ -45,7 +45,7 @@ pub(super) async fn run(context: Arc<Context>) {
     let client = context.client.clone();
     let claims = Controller::new(Api::<AddressClaim>::all(client.clone()), watcher::Config::default());
     let peers = Controller::new(Api::<WireGuardPeer>::all(client.clone()), watcher::Config::default());
-    let state = Arc::new(Peers { context: Arc::clone(&context), peers: peers.store(), claims: claims.store() });
+    let state = Arc::new(Observed { context: Arc::clone(&context), peers: peers.store(), claims: claims.store() });
     let (by_claim, by_node, by_tombstone) = (peers.store(), peers.store(), peers.store());
     let peers = peers
         .watches(Api::<AddressClaim>::all(client.clone()), watcher::Config::default(), move |claim| {
@@ -58,7 +58,7 @@ pub(super) async fn run(context: Arc<Context>) {
         .watches(Api::<Tombstone>::all(client.clone()), watcher::Config::default(), move |tombstone| {
             concerned(&by_tombstone, |peer| standing(peer, [], std::slice::from_ref(&tombstone)) == Standing::Evicted)
         })
-        .run(reconcile, |peer, error, state: Arc<Peers>| on_error(peer, error, Arc::clone(&state.context)), state)
+        .run(reconcile, |peer, error, state: Arc<Observed>| on_error(peer, error, Arc::clone(&state.context)), state)
         .for_each(|outcome| log_outcome("peers", outcome));
     join!(peers, claims::run(claims, context));
 }
@@ -81,7 +81,7 @@ fn ranges_of(node: &Node) -> Vec<String> {
     if all.is_empty() { spec.and_then(|spec| spec.pod_cidr.clone()).into_iter().collect() } else { all }
 }
 
-async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Peers>) -> Result<Action, ControllerError> {
+async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Observed>) -> Result<Action, ControllerError> {
     let context = &state.context;
     if peer.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
@@ -125,7 +125,7 @@ async fn allocate(
     peer: &WireGuardPeer,
     given: &[IpAddr],
     tombstones: &[Tombstone],
-    state: &Peers,
+    state: &Observed,
 ) -> Result<Outcome, ControllerError> {
     let context = &state.context;
     let claims = state.claims.state();

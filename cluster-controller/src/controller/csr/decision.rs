@@ -6,7 +6,10 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use keelway_api::name::is_subdomain;
+use keelway_api::{
+    name::is_subdomain,
+    worker::{BOOTSTRAP_USER, BOOTSTRAPPERS},
+};
 
 use super::request::{Request, Subject};
 
@@ -14,12 +17,9 @@ use super::request::{Request, Subject};
 pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// The signer of kubelets' serving certificates.
 pub(crate) const SERVING: &str = "kubernetes.io/kubelet-serving";
-/// The group of the bootstrap tokens that workers join with.
-pub const BOOTSTRAPPERS: &str = "system:bootstrappers:keelway:workers";
 /// The group of nodes.
 pub const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
-const TOKEN_PREFIX: &str = "system:bootstrap:";
 
 /// What is known of the name that a request is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub(crate) fn decide(request: &Request, facts: &Facts) -> Verdict {
 /// Requests to these two signers, by tokens of ours and by nodes, are ours to decide.
 fn asker(request: &Request) -> Option<Asker<'_>> {
     let node = request.username.strip_prefix(NODE_PREFIX).filter(|_| request.groups.contains(NODES));
-    let token = request.username.starts_with(TOKEN_PREFIX) && request.groups.contains(BOOTSTRAPPERS);
+    let token = request.username.starts_with(BOOTSTRAP_USER) && request.groups.contains(BOOTSTRAPPERS);
     match (request.signer.as_str(), node) {
         (CLIENT | SERVING, Some(node)) => Some(Asker::Node(node)),
         (CLIENT, None) if token => Some(Asker::Token),
@@ -155,8 +155,8 @@ fn client(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict
             Err(Denial::NameAsked(node.to_owned()))
         }
         Asker::Token => Ok(Verdict::Approve("a worker joins under a free name")),
-        Asker::Node(asked) => {
-            check_own(asked, node)?;
+        Asker::Node(own) => {
+            check_own(own, node)?;
             if facts.peer.is_none() {
                 return Err(Denial::NoPeer(node.to_owned()));
             }
@@ -167,8 +167,8 @@ fn client(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict
 
 fn serving(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict, Denial> {
     let (subject, node) = subject(request)?;
-    if let Asker::Node(asked) = asker {
-        check_own(asked, node)?;
+    if let Asker::Node(own) = asker {
+        check_own(own, node)?;
     }
     check_usages(request, "server auth", "digital signature, server auth and, for RSA, key encipherment")?;
     check_tombstone(node, facts)?;

@@ -15,7 +15,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
-use keelway_api::worker::{Tombstone, WireGuardPeer};
+use keelway_api::worker::{BOOTSTRAPPERS, Tombstone, WireGuardPeer};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
@@ -37,7 +37,7 @@ use super::{
     context::{call, log_outcome, on_error},
 };
 
-pub use self::decision::{BOOTSTRAPPERS, NODES};
+pub use self::decision::NODES;
 
 /// Decides about every request, one after the other: what was approved for a name counts for the next one.
 pub(super) async fn run(context: Arc<Context>) {

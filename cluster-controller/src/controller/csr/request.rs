@@ -122,13 +122,12 @@ impl Subject {
             };
             lists += 1;
             for extension in &list.extensions {
-                match extension.parsed_extension() {
-                    ParsedExtension::SubjectAlternativeName(san) => {
-                        names += 1;
-                        self.read_names(&san.general_names)?;
-                    }
-                    ParsedExtension::ParseError { .. } => return Err(IllFormed::Structure),
-                    _ => {}
+                let parsed = extension.parsed_extension();
+                if let ParsedExtension::SubjectAlternativeName(san) = parsed {
+                    names += 1;
+                    self.read_names(&san.general_names)?;
+                } else if let ParsedExtension::ParseError { .. } = parsed {
+                    return Err(IllFormed::Structure);
                 }
             }
         }
@@ -137,14 +136,12 @@ impl Subject {
 
     fn read_names(&mut self, names: &[GeneralName<'_>]) -> Result<(), IllFormed> {
         for name in names {
-            match name {
-                GeneralName::DNSName(name) => {
-                    self.dns_names.insert((*name).to_owned());
-                }
-                GeneralName::IPAddress(bytes) => {
-                    self.addresses.insert(address(bytes).ok_or(IllFormed::Name)?);
-                }
-                _ => self.has_other_names = true,
+            if let GeneralName::DNSName(name) = name {
+                self.dns_names.insert((*name).to_owned());
+            } else if let GeneralName::IPAddress(bytes) = name {
+                self.addresses.insert(address(bytes).ok_or(IllFormed::Name)?);
+            } else {
+                self.has_other_names = true;
             }
         }
         Ok(())

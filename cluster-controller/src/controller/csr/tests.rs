@@ -63,10 +63,9 @@ fn changed(mut request: Request, change: impl FnOnce(&mut Request, &mut Subject)
 }
 
 fn denial(request: &Request, facts: &Facts) -> &'static str {
-    match decide(request, facts) {
-        Verdict::Deny(denial) => denial.reason(),
-        other => panic!("{other:?}"),
-    }
+    let verdict = decide(request, facts);
+    let Verdict::Deny(denial) = verdict else { panic!("{verdict:?}") };
+    denial.reason()
 }
 
 #[test]

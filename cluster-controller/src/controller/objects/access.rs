@@ -1,12 +1,9 @@
 //! What workers and those who join may do, beside what Kubernetes' node authorizer lets them.
 
-use keelway_api::worker::INFORMATION;
+use keelway_api::worker::{BOOTSTRAPPERS, INFORMATION};
 use serde_json::{Value, json};
 
-use super::{
-    super::csr::{BOOTSTRAPPERS, NODES},
-    information::CNI,
-};
+use super::{super::csr::NODES, information::CNI};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 

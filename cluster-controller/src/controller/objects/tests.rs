@@ -57,7 +57,7 @@ fn no_placeholder_is_left() {
 fn a_registry_replaces_every_image() {
     let objects = wanted(&configuration(|file| file["registry"] = json!("registry.example.com/mirror/")), "").unwrap();
     let text = serde_json::to_string(&objects).unwrap();
-    assert_eq!(text.matches("\"registry.example.com/mirror/").count(), 3);
+    assert_eq!(text.matches("\"image\":\"registry.example.com/mirror/").count(), 3);
     assert!(!text.contains("registry.k8s.io"));
 }
 

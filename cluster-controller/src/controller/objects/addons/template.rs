@@ -13,7 +13,9 @@ pub(super) fn fill(
     let documents: Vec<Value> = serde_saphyr::from_multiple(template)
         .map_err(|source| ObjectError::Template { name, source: Box::new(source) })?;
     let mut objects: Vec<Value> = documents.into_iter().filter(|document| !document.is_null()).collect();
-    objects.iter_mut().for_each(|object| replace(object, values));
+    for object in &mut objects {
+        replace(object, values);
+    }
     Ok(objects)
 }
 
