@@ -10,7 +10,7 @@ use keelway_api::{
     component::ComponentSpec,
     hypervisor::HypervisorRole,
     machine::{Amount, PortFacts, Seen},
-    name::HypervisorName,
+    name::{ClusterId, HypervisorName},
     role::{API, Role},
     validated::ValidatedHypervisor,
 };
@@ -38,6 +38,8 @@ pub(crate) struct Fleet<'a> {
     users: BTreeSet<u32>,
     /// Below it every user id is used.
     next_user: u32,
+    /// Names of components that were counted out: one of that name elsewhere would look as if it had moved.
+    given_back: BTreeSet<(ClusterId, Role, u32)>,
 }
 
 /// One machine.
@@ -80,7 +82,7 @@ impl<'a> Fleet<'a> {
         let users = of_components.chain(of_files.map(|file| file.user)).collect();
         let public = rooms.values().filter(|room| room.machine.role == Role::Ingress.row().runs_on);
         let ingress = IngressPorts::of(documents, public.map(|room| &room.ports));
-        Self { rooms, order, ingress, users, next_user: FIRST_USER }
+        Self { rooms, order, ingress, users, next_user: FIRST_USER, given_back: BTreeSet::new() }
     }
 
     /// Whether components are to move away from a machine.
@@ -138,6 +140,12 @@ impl<'a> Fleet<'a> {
     /// Counts a component out.
     pub(crate) fn leave(&mut self, component: &ComponentSpec) {
         self.change(&component.hypervisor, |room| room.load -= 1);
+        self.given_back.insert((component.cluster_id.clone(), component.role, component.index));
+    }
+
+    /// Whether a name was given back in this plan.
+    pub(crate) fn gives_back(&self, id: &ClusterId, role: Role, index: u32) -> bool {
+        self.given_back.contains(&(id.clone(), role, index))
     }
 
     fn change(&mut self, name: &HypervisorName, change: impl FnOnce(&mut Room<'a>)) {

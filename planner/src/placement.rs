@@ -108,7 +108,7 @@ fn place_missing(
         }
         let Ok(name) = role.component(index) else { return };
         let pod = PodName { cluster: id.clone(), component: name };
-        if plan.documents.components.contains_key(&pod) {
+        if plan.documents.components.contains_key(&pod) || fleet.gives_back(id, role, index) {
             continue;
         }
         missing -= 1;
