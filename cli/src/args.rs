@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{io::IsTerminal, path::PathBuf, time::Duration};
+use std::{ffi::OsString, io::IsTerminal, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use keelway_api::{
@@ -100,6 +100,12 @@ pub(crate) enum Command {
         after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster get < c1.yaml"
     )]
     Cluster(ClusterCommand),
+    /// Workers of clusters
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway node local create --name w1 --behind nat-a\n  keelway node local exec w1 -- ip address"
+    )]
+    Node(NodeCommand),
     /// Bring machines to what the documents say, and write the documents as they are then
     #[command(
         after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway reconcile --in-place c1.yaml"
@@ -483,6 +489,92 @@ pub(crate) struct LocalDestroyArguments {
     /// Remove this whole set of machines with all that is on them, whatever the documents say; none are read
     #[arg(long, value_name = "NAME", conflicts_with = "files")]
     pub(crate) fleet: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Machines for workers on this machine, beside local hypervisors or behind NATs, to try Keelway
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway node local create --name w1 --behind nat-a,nat-b\n  keelway node local exec w1 -- ip address\n  keelway node local destroy w1"
+    )]
+    Local(NodeLocalCommand),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum NodeLocalCommand {
+    /// Make a machine with containerd and nothing else, in the public network of local hypervisors or behind NATs
+    #[command(
+        after_help = "Example:\n  keelway node local create --name w1\n  keelway node local create --name w2 --behind nat-a,nat-b"
+    )]
+    Create(NodeLocalCreateArguments),
+    /// Show them: the address of each, the one that others see, and its NATs
+    #[command(after_help = "Example:\n  keelway node local list")]
+    List(NodeLocalFleet),
+    /// Run a command on one, and end as it ends
+    #[command(after_help = "Example:\n  keelway node local exec w1 -- keelway node status")]
+    Exec(NodeLocalExecArguments),
+    /// Make a NAT forget all connections through it
+    #[command(after_help = "Example:\n  keelway node local forget nat-a")]
+    Forget(NodeLocalNat),
+    /// Give a NAT another public address, and write it
+    #[command(after_help = "Example:\n  keelway node local renumber nat-a")]
+    Renumber(NodeLocalNat),
+    /// Remove machines with all that is on them, and NATs that nobody is behind any more
+    #[command(after_help = "Example:\n  keelway node local destroy w1 w2")]
+    Destroy(NodeLocalDestroyArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalFleet {
+    /// The set of local hypervisors that they are beside
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) fleet: String,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalCreateArguments {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// Its name, and its host name
+    #[arg(long)]
+    pub(crate) name: String,
+    /// The NATs that it is behind, the one next to it first; those that are missing are made
+    #[arg(long, value_delimiter = ',', value_name = "NAT,..")]
+    pub(crate) behind: Vec<String>,
+    /// An image that it gets from the cache beside those that workers need; may be given many times
+    #[arg(long = "image", value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalExecArguments {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// The machine
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalNat {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// The NAT
+    #[arg(value_name = "NAT")]
+    pub(crate) nat: String,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalDestroyArguments {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// Their names
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
 }
 
 #[derive(Subcommand)]

@@ -70,6 +70,7 @@ pub(crate) async fn ensure_running(
         group: AGENT_GROUP.to_owned(),
         beside: processes::any_inside(machine)?,
         binds: Vec::new(),
+        overlays: Vec::new(),
         program: agent.program.clone(),
         arguments: agent.arguments(),
         environment: vec![service.notify_socket()],

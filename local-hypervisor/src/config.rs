@@ -23,8 +23,8 @@ const SANDBOX_IMAGE: &str = "registry.k8s.io/pause:3.10.2";
 
 /// The file for a machine. Paths are containerd's own: `/run`, `/var/lib` and `/var/log` are the machine's.
 ///
-/// `restrict_oom_score_adj`: for a host where even root may not lower a process' score.
-pub(crate) fn render(restrict_oom_score_adj: bool) -> String {
+/// `restrict_oom_score_adj`: for a host where even root may not lower a process' score. `networks`: where its pods' networks are configured.
+pub(crate) fn render(restrict_oom_score_adj: bool, networks: &str) -> String {
     let disabled: Vec<String> = DISABLED.iter().map(|id| format!("  '{id}',\n")).collect();
     format!(
         "version = 3
@@ -45,9 +45,8 @@ disabled_plugins = [
   restrict_oom_score_adj = {restrict_oom_score_adj}
   cdi_spec_dirs = []
 
-# All pods use the machine's network; these are never looked into.
 [plugins.'io.containerd.cri.v1.runtime'.cni]
-  conf_dir = '/run/cni/net.d'
+  conf_dir = '{networks}'
 ",
         disabled.concat()
     )

@@ -12,7 +12,7 @@ use crate::{
     create::blocking,
     files::{make_dir, write_atomically},
     fleet::Machine,
-    launch::{Bind, Launch},
+    launch::{Bind, Launch, Overlay},
     processes::{self, RUNTIME_GROUP},
     service::{Service, answers},
     tools::Tools,
@@ -20,6 +20,9 @@ use crate::{
 
 /// The directories that a machine has for itself.
 const OWN: [&str; 3] = ["/run", "/var/lib", "/var/log"];
+
+/// The directories of the host that a worker may write to without the host seeing it.
+const SHARED: [&str; 2] = ["/etc", "/opt"];
 
 /// Starts a machine's containerd unless it runs and answers, and waits until it is ready for calls. `seen`: directories of the host that
 /// the machine sees where they are, also below its own.
@@ -52,7 +55,9 @@ pub(crate) async fn ensure_running(
 fn write_files(machine: &Machine) -> Result<(), Error> {
     let directory = machine.run().join("containerd");
     make_dir(&directory, 0o711)?;
-    let config = config::render(!may_lower_oom_scores()?);
+    // All pods of a hypervisor use the machine's network; its directory is never looked into.
+    let networks = if machine.is_worker() { "/etc/cni/net.d" } else { "/run/cni/net.d" };
+    let config = config::render(!may_lower_oom_scores()?, networks);
     write_atomically(&directory.join("config.toml"), config.as_bytes())?;
     copy_resolv_conf(machine)
 }
@@ -69,10 +74,16 @@ fn launch(machine: &Machine, tools: &Tools, seen: &[PathBuf], beside: Option<i32
         group: RUNTIME_GROUP.to_owned(),
         beside,
         binds: own.chain(seen_again).collect(),
+        overlays: if machine.is_worker() { SHARED.map(|target| overlay(machine, target)).to_vec() } else { Vec::new() },
         program: tools.containerd.clone(),
         arguments: ["--config", "/run/containerd/config.toml"].map(str::to_owned).to_vec(),
         environment: vec![("PATH".to_owned(), tools.path())],
     }
+}
+
+fn overlay(machine: &Machine, target: &str) -> Overlay {
+    let own = machine.over().join(target.trim_start_matches('/'));
+    Overlay { target: target.into(), upper: own.join("upper"), work: own.join("work") }
 }
 
 /// The one of the machine's own directories that a path is in.

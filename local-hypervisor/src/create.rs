@@ -149,16 +149,19 @@ async fn ensure_machine(machine: &Machine, network: Network, progress: Progress<
     progress(&Step::Machine { machine: machine.name() });
     let machine = machine.clone();
     let make = move || {
-        make_dir(&machine.state(), 0o700)?;
-        for directory in [machine.lib(), machine.log(), machine.run()] {
-            make_dir(&directory, 0o755)?;
-        }
-        for group in [RUNTIME_GROUP, AGENT_GROUP] {
-            cgroup::ensure(&machine.cgroup().join(group))?;
-        }
+        make_directories(&machine, &[RUNTIME_GROUP, AGENT_GROUP])?;
         wiring::ensure_machine(&machine, network)
     };
     blocking(make).await
+}
+
+/// What a machine has for itself: directories, and groups within its own.
+pub(crate) fn make_directories(machine: &Machine, groups: &[&str]) -> Result<(), Error> {
+    make_dir(&machine.state(), 0o700)?;
+    for directory in [machine.lib(), machine.log(), machine.run()] {
+        make_dir(&directory, 0o755)?;
+    }
+    groups.iter().try_for_each(|group| cgroup::ensure(&machine.cgroup().join(group)))
 }
 
 /// System calls and programs that take some milliseconds.
@@ -174,7 +177,8 @@ async fn undo(fleet: &Fleet, before: Option<&Record>, progress: Progress<'_>) ->
         return remove_all(fleet, progress).await;
     };
     if let Some(record) = Record::load(fleet)? {
-        remove_machines(fleet, record.added_since(Some(before)), progress).await?;
+        let added = record.added_since(Some(before));
+        remove_machines(added.into_iter().map(|id| fleet.machine(id)), progress).await?;
     }
     before.save(fleet)
 }

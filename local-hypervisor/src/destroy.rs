@@ -17,7 +17,7 @@ use crate::{
     Error, FLEET_LABEL, Fleet, Progress, Step, cgroup,
     create::{blocking, require_root},
     files::{names, remove_if_empty, remove_tree},
-    fleet::{MOST, Machine, MachineId},
+    fleet::{MOST, Machine, MachineId, WORKER_PREFIX},
     ip, layout,
     lock::Lock,
     mounts, processes,
@@ -37,18 +37,18 @@ pub async fn destroy(fleet: &Fleet, progress: Progress<'_>) -> Result<(), Error>
     remove_all(fleet, progress).await
 }
 
-/// Removes the machines of these documents, and each fleet that has none left. Those that are gone are no error.
+/// Removes the machines of these documents, and each fleet that has none left, with its workers. Those that are gone are no error.
 pub async fn destroy_machines(hypervisors: &[Hypervisor], progress: Progress<'_>) -> Result<(), Error> {
     require_root()?;
     for (fleet, documents) in by_fleet(hypervisors)? {
         let _lock = Lock::of_fleet(&fleet, progress).await?;
-        let there = machines_on_host(&fleet)?;
+        let there = hypervisors_on_host(&fleet)?;
         let named = |id: &MachineId| documents.contains(&fleet.machine(*id).name());
         let (going, staying): (BTreeSet<_>, BTreeSet<_>) = there.into_iter().partition(named);
         if staying.is_empty() {
             remove_all(&fleet, progress).await?;
         } else if let Some(mut record) = Record::load(&fleet)? {
-            remove_machines(&fleet, going.iter().copied(), progress).await?;
+            remove_machines(going.iter().map(|id| fleet.machine(*id)), progress).await?;
             record.machines.retain(|entry| !going.contains(&entry.id));
             record.save(&fleet)?;
         }
@@ -72,7 +72,8 @@ fn by_fleet(hypervisors: &[Hypervisor]) -> Result<BTreeMap<Fleet, BTreeSet<Strin
 
 /// Under the fleet's lock.
 pub(crate) async fn remove_all(fleet: &Fleet, progress: Progress<'_>) -> Result<(), Error> {
-    remove_machines(fleet, machines_on_host(fleet)?, progress).await?;
+    let hypervisors = hypervisors_on_host(fleet)?.into_iter().map(|id| fleet.machine(id));
+    remove_machines(hypervisors.chain(workers_on_host(fleet)?), progress).await?;
     ip::remove_link(&fleet.interface())?;
     mounts::unmount_below(&fleet.run())?;
     remove_tree(&fleet.run())?;
@@ -90,14 +91,10 @@ fn remove_shared() -> Result<(), Error> {
 }
 
 pub(crate) async fn remove_machines(
-    fleet: &Fleet,
-    ids: impl IntoIterator<Item = MachineId>,
+    machines: impl IntoIterator<Item = Machine>,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    let removals = ids.into_iter().map(|id| {
-        let machine = fleet.machine(id);
-        async move { remove_machine(&machine, progress).await }
-    });
+    let removals = machines.into_iter().map(|machine| async move { remove_machine(&machine, progress).await });
     let outcomes: Vec<Result<(), Error>> = join_all(removals).await;
     outcomes.into_iter().collect()
 }
@@ -137,10 +134,20 @@ pub(crate) async fn remove_cgroup(group: &Path) -> Result<(), Error> {
     }
 }
 
-fn machines_on_host(fleet: &Fleet) -> Result<BTreeSet<MachineId>, Error> {
+fn names_on_host(fleet: &Fleet) -> Result<BTreeSet<String>, Error> {
     let mut found = cgroup::children(&fleet.cgroup())?;
     found.extend(names(&fleet.state())?);
     found.extend(names(&fleet.run())?);
+    Ok(found)
+}
+
+fn workers_on_host(fleet: &Fleet) -> Result<Vec<Machine>, Error> {
+    let found = names_on_host(fleet)?;
+    Ok(found.iter().filter_map(|name| name.strip_prefix(WORKER_PREFIX)).map(|name| fleet.worker(name)).collect())
+}
+
+fn hypervisors_on_host(fleet: &Fleet) -> Result<BTreeSet<MachineId>, Error> {
+    let found = names_on_host(fleet)?;
     let roles = [HypervisorRole::Public, HypervisorRole::Private];
     let all = roles.into_iter().flat_map(|role| (1..=MOST).map(move |ordinal| MachineId { role, ordinal }));
     Ok(all.filter(|id| found.contains(&id.to_string())).collect())

@@ -154,6 +154,78 @@ pub enum Error {
         /// The fleet.
         fleet: String,
     },
+    /// Workers need a network to be in.
+    #[error("there is no fleet {fleet}: make one with `keelway hypervisor local create --fleet {fleet}`")]
+    NoFleet {
+        /// The fleet.
+        fleet: String,
+    },
+    /// A fleet whose networks went with a reboot.
+    #[error("fleet {fleet} is down: `keelway hypervisor local create --fleet {fleet}` brings it up again")]
+    FleetDown {
+        /// The fleet.
+        fleet: String,
+    },
+    /// A worker's or NAT's name is part of host names and paths.
+    #[error(
+        "{name:?} is not a name of a worker or NAT: lowercase letters, digits and inner hyphens, at most {longest} characters"
+    )]
+    WorkerName {
+        /// What was given.
+        name: String,
+        /// The most characters.
+        longest: usize,
+    },
+    /// A worker that is there is where it is.
+    #[error("{name} is there already, {place}: destroy it first, or give it the same place")]
+    Elsewhere {
+        /// The worker or NAT.
+        name: String,
+        /// Behind whom it is.
+        place: String,
+    },
+    /// A NAT cannot be behind itself.
+    #[error("{name} is named twice: each NAT of a series is another one")]
+    NatTwice {
+        /// The NAT.
+        name: String,
+    },
+    /// A network has no address left.
+    #[error("there is no free address {place}")]
+    Full {
+        /// Which network.
+        place: String,
+    },
+    /// A name that no worker of a fleet has.
+    #[error("fleet {fleet} has no worker {name}")]
+    NoWorker {
+        /// What was given.
+        name: String,
+        /// The fleet.
+        fleet: String,
+    },
+    /// A name that no NAT of a fleet has.
+    #[error("fleet {fleet} has no NAT {name}")]
+    NoNat {
+        /// What was given.
+        name: String,
+        /// The fleet.
+        fleet: String,
+    },
+    /// A worker without any process.
+    #[error("worker {name} is down: `keelway node local create` with the same arguments brings it up again")]
+    WorkerDown {
+        /// The worker.
+        name: String,
+    },
+    /// A program that sets up a NAT said no.
+    #[error("`{command}` failed: {stderr}")]
+    Nat {
+        /// What it was to do.
+        command: String,
+        /// What it said.
+        stderr: String,
+    },
     /// A Hypervisor that no fleet of this host has made.
     #[error("{name} is not a local hypervisor: it has no label {}", crate::FLEET_LABEL)]
     NotLocal {

@@ -19,6 +19,9 @@ const LONGEST: usize = LONGEST_NAME - "-private-99".len();
 /// The most machines of one role; addresses are laid out for so many.
 pub(crate) const MOST: u8 = 99;
 
+/// Before the name of a worker, in the name of its directory.
+pub(crate) const WORKER_PREFIX: &str = "worker-";
+
 /// A set of local hypervisors. Everything on the host carries its name, so that several live side by side.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fleet {
@@ -46,7 +49,12 @@ impl Fleet {
 
     /// One of its machines.
     pub(crate) fn machine(&self, id: MachineId) -> Machine {
-        Machine { fleet: self.clone(), id }
+        Machine { fleet: self.clone(), id: Id::Hypervisor(id) }
+    }
+
+    /// A worker in one of its networks, or behind it.
+    pub(crate) fn worker(&self, name: &str) -> Machine {
+        Machine { fleet: self.clone(), id: Id::Worker(name.to_owned()) }
     }
 }
 
@@ -67,20 +75,42 @@ impl fmt::Display for MachineId {
     }
 }
 
+/// What a machine is, and which.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Id {
+    Hypervisor(MachineId),
+    /// By its name.
+    Worker(String),
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hypervisor(id) => id.fmt(f),
+            Self::Worker(name) => write!(f, "{WORKER_PREFIX}{name}"),
+        }
+    }
+}
+
 /// A machine on this host.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
     pub(crate) fleet: Fleet,
-    pub(crate) id: MachineId,
+    pub(crate) id: Id,
 }
 
 impl Machine {
-    /// The name of its document, and its host name. Machines of the default fleet have short ones.
+    /// The name of its document, and its host name. Machines of the default fleet have short ones, and workers those that they were given.
     pub(crate) fn name(&self) -> String {
-        match self.fleet.name() {
-            DEFAULT => self.id.to_string(),
-            fleet => format!("{fleet}-{}", self.id),
+        match (&self.id, self.fleet.name()) {
+            (Id::Worker(name), _) => name.clone(),
+            (Id::Hypervisor(id), DEFAULT) => id.to_string(),
+            (Id::Hypervisor(id), fleet) => format!("{fleet}-{id}"),
         }
+    }
+
+    pub(crate) fn is_worker(&self) -> bool {
+        matches!(self.id, Id::Worker(_))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use core::convert::Infallible;
 use std::{
-    ffi::OsString,
+    ffi::{CString, OsString},
     fs,
     os::{
         fd::{AsFd, OwnedFd},
@@ -18,7 +18,9 @@ use std::{
 
 use rustix::{
     fs::{CWD, Mode},
-    mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree},
+    mount::{
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change, move_mount, open_tree,
+    },
     process::{Pid, PidfdFlags, pidfd_open, setsid, umask},
     system::sethostname,
     thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces},
@@ -48,6 +50,7 @@ pub(crate) struct Launch {
     /// A process that has the machine's other namespaces already, such as a shim that outlived containerd.
     pub(crate) beside: Option<i32>,
     pub(crate) binds: Vec<Bind>,
+    pub(crate) overlays: Vec<Overlay>,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
@@ -58,6 +61,16 @@ pub(crate) struct Launch {
 pub(crate) struct Bind {
     pub(crate) source: PathBuf,
     pub(crate) target: PathBuf,
+}
+
+/// A directory of the host that the machine sees, and changes for itself only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Overlay {
+    pub(crate) target: PathBuf,
+    /// What was changed.
+    pub(crate) upper: PathBuf,
+    /// The kernel's own.
+    pub(crate) work: PathBuf,
 }
 
 /// Turns this process into a machine's containerd, or its agent. Returns only if it cannot.
@@ -72,16 +85,16 @@ pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
     // Images are unpacked with the modes that they have, whoever's shell this began in.
     umask(Mode::WGRP | Mode::WOTH);
     match launch.beside {
-        Some(pid) => enter_namespaces_of(pid, &launch)?,
+        Some(pid) => enter(pid, &launch.cgroup.join(&launch.group))?,
         None => make_namespaces(&launch)?,
     }
     let error = Command::new(&launch.program).args(&launch.arguments).env_clear().envs(launch.environment).exec();
     Err(Error::Spawn { program: launch.program, source: error })
 }
 
-/// Containers that run go on in the same mounts as those that are yet to come.
-fn enter_namespaces_of(pid: i32, launch: &Launch) -> Result<(), Error> {
-    cgroup::join(&launch.cgroup.join(&launch.group))?;
+/// Enters a cgroup, and a process' namespaces: containers that run go on in the same mounts as those that are yet to come.
+pub(crate) fn enter(pid: i32, group: &Path) -> Result<(), Error> {
+    cgroup::join(group)?;
     let doing = "enter the machine's namespaces";
     let pid = Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH);
     let shim = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())).map_err(Error::system(doing))?;
@@ -104,7 +117,21 @@ fn make_namespaces(launch: &Launch) -> Result<(), Error> {
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", flags).map_err(Error::system("part the mounts from the host's"))?;
     cgroup::mount_as_root(&launch.cgroup)?;
+    // What they are made of is hidden by the binds.
+    launch.overlays.iter().try_for_each(Overlay::mount)?;
     bind_all(&launch.binds)
+}
+
+impl Overlay {
+    fn mount(&self) -> Result<(), Error> {
+        let Self { target, upper, work } = self;
+        make_dir(upper, 0o755)?;
+        make_dir(work, 0o700)?;
+        let data = format!("lowerdir={},upperdir={},workdir={}", target.display(), upper.display(), work.display());
+        let data = CString::new(data).map_err(Error::file("mount an overlay at", target))?;
+        mount("overlay", target, "overlay", MountFlags::empty(), data.as_c_str())
+            .map_err(Error::file("mount an overlay at", target))
+    }
 }
 
 /// Sources are taken before any target hides them.

@@ -3,9 +3,12 @@
 //! ```text
 //! /var/lib/keelway-local/FLEET/fleet.json          the record; outlives a reboot
 //!                             /MACHINE/{lib,log}   the machine's /var/lib and /var/log
+//!                             /workers.json        workers, and the NATs that they are behind
+//!                             /worker-NAME/over    what a worker has changed in /etc and /opt
 //! /run/keelway-local/FLEET/net                     the fleet's network namespace
 //!                         /MACHINE/net             the machine's
 //!                         /MACHINE/run             the machine's /run
+//!                         /nat-NAME/net            a NAT's network namespace
 //! CGROUPS/keelway-local/FLEET/MACHINE              the root of the machine's cgroups, in each hierarchy
 //! ```
 
@@ -42,8 +45,21 @@ impl Fleet {
         self.state().join("fleet.json")
     }
 
+    pub(crate) fn workers(&self) -> PathBuf {
+        self.state().join("workers.json")
+    }
+
     pub(crate) fn run(&self) -> PathBuf {
         Path::new(RUN).join(self.name())
+    }
+
+    pub(crate) fn nat_run(&self, nat: &str) -> PathBuf {
+        self.run().join(format!("nat-{nat}"))
+    }
+
+    /// The namespace of a NAT.
+    pub(crate) fn nat(&self, nat: &str) -> PathBuf {
+        self.nat_run(nat).join("net")
     }
 
     pub(crate) fn namespace(&self) -> PathBuf {
@@ -79,6 +95,11 @@ impl Machine {
     /// Its `/var/log`.
     pub(crate) fn log(&self) -> PathBuf {
         self.state().join("log")
+    }
+
+    /// Where a worker keeps what it writes into directories that it shares with the host.
+    pub(crate) fn over(&self) -> PathBuf {
+        self.state().join("over")
     }
 
     pub(crate) fn containerd_log(&self) -> PathBuf {

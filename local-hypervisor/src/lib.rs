@@ -12,6 +12,8 @@
 //!                           public-2 ..   private-1 ..  the private network only
 //! ```
 //!
+//! Workers ([`create_worker`]) are machines in the public network, or behind NATs that are in it.
+//!
 //! Nothing is kept in memory: what exists is read from the host, so that every call goes on where a broken one stopped.
 
 mod agent;
@@ -38,6 +40,7 @@ mod record;
 mod service;
 mod tools;
 mod wiring;
+mod worker;
 
 pub use agent::Agent;
 pub use create::{CreateRequest, create};
@@ -49,3 +52,4 @@ pub use launch::{Launcher, run_machine};
 pub use power::{Power, power};
 pub use progress::{Progress, Step};
 pub use tools::{Missing, Search};
+pub use worker::{Worker, WorkerRequest, create_worker, destroy_workers, enter_worker, forget, renumber, workers};

@@ -2,7 +2,7 @@
 //!
 //! The ranges are those of RFC 2544, for tests of network devices: no real network uses them.
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::{collections::BTreeSet, net::Ipv4Addr, ops::RangeInclusive};
 
 use ipnet::Ipv4Net;
 use keelway_api::hypervisor::HypervisorRole;
@@ -12,6 +12,9 @@ use crate::fleet::MachineId;
 
 /// Routes wider than this are a way out (a default route, or its two halves as VPN clients set them), not a network.
 const WIDEST_ROUTE: u8 = 8;
+
+/// The last parts of the addresses of guests in the public network, where no public machine has one.
+pub(crate) const GUESTS: RangeInclusive<u8> = 110..=254;
 
 /// A fleet's number: 198.18.N.0/24 is its public, 198.19.N.0/24 its private network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -58,6 +61,11 @@ impl Network {
     /// A machine's address in the private network.
     pub(crate) fn private_address(self, machine: MachineId) -> Ipv4Addr {
         self.with(19, last_octet(machine))
+    }
+
+    /// The address of a guest in the public network: a worker, or a NAT.
+    pub(crate) fn guest(self, octet: u8) -> Ipv4Addr {
+        self.with(18, octet)
     }
 
     fn with(self, second: u8, last: u8) -> Ipv4Addr {

@@ -34,6 +34,9 @@ pub(crate) const RUNTIME_GROUP: &str = "containerd";
 /// The group of the agent, beside that one.
 pub(crate) const AGENT_GROUP: &str = "agent";
 
+/// The group of what is run on a worker from outside, beside that one.
+pub(crate) const PROCESS_GROUP: &str = "processes";
+
 /// containerd's name in the process table.
 const CONTAINERD: &str = "containerd";
 

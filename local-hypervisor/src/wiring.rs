@@ -10,7 +10,7 @@ use rustix::{
 
 use crate::{
     Error,
-    fleet::{Fleet, Machine},
+    fleet::{Fleet, Id, Machine},
     ip, namespace,
     network::Network,
 };
@@ -54,8 +54,7 @@ pub(crate) fn ensure_machine(machine: &Machine, network: Network) -> Result<(), 
     let legs = legs(machine, network);
     let bridges = machine.fleet.namespace();
     namespace::create(&pin, || {
-        closed_to_forwarding()?;
-        ip::batch(&["link set lo up".to_owned()])?;
+        alone()?;
         for leg in &legs {
             leg.attach(&bridges)?;
         }
@@ -64,6 +63,12 @@ pub(crate) fn ensure_machine(machine: &Machine, network: Network) -> Result<(), 
         }
         Ok(())
     })
+}
+
+/// What a new namespace begins with.
+pub(crate) fn alone() -> Result<(), Error> {
+    closed_to_forwarding()?;
+    ip::batch(&["link set lo up".to_owned()])
 }
 
 /// Takes a machine's links away. Connections of others to it are not ended by that: nobody tells them.
@@ -76,12 +81,14 @@ pub(crate) fn cut(machine: &Machine, network: Network) -> Result<(), Error> {
 }
 
 /// A machine's link to one network.
-struct Leg {
-    /// The interface in the machine, and the bridge that it is linked to.
-    name: &'static str,
+pub(crate) struct Leg {
+    /// The interface in the machine.
+    pub(crate) name: &'static str,
+    /// The bridge that it is linked to.
+    pub(crate) bridge: &'static str,
     /// The port of the bridge.
-    port: String,
-    address: Ipv4Net,
+    pub(crate) port: String,
+    pub(crate) address: Ipv4Net,
 }
 
 impl Leg {
@@ -92,8 +99,8 @@ impl Leg {
     }
 
     /// Called in the machine's namespace.
-    fn attach(&self, bridges: &Path) -> Result<(), Error> {
-        let Self { name, port, address } = self;
+    pub(crate) fn attach(&self, bridges: &Path) -> Result<(), Error> {
+        let Self { name, bridge, port, address } = self;
         // An earlier attempt that was cut short may have left it for a moment.
         namespace::within(bridges, || ip::remove_link(port))?;
         ip::batch(&[
@@ -105,18 +112,21 @@ impl Leg {
             format!("address add {address} dev {name}"),
             format!("link set {name} up"),
         ])?;
-        namespace::within(bridges, || ip::batch(&[format!("link set {port} master {name} up")]))
+        namespace::within(bridges, || ip::batch(&[format!("link set {port} master {bridge} up")]))
     }
 }
 
+/// None of a worker: its one is where it was placed.
 fn legs(machine: &Machine, network: Network) -> Vec<Leg> {
+    let Id::Hypervisor(id) = machine.id else { return Vec::new() };
     let leg = |name, suffix, address, range: Ipv4Net| Leg {
         name,
-        port: format!("{}-{suffix}", machine.id),
+        bridge: name,
+        port: format!("{id}-{suffix}"),
         address: Ipv4Net::new_assert(address, range.prefix_len()),
     };
-    let private = network.private_address(machine.id);
-    let public = network.public_address(machine.id);
+    let private = network.private_address(id);
+    let public = network.public_address(id);
     [leg("private", "priv", private, network.private())]
         .into_iter()
         .chain(public.map(|address| leg("public", "pub", address, network.public())))
@@ -153,7 +163,7 @@ fn guard_private(private: Ipv4Net) -> Result<(), Error> {
     ])
 }
 
-fn set_if_there(name: &str, value: &str) -> Result<(), Error> {
+pub(crate) fn set_if_there(name: &str, value: &str) -> Result<(), Error> {
     let path = Path::new("/proc/sys/net").join(name);
     if path.exists() {
         fs::write(&path, value).map_err(Error::file("set", path))?;

@@ -35,11 +35,22 @@ pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failur
     }
 }
 
+/// Where programs of machines are looked for.
+pub(super) fn search() -> Search {
+    Search { cache_bin: cache_directory().join("bin"), path: std::env::var_os("PATH").unwrap_or_default() }
+}
+
+/// This program, as it becomes a machine's.
+pub(super) fn launcher() -> Result<Launcher, Failure> {
+    let program = std::env::current_exe().map_err(Failure::other)?;
+    Ok(Launcher { program, arguments: ["hypervisor", "local", RUN_MACHINE].map(OsString::from).to_vec() })
+}
+
 /// The program of agents is beside this one.
 fn request(fleet: &str, agent: bool) -> Result<CreateRequest, Failure> {
-    let program = std::env::current_exe().map_err(Failure::other)?;
+    let launcher = launcher()?;
     let agent = agent.then(|| Agent {
-        program: program.with_file_name("keelway-hypervisor-agent"),
+        program: launcher.program.with_file_name("keelway-hypervisor-agent"),
         archives: cache_directory().join("images"),
     });
     Ok(CreateRequest {
@@ -47,8 +58,8 @@ fn request(fleet: &str, agent: bool) -> Result<CreateRequest, Failure> {
         public: 0,
         private: 0,
         zones: Vec::new(),
-        search: Search { cache_bin: cache_directory().join("bin"), path: std::env::var_os("PATH").unwrap_or_default() },
-        launcher: Launcher { program, arguments: ["hypervisor", "local", RUN_MACHINE].map(OsString::from).to_vec() },
+        search: search(),
+        launcher,
         agent,
     })
 }

@@ -15,6 +15,7 @@ mod hypervisor_local;
 mod hypervisor_schedule;
 mod logs;
 mod named;
+mod node_local;
 mod observe;
 mod plan;
 mod reconcile;
@@ -29,7 +30,7 @@ use std::io::Write;
 use keelway_api::{Documents, name::ClusterRef};
 
 use crate::{
-    args::{Arguments, ClusterCommand, ClusterName, Command, ComponentCommand, HypervisorCommand},
+    args::{Arguments, ClusterCommand, ClusterName, Command, ComponentCommand, HypervisorCommand, NodeCommand},
     exit::{Code, Failure},
 };
 
@@ -48,6 +49,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Cluster(ClusterCommand::Get(arguments)) => get::clusters(&global, &arguments),
         Command::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         Command::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
+        Command::Node(NodeCommand::Local(command)) => node_local::run(&global, command),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),
         Command::Observe => observe::run(&global),

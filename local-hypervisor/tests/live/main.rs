@@ -13,3 +13,4 @@ mod networks;
 mod reach;
 mod setting;
 mod whole_life;
+mod workers;

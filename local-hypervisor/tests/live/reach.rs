@@ -5,6 +5,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd,
+    path::Path,
     process::Command,
     thread,
     time::Duration,
@@ -13,7 +14,7 @@ use std::{
 use keelway_api::Hypervisor;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::setting::peer;
+use crate::setting::{peer, peer_at};
 
 const PORT: u16 = 20_000;
 
@@ -25,14 +26,18 @@ const LIMIT: Duration = Duration::from_millis(500);
 pub(crate) enum Place<'a> {
     Host,
     Machine(&'a Hypervisor),
+    /// The machine behind this socket.
+    Socket(&'a Path),
 }
 
 impl Place<'_> {
-    fn run<T: Send>(self, function: impl FnOnce() -> T + Send) -> T {
-        let Place::Machine(machine) = self else {
-            return function();
+    pub(crate) fn run<T: Send>(self, function: impl FnOnce() -> T + Send) -> T {
+        let peer = match self {
+            Place::Host => return function(),
+            Place::Machine(machine) => peer(machine),
+            Place::Socket(socket) => peer_at(socket),
         };
-        let namespace = File::open(format!("/proc/{}/ns/net", peer(machine))).unwrap();
+        let namespace = File::open(format!("/proc/{peer}/ns/net")).unwrap();
         let inside = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             function()

@@ -89,13 +89,23 @@ pub(crate) fn socket(machine: &Hypervisor) -> &Path {
 
 /// The process behind a machine's socket, from which the rest of the machine is found.
 pub(crate) fn peer(machine: &Hypervisor) -> i32 {
-    let stream = UnixStream::connect(socket(machine)).unwrap();
+    peer_at(socket(machine))
+}
+
+/// The process behind a socket.
+pub(crate) fn peer_at(socket: &Path) -> i32 {
+    let stream = UnixStream::connect(socket).unwrap();
     socket_peercred(stream).unwrap().pid.as_raw_nonzero().get()
 }
 
 /// A file of a machine.
 pub(crate) fn file_of(machine: &Hypervisor, path: &str) -> PathBuf {
-    format!("/proc/{}/root{path}", peer(machine)).into()
+    file_at(socket(machine), path)
+}
+
+/// A file of the machine behind a socket.
+pub(crate) fn file_at(socket: &Path, path: &str) -> PathBuf {
+    format!("/proc/{}/root{path}", peer_at(socket)).into()
 }
 
 pub(crate) fn namespace(pid: i32, kind: &str) -> String {

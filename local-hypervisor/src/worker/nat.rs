@@ -1,0 +1,116 @@
+//! What a NAT does, and what befalls it.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use super::{
+    record::Workers,
+    wiring::{self, OUTSIDE},
+};
+use crate::{
+    Error, Fleet, Progress,
+    create::{blocking, require_root},
+    files::remove_tree,
+    ip,
+    lock::Lock,
+    mounts, namespace,
+};
+
+/// Each new connection leaves by a port that is drawn anew, so that one that was forgotten comes back from another one.
+const RULES: &str = "
+table ip nat {
+  chain postrouting {
+    type nat hook postrouting priority srcnat; policy accept;
+    oifname \"outside\" masquerade fully-random
+  }
+  chain forward {
+    type filter hook forward priority filter; policy drop;
+    iifname \"inside\" accept
+    ct state established,related accept
+  }
+}
+";
+
+/// Called in the NAT's namespace.
+pub(super) fn masquerade() -> Result<(), Error> {
+    run("nft", &["-f", "-"], RULES)
+}
+
+/// Makes a NAT forget all connections, as one does that was switched off and on.
+pub async fn forget(fleet: &Fleet, nat: &str, progress: Progress<'_>) -> Result<(), Error> {
+    require_root()?;
+    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let pin = existing(fleet, nat)?;
+    blocking(move || namespace::within(&pin, forget_all)).await
+}
+
+/// Gives a NAT another public address, as a provider does over night; all connections through it are gone. Returns the new one.
+pub async fn renumber(fleet: &Fleet, nat: &str, progress: Progress<'_>) -> Result<std::net::Ipv4Addr, Error> {
+    require_root()?;
+    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let pin = existing(fleet, nat)?;
+    let network = super::network(fleet)?;
+    let mut workers = Workers::load(fleet)?;
+    let found = workers.nats.get(nat).ok_or_else(|| no_nat(fleet, nat))?;
+    let octet = workers.free(found.place.behind.as_ref())?;
+    let mut place = found.place.clone();
+    place.octet = octet;
+    let new = workers.address(&place, network);
+    let (moved, before, after) = (workers.clone(), found.place.clone(), place.clone());
+    let owned = fleet.clone();
+    blocking(move || {
+        wiring::rename_port(&owned, &before, &after)?;
+        namespace::within(&pin, || {
+            ip::batch(&[format!("address flush dev {OUTSIDE}"), format!("address add {new} dev {OUTSIDE}")])?;
+            wiring::default_route(&moved, &after)?;
+            forget_all()
+        })
+    })
+    .await?;
+    if let Some(found) = workers.nats.get_mut(nat) {
+        found.place = place;
+    }
+    workers.save(fleet)?;
+    Ok(new.addr())
+}
+
+pub(super) fn remove(fleet: &Fleet, nat: &str) -> Result<(), Error> {
+    mounts::unmount_below(&fleet.nat_run(nat))?;
+    remove_tree(&fleet.nat_run(nat))
+}
+
+fn existing(fleet: &Fleet, nat: &str) -> Result<std::path::PathBuf, Error> {
+    let pin = fleet.nat(nat);
+    if namespace::is_pinned(&pin) { Ok(pin) } else { Err(no_nat(fleet, nat)) }
+}
+
+fn no_nat(fleet: &Fleet, nat: &str) -> Error {
+    Error::NoNat { name: nat.to_owned(), fleet: fleet.name().to_owned() }
+}
+
+fn forget_all() -> Result<(), Error> {
+    run("conntrack", &["-F"], "")
+}
+
+fn run(program: &str, arguments: &[&str], stdin: &str) -> Result<(), Error> {
+    let spawned = || -> std::io::Result<_> {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(stdin.as_bytes())?;
+        }
+        child.wait_with_output()
+    };
+    let output = spawned().map_err(|source| Error::Spawn { program: program.into(), source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::Nat { command: format!("{program} {}", arguments.join(" ")), stderr })
+}

@@ -1,0 +1,245 @@
+//! Which workers there are, and behind whom. Pure, but for reading and writing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::Ipv4Addr,
+    ops::RangeInclusive,
+};
+
+use ipnet::Ipv4Net;
+use keelway_api::name::is_label;
+use serde::{Deserialize, Serialize};
+
+use super::Worker;
+use crate::{
+    Error, Fleet,
+    files::{if_there, read_if_there, write_atomically},
+    network::{GUESTS, Network},
+};
+
+/// The longest name: the path of a worker's socket has room for no more.
+const LONGEST: usize = 20;
+
+/// The last parts of the addresses behind a NAT, which has the first.
+const INSIDE: RangeInclusive<u8> = 2..=254;
+
+/// All workers and NATs of a fleet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Workers {
+    pub(super) workers: BTreeMap<String, Place>,
+    pub(super) nats: BTreeMap<String, Nat>,
+}
+
+/// Where a worker or a NAT is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Place {
+    /// The NAT next to it; none in the public network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) behind: Option<String>,
+    /// The last part of its address there.
+    pub(super) octet: u8,
+}
+
+/// A NAT.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nat {
+    pub(super) place: Place,
+    /// 192.168.N.0/24 is behind it.
+    pub(super) range: u8,
+}
+
+impl Nat {
+    pub(super) fn inside(&self) -> Ipv4Net {
+        inside(self.range, 1)
+    }
+}
+
+fn inside(range: u8, octet: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 168, range, octet), 24)
+}
+
+impl Workers {
+    pub(super) fn load(fleet: &Fleet) -> Result<Self, Error> {
+        let path = fleet.workers();
+        let Some(text) = read_if_there(&path)? else {
+            return Ok(Self::default());
+        };
+        serde_json::from_str(&text).map_err(|source| Error::Record { path, source })
+    }
+
+    pub(super) fn save(&self, fleet: &Fleet) -> Result<(), Error> {
+        let path = fleet.workers();
+        if *self == Self::default() {
+            return if_there(fs::remove_file(&path)).map(drop).map_err(Error::file("remove", path));
+        }
+        let text = serde_json::to_vec_pretty(self).map_err(|source| Error::Record { path: path.clone(), source })?;
+        write_atomically(&path, &text)
+    }
+
+    /// Gives a worker a place, and the NATs that are missing. What is there stays as it is.
+    pub(super) fn place(&mut self, name: &str, behind: &[String]) -> Result<(), Error> {
+        if let Some(bad) = behind.iter().map(String::as_str).chain([name]).find(|name| !is_label(name, LONGEST)) {
+            return Err(Error::WorkerName { name: bad.to_owned(), longest: LONGEST });
+        }
+        if let Some(twice) = behind.iter().enumerate().find(|(index, nat)| behind[..*index].contains(nat)) {
+            return Err(Error::NatTwice { name: twice.1.clone() });
+        }
+        for (index, nat) in behind.iter().enumerate().rev() {
+            self.place_nat(nat, behind.get(index + 1), index)?;
+        }
+        let next = behind.first().cloned();
+        match self.workers.get(name) {
+            Some(place) if place.behind == next => Ok(()),
+            Some(place) => Err(elsewhere(name, place)),
+            None => {
+                let octet = self.free(next.as_ref())?;
+                self.workers.insert(name.to_owned(), Place { behind: next, octet });
+                Ok(())
+            }
+        }
+    }
+
+    /// The range follows from how far it is from the worker that it was made for.
+    fn place_nat(&mut self, name: &str, behind: Option<&String>, distance: usize) -> Result<(), Error> {
+        match self.nats.get(name) {
+            Some(nat) if nat.place.behind.as_ref() == behind => Ok(()),
+            Some(nat) => Err(elsewhere(name, &nat.place)),
+            None => {
+                let octet = self.free(behind)?;
+                let range = u8::try_from(distance + 1).map_err(|_| full(Some(name)))?;
+                let place = Place { behind: behind.cloned(), octet };
+                self.nats.insert(name.to_owned(), Nat { place, range });
+                Ok(())
+            }
+        }
+    }
+
+    /// The lowest address that is free, above all that were given to those who are there.
+    pub(super) fn free(&self, behind: Option<&String>) -> Result<u8, Error> {
+        let places = self.workers.values().chain(self.nats.values().map(|nat| &nat.place));
+        let taken: BTreeSet<u8> =
+            places.filter(|place| place.behind.as_ref() == behind).map(|place| place.octet).collect();
+        let mut all = if behind.is_some() { INSIDE } else { GUESTS };
+        all.find(|octet| !taken.contains(octet)).ok_or_else(|| full(behind.map(String::as_str)))
+    }
+
+    /// The NATs that a worker is behind, the one next to it first.
+    pub(super) fn behind(&self, worker: &str) -> Vec<String> {
+        let mut next = self.workers.get(worker).and_then(|place| place.behind.clone());
+        let mut series = Vec::new();
+        while let Some(name) = next {
+            next = self.nats.get(&name).and_then(|nat| nat.place.behind.clone());
+            series.push(name);
+        }
+        series
+    }
+
+    /// The address of a place, with the length of its network's prefix.
+    pub(super) fn address(&self, place: &Place, network: Network) -> Ipv4Net {
+        match place.behind.as_ref().and_then(|nat| self.nats.get(nat)) {
+            Some(nat) => inside(nat.range, place.octet),
+            None => Ipv4Net::new_assert(network.guest(place.octet), network.public().prefix_len()),
+        }
+    }
+
+    /// NATs that nobody is behind, inner ones first.
+    pub(super) fn idle(&self) -> Vec<String> {
+        let mut rest = self.clone();
+        let mut idle = Vec::new();
+        loop {
+            let places: Vec<&Place> = rest.workers.values().chain(rest.nats.values().map(|nat| &nat.place)).collect();
+            let used = |name: &String| places.iter().any(|place| place.behind.as_ref() == Some(name));
+            let Some(next) = rest.nats.keys().find(|name| !used(name)).cloned() else {
+                return idle;
+            };
+            rest.nats.remove(&next);
+            idle.push(next);
+        }
+    }
+
+    pub(super) fn worker(&self, fleet: &Fleet, network: Network, name: &str) -> Result<Worker, Error> {
+        let no_worker = || Error::NoWorker { name: name.to_owned(), fleet: fleet.name().to_owned() };
+        let place = self.workers.get(name).ok_or_else(no_worker)?;
+        let behind = self.behind(name);
+        let outermost = behind.last().and_then(|nat| self.nats.get(nat)).map_or(place, |nat| &nat.place);
+        Ok(Worker {
+            name: name.to_owned(),
+            address: self.address(place, network).addr(),
+            public_address: self.address(outermost, network).addr(),
+            socket: fleet.worker(name).socket(),
+            behind,
+        })
+    }
+}
+
+fn elsewhere(name: &str, place: &Place) -> Error {
+    let place = place.behind.as_ref().map_or("in the public network".to_owned(), |nat| format!("behind {nat}"));
+    Error::Elsewhere { name: name.to_owned(), place }
+}
+
+fn full(nat: Option<&str>) -> Error {
+    let place = nat.map_or("in the public network".to_owned(), |nat| format!("behind {nat}"));
+    Error::Full { place }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(all: &[(&str, &[&str])]) -> Result<Workers, Error> {
+        let mut workers = Workers::default();
+        for (name, behind) in all {
+            let behind: Vec<String> = behind.iter().map(|nat| (*nat).to_owned()).collect();
+            workers.place(name, &behind)?;
+        }
+        Ok(workers)
+    }
+
+    fn seen(workers: &Workers, name: &str) -> String {
+        let network = Network::lowest_free(&BTreeSet::new(), &[]).unwrap();
+        let worker = workers.worker(&Fleet::default(), network, name).unwrap();
+        format!("{} as {} through {}", worker.address, worker.public_address, worker.behind.join(" "))
+    }
+
+    #[test]
+    fn workers_behind_different_nats_have_equal_addresses() {
+        let workers = placed(&[("w1", &["a"]), ("w2", &["b", "c"]), ("w3", &[]), ("w4", &["a"])]).unwrap();
+        assert_eq!(seen(&workers, "w1"), "192.168.1.2 as 198.18.0.110 through a");
+        assert_eq!(seen(&workers, "w2"), "192.168.1.2 as 198.18.0.111 through b c");
+        assert_eq!(seen(&workers, "w3"), "198.18.0.112 as 198.18.0.112 through ");
+        assert_eq!(seen(&workers, "w4"), "192.168.1.3 as 198.18.0.110 through a");
+    }
+
+    #[test]
+    fn what_is_there_stays_where_it_is() {
+        assert_eq!(
+            placed(&[("w1", &["a", "b"]), ("w1", &["a", "b"])]).unwrap(),
+            placed(&[("w1", &["a", "b"])]).unwrap()
+        );
+        assert!(matches!(placed(&[("w1", &["a"]), ("w1", &[])]), Err(Error::Elsewhere { .. })));
+        assert!(matches!(placed(&[("w1", &["a"]), ("w2", &["a", "b"])]), Err(Error::Elsewhere { .. })));
+        assert!(matches!(placed(&[("w1", &["a", "a"])]), Err(Error::NatTwice { .. })));
+        assert!(matches!(placed(&[("w1", &["../a"])]), Err(Error::WorkerName { .. })));
+    }
+
+    #[test]
+    fn nats_go_with_the_last_one_behind_them() {
+        let mut workers = placed(&[("w1", &["a", "c"]), ("w2", &["b", "c"])]).unwrap();
+        assert!(workers.idle().is_empty());
+        workers.workers.remove("w1");
+        assert_eq!(workers.idle(), ["a"]);
+        workers.workers.remove("w2");
+        assert_eq!(workers.idle(), ["a", "b", "c"]);
+    }
+
+    /// `sun_path` has 108 bytes; a hundred leaves room for a proxy's suffix.
+    #[test]
+    fn the_longest_socket_path_fits() {
+        let fleet = Fleet::new("f".repeat(21)).unwrap();
+        assert!(fleet.worker(&"w".repeat(LONGEST)).socket().as_os_str().len() < 100);
+    }
+}

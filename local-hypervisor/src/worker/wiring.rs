@@ -1,0 +1,102 @@
+//! Links of workers and NATs. Each step is repeatable; blocking.
+
+use std::path::PathBuf;
+
+use super::{
+    nat::masquerade,
+    record::{Place, Workers},
+};
+use crate::{
+    Error, Fleet,
+    files::make_dir,
+    fleet::{Id, Machine},
+    ip, namespace,
+    network::Network,
+    wiring::{Leg, alone, set_if_there},
+};
+
+/// The bridge in a NAT's namespace that those behind it are linked to.
+const INSIDE: &str = "inside";
+/// A NAT's interface on the other side.
+pub(super) const OUTSIDE: &str = "outside";
+/// A worker's interface.
+const UPLINK: &str = "uplink";
+
+/// A NAT: what comes from within leaves under its own address, and nothing comes in that was not asked for.
+pub(super) fn ensure_nat(fleet: &Fleet, workers: &Workers, name: &str, network: Network) -> Result<(), Error> {
+    let pin = fleet.nat(name);
+    let (false, Some(nat)) = (namespace::is_pinned(&pin), workers.nats.get(name)) else {
+        return Ok(());
+    };
+    make_dir(&fleet.nat_run(name), 0o755)?;
+    namespace::create(&pin, || {
+        alone()?;
+        set_if_there("ipv4/ip_forward", "1")?;
+        link(fleet, workers, &nat.place, OUTSIDE, network)?;
+        ip::batch(&[
+            format!("link add {INSIDE} type bridge"),
+            format!("address add {} dev {INSIDE}", nat.inside()),
+            format!("link set {INSIDE} up"),
+        ])?;
+        masquerade()
+    })
+}
+
+/// A worker's namespace, with one link.
+pub(super) fn ensure_worker(machine: &Machine, workers: &Workers, network: Network) -> Result<(), Error> {
+    let pin = machine.namespace();
+    let (false, Some(place)) = (namespace::is_pinned(&pin), place(machine, workers)) else {
+        return Ok(());
+    };
+    namespace::create(&pin, || {
+        alone()?;
+        link(&machine.fleet, workers, place, UPLINK, network)
+    })
+}
+
+/// Takes a worker's link away.
+pub(super) fn cut(machine: &Machine, workers: &Workers) -> Result<(), Error> {
+    let Some(place) = place(machine, workers) else { return Ok(()) };
+    let bridges = bridges(&machine.fleet, place);
+    if namespace::is_pinned(&bridges) {
+        namespace::within(&bridges, || ip::remove_link(&port(place)))?;
+    }
+    Ok(())
+}
+
+fn place<'a>(machine: &Machine, workers: &'a Workers) -> Option<&'a Place> {
+    let Id::Worker(name) = &machine.id else { return None };
+    workers.workers.get(name)
+}
+
+/// Called in the namespace of who is linked.
+fn link(fleet: &Fleet, workers: &Workers, place: &Place, name: &'static str, network: Network) -> Result<(), Error> {
+    let bridge = if place.behind.is_some() { INSIDE } else { "public" };
+    let leg = Leg { name, bridge, port: port(place), address: workers.address(place, network) };
+    leg.attach(&bridges(fleet, place))?;
+    default_route(workers, place)
+}
+
+/// Through the NAT next to it; nothing is beyond the public network.
+pub(super) fn default_route(workers: &Workers, place: &Place) -> Result<(), Error> {
+    match place.behind.as_ref().and_then(|nat| workers.nats.get(nat)) {
+        Some(nat) => ip::batch(&[format!("route replace default via {}", nat.inside().addr())]),
+        None => Ok(()),
+    }
+}
+
+/// The namespace whose bridge it is linked to.
+fn bridges(fleet: &Fleet, place: &Place) -> PathBuf {
+    place.behind.as_ref().map_or_else(|| fleet.namespace(), |nat| fleet.nat(nat))
+}
+
+/// A port is named after the address behind it, so that nobody else's has its name.
+pub(super) fn rename_port(fleet: &Fleet, before: &Place, after: &Place) -> Result<(), Error> {
+    let (old, new) = (port(before), port(after));
+    let commands = [format!("link set {old} down"), format!("link set {old} name {new}"), format!("link set {new} up")];
+    namespace::within(&bridges(fleet, after), || ip::batch(&commands))
+}
+
+fn port(place: &Place) -> String {
+    format!("guest-{}", place.octet)
+}

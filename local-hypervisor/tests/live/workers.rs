@@ -1,0 +1,157 @@
+//! Machines for workers, in the public network and behind NATs.
+
+use std::{
+    io::ErrorKind,
+    net::{SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use keelway_local_hypervisor::{
+    Error, Worker, WorkerRequest, create_worker, destroy_workers, forget, renumber, workers,
+};
+
+use crate::{
+    found::{difference, facts},
+    host::on_own_host,
+    reach::{Place, public, serve},
+    setting::{Setting, file_at, named},
+};
+
+/// How long a packet is waited for that should come.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one is waited for that should not.
+const NOTHING: Duration = Duration::from_millis(500);
+/// A port that no machine has anything on.
+const PORT: u16 = 20_001;
+
+fn request(setting: &Setting, name: &str, behind: &[&str]) -> WorkerRequest {
+    WorkerRequest {
+        fleet: setting.fleet().clone(),
+        name: name.to_owned(),
+        behind: behind.iter().map(|nat| (*nat).to_owned()).collect(),
+        search: setting.request.search.clone(),
+        launcher: setting.request.launcher.clone(),
+    }
+}
+
+async fn create(setting: &Setting, name: &str, behind: &[&str]) -> Worker {
+    create_worker(&request(setting, name, behind), &|_| {}).await.unwrap()
+}
+
+fn socket(place: Place<'_>, address: &str) -> UdpSocket {
+    let socket = place.run(|| UdpSocket::bind(address).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Sends a packet, and returns as whom the other one saw it.
+fn seen_as(from: &UdpSocket, at: &UdpSocket, to: SocketAddr) -> SocketAddr {
+    from.send_to(b"hello", to).unwrap();
+    at.recv_from(&mut [0; 16]).unwrap().1
+}
+
+fn arrives(from: &UdpSocket, to: SocketAddr, at: &UdpSocket) -> bool {
+    from.send_to(b"hello", to).unwrap();
+    at.set_read_timeout(Some(NOTHING)).unwrap();
+    let answer = at.recv_from(&mut [0; 16]);
+    at.set_read_timeout(Some(PATIENCE)).unwrap();
+    match answer {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            false
+        }
+    }
+}
+
+#[test]
+fn workers_are_where_they_were_put() {
+    on_own_host("workers::workers_are_where_they_were_put", async || {
+        let setting = Setting::new("workers");
+        let found = facts(setting.fleet().name());
+        let nowhere = create_worker(&request(&setting, "w1", &[]), &|_| {}).await;
+        assert!(matches!(nowhere, Err(Error::NoFleet { .. })), "{nowhere:?}");
+        let machines = setting.create(1, 0).await;
+        serve(&machines[0]);
+        let gate = named(&machines, "public-1");
+        let alone = facts(setting.fleet().name());
+
+        let w1 = create(&setting, "w1", &["nat-a"]).await;
+        let w2 = create(&setting, "w2", &["nat-b", "nat-c"]).await;
+        let w3 = create(&setting, "w3", &[]).await;
+        assert_eq!((w1.address, w1.address), (w2.address, [192, 168, 1, 2].into()));
+        assert_eq!(w3.address, w3.public_address);
+        assert_eq!(create(&setting, "w1", &["nat-a"]).await, w1, "once more changes nothing");
+        assert_eq!(workers(setting.fleet()).unwrap(), [w1.clone(), w2.clone(), w3.clone()]);
+
+        let to = format!("{}:{PORT}", public(gate)).parse().unwrap();
+        let server = socket(Place::Machine(gate), &format!("0.0.0.0:{PORT}"));
+        for worker in [&w1, &w2, &w3] {
+            let place = Place::Socket(&worker.socket);
+            assert!(place.reaches(public(gate)), "{}", worker.name);
+            let seen = seen_as(&socket(place, "0.0.0.0:0"), &server, to);
+            assert_eq!(seen.ip(), worker.public_address, "{}", worker.name);
+        }
+        forgetful(&setting, &w1, &server, to).await;
+        moving(&setting, &w2, &server, to).await;
+        nobody_comes_in(&w1);
+        own_directories(&w1, &w3);
+
+        destroy_workers(setting.fleet(), &["w1".to_owned(), "w2".to_owned(), "w3".to_owned()], &|_| {}).await.unwrap();
+        assert_eq!(workers(setting.fleet()).unwrap(), []);
+        Place::Host.shell("ip route flush 192.168.1.0/24");
+        // The kernel takes its time to settle the host's own IPv6 address.
+        let mut left = difference(&alone, &facts(setting.fleet().name()));
+        left.retain(|fact| !fact.contains("fe80"));
+        assert!(left.is_empty(), "{left:?}");
+        create(&setting, "w4", &["nat-a"]).await;
+        setting.destroy().await;
+        assert_eq!(difference(&found, &facts(setting.fleet().name())), Vec::<String>::new());
+    });
+}
+
+/// What a NAT has forgotten does not come in any more, until the worker sends again.
+async fn forgetful(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+    let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
+    let seen = seen_as(&client, server, to);
+    assert!(arrives(server, seen, &client));
+    forget(setting.fleet(), "nat-a", &|_| {}).await.unwrap();
+    assert!(!arrives(server, seen, &client));
+    let again = seen_as(&client, server, to);
+    assert!(arrives(server, again, &client));
+    let unknown = forget(setting.fleet(), "nat-x", &|_| {}).await;
+    assert!(matches!(unknown, Err(Error::NoNat { .. })), "{unknown:?}");
+}
+
+/// Both NATs of a series get another address, one after the other.
+async fn moving(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+    let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
+    let seen = seen_as(&client, server, to);
+    for nat in ["nat-b", "nat-c"] {
+        renumber(setting.fleet(), nat, &|_| {}).await.unwrap();
+        assert!(!arrives(server, seen, &client), "{nat}");
+    }
+    let again = seen_as(&client, server, to);
+    assert_ne!(again.ip(), seen.ip());
+    assert_eq!(again.ip(), workers(setting.fleet()).unwrap()[1].public_address);
+    assert!(arrives(server, again, &client));
+}
+
+/// Also with a route to it; without the NAT's rule, that is enough.
+fn nobody_comes_in(worker: &Worker) {
+    let (host, place) = (Place::Host, Place::Socket(&worker.socket));
+    let inside = socket(place, &format!("0.0.0.0:{PORT}"));
+    let outside = socket(host, "0.0.0.0:0");
+    let to = SocketAddr::new(worker.address.into(), PORT);
+    host.shell(&format!("ip route add 192.168.1.0/24 via {}", worker.public_address));
+    assert!(!arrives(&outside, to, &inside));
+    place.shell("ip route show default | grep -q 'via 192.168.1.1'");
+}
+
+fn own_directories(one: &Worker, other: &Worker) {
+    for directory in ["/etc", "/opt", "/var/lib", "/run"] {
+        let name = format!("{directory}/of-a-worker");
+        std::fs::write(file_at(&one.socket, &name), "x").unwrap();
+        assert!(!file_at(&other.socket, &name).exists() && !std::path::Path::new(&name).exists(), "{name}");
+    }
+}
