@@ -1,5 +1,11 @@
 //! The command line.
 
+mod workers;
+
+pub(crate) use workers::{
+    CreateTokenArguments, EvictArguments, JoinTokenCommand, ListTokensArguments, OfCluster, RevokeTokenArguments,
+};
+
 use std::{ffi::OsString, io::IsTerminal, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -100,6 +106,12 @@ pub(crate) enum Command {
         after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster get < c1.yaml"
     )]
     Cluster(ClusterCommand),
+    /// Tokens with which machines join a cluster as workers
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway join-token create --cluster c1 --ttl 24h < c1.yaml\n  keelway join-token list --cluster c1 < c1.yaml"
+    )]
+    JoinToken(JoinTokenCommand),
     /// Workers of clusters
     #[command(
         subcommand,
@@ -499,6 +511,11 @@ pub(crate) enum NodeCommand {
         after_help = "Example:\n  keelway node local create --name w1 --behind nat-a,nat-b\n  keelway node local exec w1 -- ip address\n  keelway node local destroy w1"
     )]
     Local(NodeLocalCommand),
+    /// Put workers out of a cluster: their tunnels end, and nothing of theirs lets them in again
+    #[command(
+        after_help = "Example:\n  keelway node evict w1 --cluster c1 < c1.yaml\n  keelway node evict w1 w2 --cluster c1 -f c1.yaml"
+    )]
+    Evict(EvictArguments),
 }
 
 #[derive(Subcommand)]

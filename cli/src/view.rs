@@ -5,6 +5,7 @@ mod component;
 mod event;
 mod hypervisor;
 mod role;
+mod token;
 
 use keelway_api::{Condition, Time, jiff::Timestamp};
 use serde_json::{Value as Json, json};
@@ -14,6 +15,7 @@ pub(crate) use component::ComponentView;
 pub(crate) use event::EventView;
 pub(crate) use hypervisor::HypervisorView;
 pub(crate) use role::RoleView;
+pub(crate) use token::TokenView;
 
 use crate::{table::Table, terminal};
 

@@ -48,6 +48,10 @@ const VIEWS: &[&[&str]] = &[
     &["logs", "c1/etcd-0"],
     &["events"],
     &["exec", "c1/etcd-0", "--", "true"],
+    &["join-token", "create", "--cluster", "c1"],
+    &["join-token", "list", "--cluster", "c1"],
+    &["join-token", "revoke", "abcdef", "--cluster", "c1"],
+    &["node", "evict", "w1", "--cluster", "c1"],
 ];
 /// They read no documents.
 const NEITHER: &[&[&str]] = &[

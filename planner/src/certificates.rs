@@ -38,7 +38,7 @@ pub(crate) const ENCRYPTION: &str = keelway_api::documents::ENCRYPTION_SECRET;
 pub const DRIVER_SECRET: &str = "driver";
 
 /// The name that every API server's certificate holds, whatever its addresses are.
-pub(crate) const API_SERVER_NAME: &str = "kubernetes";
+pub const API_SERVER_NAME: &str = "kubernetes";
 
 /// What a Secret of a cluster holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

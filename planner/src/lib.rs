@@ -35,7 +35,7 @@ mod world;
 pub use access::{
     ADMIN_GROUP, Access, BINDINGS_DIGEST, access, administrator, driver_identity, first_administrator, first_bindings,
 };
-pub use certificates::{DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
+pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
 pub use config::{configure, machine_configs, note_issued};
 pub use identify::identify;
 pub use mint::{MintRequest, Subject};

@@ -14,6 +14,7 @@ mod pass;
 mod run;
 mod secrets;
 mod tls;
+mod workers;
 
 pub use adopt::{AdoptError, adopt};
 pub use components::DialledComponents;
@@ -22,6 +23,7 @@ pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
 pub use run::{End, Limits, run};
 pub use secrets::faults as secret_faults;
+pub use workers::{Eviction, Introduction, TokenRecord, Workers, WorkersError};
 
 use std::{
     collections::{BTreeMap, BTreeSet},

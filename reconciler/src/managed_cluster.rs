@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use hyper_util::{
+    client::legacy::{Client, connect::Connect},
+    rt::TokioExecutor,
+};
 use keelway_api::{Documents, Hypervisor, jiff::Timestamp, machine::Seen, name::ClusterId};
 use keelway_hypervisor_agent::tls::client_from_pem;
 use keelway_planner::{Access, BINDINGS_DIGEST, access, driver_identity, first_bindings};
@@ -118,8 +121,15 @@ fn api(client: kube::Client, kind: &str) -> Api<DynamicObject> {
 
 fn client(machines: &Arc<dyn Machines>, machine: &Hypervisor, server: &Access, config: &ClientConfig) -> kube::Client {
     let connector = Dialler::new(Arc::clone(machines), machine, server.address).https(config.clone());
+    client_over(connector, format!("https://{}:{}", server.server_name, server.address.port()))
+}
+
+/// A client of the API behind this connector. `base` is the URL without a path; its host is the name in the server's certificate.
+pub(crate) fn client_over<C>(connector: C, base: String) -> kube::Client
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
     let https: Client<_, kube::client::Body> = Client::builder(TokioExecutor::new()).build(connector);
-    let base = format!("https://{}:{}", server.server_name, server.address.port());
     let service = ServiceBuilder::new()
         .map_request(move |mut request: http::Request<kube::client::Body>| {
             let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();

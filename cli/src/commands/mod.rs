@@ -13,8 +13,10 @@ mod hypervisor_adopt;
 mod hypervisor_inject;
 mod hypervisor_local;
 mod hypervisor_schedule;
+mod join_token;
 mod logs;
 mod named;
+mod node_evict;
 mod node_local;
 mod observe;
 mod plan;
@@ -24,6 +26,7 @@ mod session;
 mod status;
 mod validate;
 mod version;
+mod workers;
 
 use std::io::Write;
 
@@ -49,6 +52,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Cluster(ClusterCommand::Get(arguments)) => get::clusters(&global, &arguments),
         Command::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         Command::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
+        Command::JoinToken(command) => join_token::run(&global, &command),
+        Command::Node(NodeCommand::Evict(arguments)) => node_evict::run(&global, &arguments),
         Command::Node(NodeCommand::Local(command)) => node_local::run(&global, command),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),

@@ -1,0 +1,123 @@
+//! `keelway join-token`.
+
+use std::{io::Write, net::SocketAddr};
+
+use keelway_api::{Cluster, jiff::Timestamp};
+use keelway_pki::{BootstrapToken, JoinToken};
+use keelway_reconciler::{Introduction, Workers, WorkersError};
+use rand::{SeedableRng, rngs::StdRng};
+
+use super::{
+    node_evict::evict,
+    print,
+    session::runtime,
+    workers::{after, cluster, failure},
+};
+use crate::{
+    args::{CreateTokenArguments, Global, JoinTokenCommand, ListTokensArguments, Output, RevokeTokenArguments},
+    exit::{Code, Failure},
+    input::Input,
+    view::{TokenView, list, table},
+};
+
+pub(super) fn run(global: &Global, command: &JoinTokenCommand) -> Result<Code, Failure> {
+    match command {
+        JoinTokenCommand::Create(arguments) => create(global, arguments),
+        JoinTokenCommand::List(arguments) => show(global, arguments),
+        JoinTokenCommand::Revoke(arguments) => revoke(global, arguments),
+    }
+}
+
+fn create(global: &Global, arguments: &CreateTokenArguments) -> Result<Code, Failure> {
+    let documents = Input::read(&global.files)?.documents()?;
+    let cluster = cluster(&documents, &arguments.cluster)?;
+    if arguments.ttl.seconds() == 0 {
+        return Err(Failure::usage("a token that lives for no time lets nobody in", "give --ttl 1m or more"));
+    }
+    let failed = |error| failure(error, &arguments.cluster);
+    let introduction = Introduction::of(&documents, cluster).map_err(failed)?;
+    let workers = Workers::of(&documents, cluster).map_err(failed)?;
+    let bootstrap = BootstrapToken::mint(&mut StdRng::from_rng(&mut rand::rng()));
+    let token = runtime()?.block_on(async {
+        let endpoints = endpoints(introduction.endpoints, cluster, global).await;
+        workers.create_token(&bootstrap, after(Timestamp::now(), arguments.ttl)).await.map_err(failed)?;
+        Ok::<_, Failure>(JoinToken { endpoints, authorities: introduction.authorities, bootstrap })
+    })?;
+    print(&token.encode())?;
+    print("\n")?;
+    Ok(Code::Done)
+}
+
+/// The ingresses, and where the user's own name over them leads now: that may be another way to them.
+async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &Global) -> Vec<SocketAddr> {
+    let (Some(host), Some(port)) = (&cluster.spec.endpoint.host, endpoints.first().map(SocketAddr::port)) else {
+        return endpoints;
+    };
+    match tokio::net::lookup_host((host.as_str(), port)).await {
+        Ok(found) => {
+            for address in found.filter(|address| !address.ip().is_unspecified()) {
+                if !endpoints.contains(&address) {
+                    endpoints.push(address);
+                }
+            }
+        }
+        Err(error) if !global.quiet => {
+            let _ = writeln!(std::io::stderr(), "{host} is left out of the token, because it has no address: {error}");
+        }
+        Err(_) => {}
+    }
+    endpoints
+}
+
+fn show(global: &Global, arguments: &ListTokensArguments) -> Result<Code, Failure> {
+    let documents = Input::read(&global.files)?.documents()?;
+    let cluster = cluster(&documents, &arguments.cluster)?;
+    let failed = |error| failure(error, &arguments.cluster);
+    let workers = Workers::of(&documents, cluster).map_err(failed)?;
+    let records = runtime()?.block_on(workers.tokens()).map_err(failed)?;
+    let (title, now) = (cluster.reference().to_string(), Timestamp::now());
+    let views: Vec<TokenView> =
+        records.into_iter().map(|record| TokenView { cluster: title.clone(), record, now }).collect();
+    let list = || list(&views.iter().map(TokenView::json).collect::<Vec<_>>());
+    let text = match arguments.output {
+        Output::Table | Output::Wide if views.is_empty() => {
+            let _ = writeln!(std::io::stderr(), "cluster {title} has no join token");
+            String::new()
+        }
+        Output::Table => table(&views, false),
+        Output::Wide => table(&views, true),
+        Output::Json => serde_json::to_string_pretty(&list()).map_err(Failure::other)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(&list()).map_err(Failure::other)?,
+        Output::Name => views.iter().flat_map(|view| ["jointoken/", view.record.id.as_str(), "\n"]).collect(),
+    };
+    print(&text)?;
+    Ok(Code::Done)
+}
+
+fn revoke(global: &Global, arguments: &RevokeTokenArguments) -> Result<Code, Failure> {
+    let id = &arguments.id;
+    // What is no id may be a whole token, and is not told.
+    if id.len() != 6 || !id.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase()) {
+        let problem = "that is no id of a join token: one has six lower letters and digits";
+        return Err(Failure::usage(problem, "see those that there are: keelway join-token list"));
+    }
+    let documents = Input::read(&global.files)?.documents()?;
+    let cluster = cluster(&documents, &arguments.cluster)?;
+    let failed = |error| failure(error, &arguments.cluster);
+    let workers = Workers::of(&documents, cluster).map_err(failed)?;
+    runtime()?.block_on(async {
+        let revoked = workers.revoke_token(id).await;
+        // Nobody joins with it any more: who did is known now.
+        let joined = if arguments.evict { workers.joined_with(id).await.map_err(failed)? } else { [].into() };
+        match revoked {
+            // It ended by itself, or an earlier run came this far.
+            Err(WorkersError::NoToken(_)) if !joined.is_empty() => {}
+            Err(error) => return Err(failed(error)),
+            Ok(()) if !global.quiet => {
+                let _ = writeln!(std::io::stderr(), "join token {id} is revoked");
+            }
+            Ok(()) => {}
+        }
+        evict(&workers, &joined, &arguments.cluster, global).await
+    })
+}

@@ -1,0 +1,50 @@
+//! What the commands about workers of a cluster share.
+
+use keelway_api::{
+    Cluster, Documents,
+    duration::Span,
+    jiff::{SignedDuration, Timestamp},
+};
+use keelway_reconciler::WorkersError;
+
+use super::named::absent;
+use crate::{args::OfCluster, exit::Failure};
+
+/// The cluster that is named.
+pub(super) fn cluster<'a>(documents: &'a Documents, of: &OfCluster) -> Result<&'a Cluster, Failure> {
+    let name = of.reference();
+    documents.clusters.get(&name).ok_or_else(|| {
+        let there = documents.clusters.keys().map(ToString::to_string).collect();
+        absent("Cluster", &name.to_string(), &there)
+    })
+}
+
+/// This long from now.
+pub(super) fn after(now: Timestamp, span: Span) -> Timestamp {
+    let span = i64::try_from(span.seconds()).map_or(SignedDuration::MAX, SignedDuration::from_secs);
+    now.saturating_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// What the command was asked for, and what failed on the way, end in two ways.
+pub(super) fn failure(error: WorkersError, cluster: &OfCluster) -> Failure {
+    let cluster = cluster.reference();
+    match error {
+        WorkersError::NotMade => {
+            Failure::usage(format!("cluster {cluster} was not made yet"), "make it first: keelway reconcile")
+        }
+        WorkersError::NoIngress => Failure::usage(
+            format!("cluster {cluster} has no ingress that its users could reach"),
+            "set spec.ingress.replicas to 1 or more, and reconcile",
+        ),
+        WorkersError::NoToken(_) => Failure::usage(
+            error.to_string(),
+            format!("see those that there are: keelway join-token list --cluster {}", cluster.name),
+        ),
+        WorkersError::NoWorker(_) => Failure::usage(error.to_string(), "see those that there are: kubectl get nodes"),
+        WorkersError::NoKinds
+        | WorkersError::Secret(_)
+        | WorkersError::Authority(_)
+        | WorkersError::Api { .. }
+        | WorkersError::TimedOut { .. } => Failure::other(error),
+    }
+}

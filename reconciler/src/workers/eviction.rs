@@ -1,0 +1,70 @@
+//! A worker that is put out of its cluster, whatever it does itself.
+
+use k8s_openapi::api::core::v1::Node;
+use keelway_api::{
+    Time,
+    jiff::Timestamp,
+    worker::{Tombstone, TombstoneSpec, WireGuardPeer},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+
+use super::{Workers, WorkersError, has_code};
+
+/// What an eviction found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eviction {
+    /// The worker was there.
+    Done,
+    /// It was evicted before, and all of it is gone now.
+    Again,
+}
+
+impl Workers {
+    /// Evicts a worker. Its name, key and addresses are nobody's before `until`, when its last certificate has ended.
+    ///
+    /// The tombstone comes first: from then on nothing is approved for that name, and a peer that the worker makes anew goes at
+    /// once. Then its peer, with which its tunnels end, then its Node, with which its pods move.
+    pub async fn evict(&self, name: &str, until: Timestamp) -> Result<Eviction, WorkersError> {
+        let peers = Api::<WireGuardPeer>::all(self.client.clone());
+        let nodes = Api::<Node>::all(self.client.clone());
+        let tombstones = Api::<Tombstone>::all(self.client.clone());
+        let peer = Self::call("read the worker's peer", peers.get_opt(name)).await?;
+        let node = Self::call("read the worker's Node", nodes.get_opt(name)).await?;
+        if peer.is_none() && node.is_none() {
+            let before = Self::call("read the worker's tombstone", tombstones.get_opt(name)).await?;
+            return before.map(|_| Eviction::Again).ok_or_else(|| WorkersError::NoWorker(name.to_owned()));
+        }
+        let tombstone = Tombstone::new(name, tombstone(peer.as_ref(), until));
+        let eviction =
+            match Self::call("make the tombstone", tombstones.create(&PostParams::default(), &tombstone)).await {
+                Ok(_) => Eviction::Done,
+                Err(WorkersError::Api { cause, .. }) if has_code(&cause, 409) => Eviction::Again,
+                Err(WorkersError::Api { cause, .. }) if has_code(&cause, 404) => return Err(WorkersError::NoKinds),
+                Err(error) => return Err(error),
+            };
+        let parameters = DeleteParams::default();
+        gone(Self::call("delete the worker's peer", peers.delete(name, &parameters)).await)?;
+        gone(Self::call("delete the worker's Node", nodes.delete(name, &parameters)).await)?;
+        Ok(eviction)
+    }
+}
+
+fn tombstone(peer: Option<&WireGuardPeer>, until: Timestamp) -> TombstoneSpec {
+    let addresses = peer.and_then(|peer| peer.status.as_ref()).map(|status| status.addresses.clone());
+    TombstoneSpec {
+        public_key: peer.map(|peer| peer.spec.public_key.clone()),
+        addresses: addresses.unwrap_or_default(),
+        until: Time(until),
+    }
+}
+
+/// What is not there need not be deleted.
+fn gone<T>(deleted: Result<T, WorkersError>) -> Result<(), WorkersError> {
+    match deleted {
+        Err(WorkersError::Api { cause, .. }) if has_code(&cause, 404) => Ok(()),
+        other => other.map(drop),
+    }
+}
