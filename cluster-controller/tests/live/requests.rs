@@ -9,14 +9,19 @@ use k8s_openapi::{
         core::v1::Secret,
     },
 };
+use keelway_api::worker::{AddressClaim, JOIN_TOKEN_LABEL, WireGuardPeer};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ObjectMeta, PostParams},
+    api::{ListParams, ObjectMeta, PostParams},
 };
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::json;
 
-use crate::{peers::given, plane::Plane, wait};
+use crate::{
+    peers::{given, peer},
+    plane::Plane,
+    wait,
+};
 
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const SERVING: &str = "kubernetes.io/kubelet-serving";
@@ -143,11 +148,23 @@ pub(crate) async fn table(plane: &Plane, admin: &Client) {
             None => alone.push(name),
         }
     }
+    knows_its_token(plane, admin).await;
     // All later ones were decided about meanwhile.
     for name in alone {
         let status = requests.get(&name).await.unwrap().status.unwrap_or_default();
         assert!(status.conditions.unwrap_or_default().is_empty(), "{name} was decided about");
     }
+}
+
+/// Whoever ends a token can tell who joined with it.
+async fn knows_its_token(plane: &Plane, admin: &Client) {
+    let worker = Api::<WireGuardPeer>::all(plane.node("new").await);
+    worker.create(&PostParams::default(), &peer("new", 120)).await.unwrap();
+    given(admin, "new").await;
+    let joined = ListParams::default().labels(&format!("{JOIN_TOKEN_LABEL}=abcdef"));
+    let claims = Api::<AddressClaim>::all(admin.clone()).list(&joined).await.unwrap();
+    let names: Vec<&str> = claims.items.iter().map(|claim| claim.spec.node.as_str()).collect();
+    assert_eq!(names, ["new"]);
 }
 
 async fn ask(row: &Row<'_>) -> kube::Result<String> {

@@ -15,7 +15,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
-use keelway_api::worker::{BOOTSTRAPPERS, Tombstone, WireGuardPeer};
+use keelway_api::worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, Tombstone, WireGuardPeer};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
@@ -106,9 +106,24 @@ async fn observe(node: &str, context: &Context) -> Result<Facts, ControllerError
 
 /// The key for which a token's request was approved.
 fn approved_key(request: &Request, node: &str) -> Option<Vec<u8>> {
-    let by_token = request.groups.contains(BOOTSTRAPPERS);
-    let counts = by_token && request.approved && node_of(request) == Some(node);
-    counts.then(|| request.subject.as_ref().ok().map(|subject| subject.key.clone())).flatten()
+    let key = || request.subject.as_ref().ok().map(|subject| subject.key.clone());
+    is_joining(request, node).then(key).flatten()
+}
+
+/// Whether a token's request for the name was approved.
+fn is_joining(request: &Request, node: &str) -> bool {
+    request.groups.contains(BOOTSTRAPPERS) && request.approved && node_of(request) == Some(node)
+}
+
+/// The id of the token that a worker joined with, of several the last one. Requests stay for an hour, a worker joins within seconds.
+pub(super) async fn token_of(node: &str, context: &Context) -> Result<Option<String>, ControllerError> {
+    let requests = Api::<CertificateSigningRequest>::all(context.client.clone());
+    let signer = ListParams::default().fields(&format!("spec.signerName={CLIENT}"));
+    let mut requests = call("list requests", requests.list(&signer)).await?.items;
+    requests.retain(|csr| is_joining(&Request::of(csr), node));
+    requests.sort_by(|one, other| one.metadata.creation_timestamp.cmp(&other.metadata.creation_timestamp));
+    let user = requests.pop().and_then(|csr| csr.spec.username);
+    Ok(user.and_then(|user| Some(user.strip_prefix(BOOTSTRAP_USER)?.to_owned())))
 }
 
 async fn record(
