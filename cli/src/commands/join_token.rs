@@ -36,9 +36,11 @@ fn create(global: &Global, arguments: &CreateTokenArguments) -> Result<Code, Fai
     }
     let failed = |error| failure(error, &arguments.cluster);
     let introduction = Introduction::of(&documents, cluster).map_err(failed)?;
+    let runtime = runtime()?;
+    let _entered = runtime.enter();
     let workers = Workers::of(&documents, cluster).map_err(failed)?;
     let bootstrap = BootstrapToken::mint(&mut StdRng::from_rng(&mut rand::rng()));
-    let token = runtime()?.block_on(async {
+    let token = runtime.block_on(async {
         let endpoints = endpoints(introduction.endpoints, cluster, global).await;
         workers.create_token(&bootstrap, after(Timestamp::now(), arguments.ttl)).await.map_err(failed)?;
         Ok::<_, Failure>(JoinToken { endpoints, authorities: introduction.authorities, bootstrap })
@@ -73,8 +75,10 @@ fn show(global: &Global, arguments: &ListTokensArguments) -> Result<Code, Failur
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
     let failed = |error| failure(error, &arguments.cluster);
+    let runtime = runtime()?;
+    let _entered = runtime.enter();
     let workers = Workers::of(&documents, cluster).map_err(failed)?;
-    let records = runtime()?.block_on(workers.tokens()).map_err(failed)?;
+    let records = runtime.block_on(workers.tokens()).map_err(failed)?;
     let (title, now) = (cluster.reference().to_string(), Timestamp::now());
     let views: Vec<TokenView> =
         records.into_iter().map(|record| TokenView { cluster: title.clone(), record, now }).collect();
@@ -104,8 +108,10 @@ fn revoke(global: &Global, arguments: &RevokeTokenArguments) -> Result<Code, Fai
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
     let failed = |error| failure(error, &arguments.cluster);
+    let runtime = runtime()?;
+    let _entered = runtime.enter();
     let workers = Workers::of(&documents, cluster).map_err(failed)?;
-    runtime()?.block_on(async {
+    runtime.block_on(async {
         let revoked = workers.revoke_token(id).await;
         // Nobody joins with it any more: who did is known now.
         let joined = if arguments.evict { workers.joined_with(id).await.map_err(failed)? } else { [].into() };

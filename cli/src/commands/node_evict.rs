@@ -21,8 +21,10 @@ const WORKER_TTL: Span = Span::hours(168);
 pub(super) fn run(global: &Global, arguments: &EvictArguments) -> Result<Code, Failure> {
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
+    let runtime = runtime()?;
+    let _entered = runtime.enter();
     let workers = Workers::of(&documents, cluster).map_err(|error| failure(error, &arguments.cluster))?;
-    runtime()?.block_on(evict(&workers, &arguments.names, &arguments.cluster, global))
+    runtime.block_on(evict(&workers, &arguments.names, &arguments.cluster, global))
 }
 
 /// Evicts each, in order, until one cannot be.

@@ -41,7 +41,8 @@ impl Site<'_> {
             self.encryption()?,
             authentication(),
         ];
-        for name in ["server", "etcd-client", "kubelet-client", "front-proxy-client"] {
+        files.extend(self.serving_certificate()?);
+        for name in ["etcd-client", "kubelet-client", "front-proxy-client"] {
             files.extend(self.certificate(name)?);
         }
         Ok(Parts {
@@ -113,6 +114,14 @@ impl Site<'_> {
             flag("kubelet-client-key", at("kubelet-client.key")),
             flag("kubelet-preferred-address-types", "InternalIP"),
         ]
+    }
+
+    /// Behind the certificate stand the authorities: a worker that is about to join knows these by their hashes, and looks for one before
+    /// it says anything.
+    fn serving_certificate(&self) -> Result<[File; 2], MissingKey> {
+        let [mut certificate, key] = self.certificate("server")?;
+        certificate.content.extend(self.value(certificates::KUBERNETES, "bundle.crt")?);
+        Ok([certificate, key])
     }
 
     /// Secrets are encrypted from the first one on, so nothing has to be read unencrypted.
