@@ -20,8 +20,6 @@ const CORE_DNS: &str = include_str!("coredns.yaml");
 const KUBE_PROXY: &str = include_str!("kube-proxy.yaml");
 const METRICS_SERVER: &str = include_str!("metrics-server.yaml");
 
-/// metrics-server 0.8 serves every release from Kubernetes 1.31 on.
-const METRICS_SERVER_TAG: &str = "v0.8.0";
 /// WireGuard takes 80 bytes of a packet of 1500 (40 of IPv6, 8 of UDP, 32 of its own).
 const MTU: u16 = 1420;
 
@@ -47,8 +45,6 @@ pub(super) fn objects(configuration: &Configuration) -> Result<Vec<Value>, Objec
 
 fn values(configuration: &Configuration, release: &Release) -> Vec<(&'static str, String)> {
     let registry = configuration.registry.as_deref();
-    let of =
-        |name: &str, tag: &str| format!("{}/{name}:{tag}", registry.unwrap_or("registry.k8s.io").trim_end_matches('/'));
     let pods = configuration.pod_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
     let api = configuration.api_addresses().first().map(|address| std::net::SocketAddr::new(*address, API_PORT));
     // With the default CNI configuration a worker's pods are those of its own range; another one may give addresses as it likes.
@@ -59,9 +55,9 @@ fn values(configuration: &Configuration, release: &Release) -> Vec<(&'static str
         ("dnsDomain", configuration.dns_domain.clone()),
         ("podCIDRs", pods),
         ("detectLocalMode", local.to_owned()),
-        ("coreDNSImage", of("coredns/coredns", release.coredns)),
+        ("coreDNSImage", release.coredns_image(registry)),
         ("kubeProxyImage", release.kubernetes_image("kube-proxy", registry)),
-        ("metricsServerImage", of("metrics-server/metrics-server", METRICS_SERVER_TAG)),
+        ("metricsServerImage", release::metrics_server_image(registry)),
     ]
 }
 
