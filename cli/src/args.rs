@@ -1,7 +1,11 @@
 //! The command line.
 
+mod worker;
 mod workers;
 
+pub(crate) use worker::{
+    JoinArguments, LeaveArguments, NodeOutput, NodeService, RunArguments, StatusOf, WorkerCommand,
+};
 pub(crate) use workers::{
     CreateTokenArguments, EvictArguments, JoinTokenCommand, ListTokensArguments, OfCluster, RevokeTokenArguments,
 };
@@ -83,8 +87,10 @@ impl Color {
 
 impl Arguments {
     pub(crate) fn log_filter(&self) -> &'static str {
+        let is_daemon = matches!(self.command, Command::Node(NodeCommand::Worker(WorkerCommand::Run(_))));
         match (self.global.quiet, self.global.verbose) {
             (true, _) => "off",
+            (false, 0) if is_daemon => "info,boringtun=off",
             (false, 0) => "warn",
             (false, 1) => "info",
             (false, _) => "debug",
@@ -115,7 +121,7 @@ pub(crate) enum Command {
     /// Workers of clusters
     #[command(
         subcommand,
-        after_help = "Example:\n  keelway node local create --name w1 --behind nat-a\n  keelway node local exec w1 -- ip address"
+        after_help = "Example:\n  keelway node join --token-file token\n  keelway node status\n  keelway node local create --name w1 --behind nat-a"
     )]
     Node(NodeCommand),
     /// Bring machines to what the documents say, and write the documents as they are then
@@ -505,6 +511,8 @@ pub(crate) struct LocalDestroyArguments {
 
 #[derive(Subcommand)]
 pub(crate) enum NodeCommand {
+    #[command(flatten)]
+    Worker(WorkerCommand),
     /// Machines for workers on this machine, beside local hypervisors or behind NATs, to try Keelway
     #[command(
         subcommand,

@@ -7,7 +7,6 @@ pub mod controller;
 pub mod egress;
 pub mod gateway;
 mod health;
-mod liveness;
 mod tls;
 
 pub use self::configuration::{ConfigurationError, FieldFault};

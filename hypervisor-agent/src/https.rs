@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, pin::pin, sync::Arc};
 
 use futures::future::{Either, select};
-use http::{Request, StatusCode, header::HOST};
+use http::{Request, StatusCode, header::HOST, response::Parts};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -40,6 +40,17 @@ pub async fn get(
     address: SocketAddr,
     path: &str,
 ) -> Result<StatusCode, GetError> {
+    head(config, server_name, stream, address, path).await.map(|head| head.status)
+}
+
+/// The same, with what stands at the head of the answer.
+pub async fn head(
+    config: Arc<ClientConfig>,
+    server_name: &str,
+    stream: TcpStream,
+    address: SocketAddr,
+    path: &str,
+) -> Result<Parts, GetError> {
     let name =
         ServerName::try_from(server_name.to_owned()).map_err(|_| GetError::Name { name: server_name.to_owned() })?;
     let stream = TlsConnector::from(config).connect(name, stream).await.map_err(GetError::Connect)?;
@@ -54,5 +65,5 @@ pub async fn get(
             answer.await?
         }
     };
-    Ok(answer.status())
+    Ok(answer.into_parts().0)
 }

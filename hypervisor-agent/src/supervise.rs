@@ -18,7 +18,7 @@ use keelway_api::{
 };
 
 use crate::action::{Action, PodAction};
-use backoff::Backoff;
+pub use backoff::Backoff;
 use liveness::Checks;
 pub use liveness::Question;
 

@@ -27,6 +27,7 @@ mod kubeconfig;
 mod leaf;
 mod name;
 mod service_account;
+mod signing_request;
 mod statement;
 #[cfg(test)]
 mod testing;
@@ -48,5 +49,6 @@ pub use kubeconfig::{
 pub use leaf::{IssuedCertificate, LeafError, LeafRequest, Usage};
 pub use rand_core::CryptoRng;
 pub use service_account::ServiceAccountKey;
+pub use signing_request::{SigningRequestError, client_signing_request};
 pub use validity::{CLOCK_SKEW, Validity, ValidityError};
 pub use verify::{VerifyError, key_matches_certificate, verify_issued_by};

@@ -16,6 +16,7 @@ pub mod io;
 pub mod kernel;
 mod key;
 mod limits;
+pub mod liveness;
 mod moment;
 pub mod netlink;
 mod output;

@@ -16,6 +16,7 @@ mod hypervisor_schedule;
 mod join_token;
 mod logs;
 mod named;
+mod node;
 mod node_evict;
 mod node_local;
 mod observe;
@@ -54,6 +55,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
         Command::JoinToken(command) => join_token::run(&global, &command),
         Command::Node(NodeCommand::Evict(arguments)) => node_evict::run(&global, &arguments),
+        Command::Node(NodeCommand::Worker(command)) => node::run(&global, command),
         Command::Node(NodeCommand::Local(command)) => node_local::run(&global, command),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),

@@ -15,7 +15,7 @@ use super::BUDGET;
 use super::address_policy::judge;
 use crate::connect::{Opened, Opener, Reason, Refusal, Target, Tunnels};
 use crate::connects::Connects;
-use crate::liveness::keep_alive;
+use keelway_vpn::liveness::keep_alive;
 
 /// How long a name may take to be resolved.
 const RESOLUTION: Duration = Duration::from_millis(2500);

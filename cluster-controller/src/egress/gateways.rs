@@ -16,8 +16,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::config::Gateway;
 use crate::connect::{AskError, Connection, Tunnels, probe};
-use crate::liveness::keep_alive;
 use crate::tls::{Client, HandshakeError};
+use keelway_vpn::liveness::keep_alive;
 
 /// How often each gateway is asked whether it answers.
 const CHECK_EVERY: Duration = Duration::from_secs(2);

@@ -35,8 +35,8 @@ use self::vpn::Vpn;
 use crate::configuration::{self, ConfigurationError};
 use crate::connect::serve;
 use crate::health::{self, Health};
-use crate::liveness::keep_alive;
 use crate::tls::{Server, TlsError};
+use keelway_vpn::liveness::keep_alive;
 
 /// How often dead peers are looked for.
 const LOOK: Duration = Duration::from_millis(500);

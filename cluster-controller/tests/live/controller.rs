@@ -43,7 +43,7 @@ impl Controller {
         change(&mut configuration);
         let file = write(&format!("{name}.json"), configuration.to_string());
         let arguments = ["run", "--config", &file, "--identity", name].map(str::to_owned);
-        let child = start(name, env!("CARGO_BIN_EXE_keelway-cluster-controller"), &arguments);
+        let child = start(name, &crate::program().display().to_string(), &arguments);
         Self { name: name.to_owned(), child, health }
     }
 

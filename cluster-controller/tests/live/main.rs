@@ -27,6 +27,11 @@ fn a_cluster_is_served() {
     });
 }
 
+/// The program under test.
+fn program() -> std::path::PathBuf {
+    env!("CARGO_BIN_EXE_keelway-cluster-controller").into()
+}
+
 async fn serve() {
     let plane = Plane::start().await;
     let admin = plane.admin().await;

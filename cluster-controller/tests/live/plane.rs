@@ -34,7 +34,7 @@ fn leaf(name: &str, groups: &[&str], usage: Usage) -> LeafRequest {
     LeafRequest {
         common_name: name.to_owned(),
         organizations: groups.iter().map(|&group| group.to_owned()).collect(),
-        dns_names: if is_server { vec!["kubernetes".to_owned(), "localhost".to_owned()] } else { vec![] },
+        dns_names: if is_server { ["kubernetes", "localhost", name].map(str::to_owned).to_vec() } else { vec![] },
         ip_addresses: if is_server { vec!["127.0.0.1".parse().unwrap()] } else { vec![] },
         usages: vec![usage],
         validity: validity(),
@@ -118,10 +118,12 @@ impl Plane {
         let accounts = ServiceAccountKey::mint(&mut random()).unwrap();
         let (etcd, peer, port) = (free_port(), free_port(), free_port());
         let mut plane = Self { authority, port, processes: Vec::new() };
-        let server = plane.authority.issue(&leaf("kube-apiserver", &[], Usage::ServerAuth), &mut random()).unwrap();
-        let ca = write("ca.crt", plane.authority.certificate().pem());
+        let server = plane.server_identity("kube-apiserver");
+        let ca = write("ca.crt", plane.authority());
         let signer = write("ca.key", plane.authority.key_pem().expose());
-        let certificate = write("server.crt", &server.certificate_pem);
+        // The authority is in the chain: by it those who join know whom they meet.
+        let chain = server.certificate_pem.clone() + plane.authority();
+        let certificate = write("server.crt", chain);
         let key = write("server.key", server.key_pem.expose());
         let account = write("account.key", accounts.private_pem().expose());
         let account_public = write("account.pub", accounts.public_pem().as_str());
@@ -195,12 +197,27 @@ impl Plane {
         plane
     }
 
+    /// Where the API server listens, on loopback.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The authority's certificate, PEM.
+    pub(crate) fn authority(&self) -> &str {
+        self.authority.certificate().pem()
+    }
+
+    /// A server's certificate of this name.
+    pub(crate) fn server_identity(&self, name: &str) -> keelway_pki::IssuedCertificate {
+        self.authority.issue(&leaf(name, &[], Usage::ServerAuth), &mut random()).unwrap()
+    }
+
     /// The file of a kubeconfig with a certificate of this user and these groups.
     pub(crate) fn kubeconfig(&self, user: &str, groups: &[&str]) -> String {
         let identity = self.authority.issue(&leaf(user, groups, Usage::ClientAuth), &mut random()).unwrap();
         let cluster = KubeconfigCluster {
-            server: format!("https://127.0.0.1:{}", self.port),
-            authority: AuthoritySource::Embedded(self.authority.certificate().pem().to_owned()),
+            server: format!("https://127.0.0.1:{}", self.port()),
+            authority: AuthoritySource::Embedded(self.authority().to_owned()),
             tls_server_name: Some("kubernetes".to_owned()),
         };
         let builder = Kubeconfig::builder().cluster("test", cluster).user("me", ClientIdentity::Embedded(identity));

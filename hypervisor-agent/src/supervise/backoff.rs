@@ -14,7 +14,7 @@ const WELL: Duration = Duration::from_secs(600);
 
 /// The restarts of one thing.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub struct Backoff {
     restarts: u32,
     started: Option<Moment>,
     held_until: Option<Moment>,
@@ -22,7 +22,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// It is seen to have ended. Returns the moment from which on it may be started again, which stays the same until it is.
-    pub(super) fn ended(&mut self, now: Moment) -> Moment {
+    pub fn ended(&mut self, now: Moment) -> Moment {
         if let Some(until) = self.held_until {
             return until;
         }
@@ -35,18 +35,20 @@ impl Backoff {
     }
 
     /// It was started, anew where it had ended before.
-    pub(super) fn started(&mut self, now: Moment) {
+    pub fn started(&mut self, now: Moment) {
         self.restarts = self.restarts.saturating_add(u32::from(self.held_until.take().is_some()));
         self.started = Some(now);
     }
 
     /// It was tried and failed: there is a pause from the first time on.
-    pub(super) fn failed(&mut self, now: Moment) {
+    pub fn failed(&mut self, now: Moment) {
         self.restarts = self.restarts.saturating_add(1);
         self.held_until = Some(now.saturating_add(pause(self.restarts)));
     }
 
-    pub(super) fn held_until(&self) -> Option<Moment> {
+    /// Until when it waits, where it does.
+    #[must_use]
+    pub fn held_until(&self) -> Option<Moment> {
         self.held_until
     }
 }

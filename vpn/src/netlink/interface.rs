@@ -73,7 +73,8 @@ impl Interface {
         Err(last)
     }
 
-    pub(crate) fn delete(&self) -> Result<(), NetlinkError> {
+    /// Takes the interface away, with its addresses and routes.
+    pub fn delete(&self) -> Result<(), NetlinkError> {
         let mut message = LinkMessage::default();
         message.header.index = self.index;
         self.ask("delete an interface", 0, RouteNetlinkMessage::DelLink(message))
@@ -101,16 +102,27 @@ impl Interface {
         self.ask("add an address", flags, RouteNetlinkMessage::NewAddress(message))
     }
 
+    /// Takes an address from the interface; one that is not there is fine.
+    pub fn remove_address(&self, address: IpNet) -> Result<(), NetlinkError> {
+        let mut message = AddressMessage::default();
+        message.header.index = self.index;
+        message.header.prefix_len = address.prefix_len();
+        message.header.family = family(address.addr());
+        message.attributes.push(AddressAttribute::Local(address.addr()));
+        let removed = self.ask("remove an address", 0, RouteNetlinkMessage::DelAddress(message));
+        unless(removed, rustix::io::Errno::ADDRNOTAVAIL)
+    }
+
     /// Routes a prefix into the interface; the same one again changes nothing.
     pub fn add_route(&self, prefix: IpNet) -> Result<(), NetlinkError> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(prefix.addr());
-        message.header.destination_prefix_length = prefix.prefix_len();
-        message.header.table = RouteHeader::RT_TABLE_MAIN;
-        message.header.protocol = RouteProtocol::Static;
-        message.header.scope = if prefix.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
+        self.set_route(&Route { destination: prefix, metric: 0, source: None })
+    }
+
+    /// Routes into the interface. A route to the same destination with the same metric, wherever it led, is replaced in one step.
+    pub fn set_route(&self, route: &Route) -> Result<(), NetlinkError> {
+        let mut message = route.message();
+        message.header.scope = if route.destination.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
         message.header.kind = RouteType::Unicast;
-        message.attributes.push(RouteAttribute::Destination(RouteAddress::from(prefix.network())));
         message.attributes.push(RouteAttribute::Oif(self.index));
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
         self.ask("add a route", flags, RouteNetlinkMessage::NewRoute(message))
@@ -118,6 +130,64 @@ impl Interface {
 
     fn ask(&self, operation: &'static str, flags: u16, message: RouteNetlinkMessage) -> Result<(), NetlinkError> {
         exchange(&self.link, operation, flags, message).map(drop)
+    }
+}
+
+/// A route of the main table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Where to.
+    pub destination: IpNet,
+    /// Of several routes to one destination, the one with the smallest metric is taken. 0 is the kernel's choice.
+    pub metric: u32,
+    /// The address that packets of this machine have which choose none.
+    pub source: Option<IpAddr>,
+}
+
+impl Route {
+    /// Drops all that goes to the destination, unless a route with a smaller metric takes it elsewhere.
+    pub fn set_blackhole(&self) -> Result<(), NetlinkError> {
+        let link = Link::open(NETLINK_ROUTE)?;
+        let mut message = self.message();
+        message.header.kind = RouteType::BlackHole;
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        exchange(&link, "add a blackhole", flags, RouteNetlinkMessage::NewRoute(message)).map(drop)
+    }
+
+    /// Removes the route, wherever it leads; one that is not there is fine.
+    pub fn remove(&self) -> Result<(), NetlinkError> {
+        let link = Link::open(NETLINK_ROUTE)?;
+        let mut message = self.message();
+        message.header.protocol = RouteProtocol::Unspec;
+        message.header.scope = RouteScope::NoWhere;
+        message.header.kind = RouteType::Unspec;
+        let removed = exchange(&link, "remove a route", 0, RouteNetlinkMessage::DelRoute(message)).map(drop);
+        unless(removed, rustix::io::Errno::SRCH)
+    }
+
+    fn message(&self) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(self.destination.addr());
+        message.header.destination_prefix_length = self.destination.prefix_len();
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::from(self.destination.network())));
+        if self.metric > 0 {
+            message.attributes.push(RouteAttribute::Priority(self.metric));
+        }
+        if let Some(source) = self.source {
+            message.attributes.push(RouteAttribute::PrefSource(RouteAddress::from(source)));
+        }
+        message
+    }
+}
+
+/// Success, or that it was gone already.
+fn unless(outcome: Result<(), NetlinkError>, gone: rustix::io::Errno) -> Result<(), NetlinkError> {
+    match outcome {
+        Err(error) if error.errno() == Some(gone.raw_os_error()) => Ok(()),
+        other => other,
     }
 }
 

@@ -1,0 +1,156 @@
+//! `keelway node`.
+
+mod view;
+
+use std::{env, time::Duration};
+
+use keelway_node::{JoinError, JoinOptions, Layout, LeaveOptions, NodeOptions, RunError, Service, Step};
+use tokio_util::sync::CancellationToken;
+
+use super::print;
+use crate::{
+    args::{Global, JoinArguments, LeaveArguments, NodeOutput, NodeService, RunArguments, StatusOf, WorkerCommand},
+    exit::{Code, Failure},
+    progress::Line,
+    signals::cancel_on_signal,
+};
+
+pub(super) fn run(global: &Global, command: WorkerCommand) -> Result<Code, Failure> {
+    match command {
+        WorkerCommand::Join(arguments) => join(global, *arguments),
+        WorkerCommand::Run(arguments) => daemon(&arguments),
+        WorkerCommand::Status(arguments) => status(&arguments),
+        WorkerCommand::Leave(arguments) => leave(&arguments),
+        WorkerCommand::Forget(state) => {
+            let layout = Layout::new(state.state_dir);
+            runtime()?.block_on(keelway_node::forget(&layout)).map_err(Failure::other)?;
+            Ok(Code::Done)
+        }
+    }
+}
+
+/// One thread is enough for a worker's own work, and packets have threads of their own.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)
+}
+
+fn join(global: &Global, arguments: JoinArguments) -> Result<Code, Failure> {
+    let read = keelway_node::read_token(arguments.token.as_deref(), arguments.token_file.as_deref());
+    let token =
+        read.map_err(|error| Failure::usage(error.to_string(), "make a token with `keelway join-token create`"))?;
+    let program = env::current_exe().map_err(Failure::other)?;
+    let options = JoinOptions {
+        layout: Layout::new(&arguments.state.state_dir),
+        program,
+        timeout: Duration::from(arguments.timeout),
+        node: node_options(arguments),
+    };
+    let line = Line::of_terminal(global.quiet);
+    let joined = runtime()?.block_on(keelway_node::join(&options, &token, |step| line.say(&in_words(step))));
+    drop(line);
+    match joined {
+        Ok(name) => {
+            if !global.quiet {
+                tell(&name, options.node.service, &options.layout);
+            }
+            Ok(Code::Done)
+        }
+        Err(error @ (JoinError::Faults(_) | JoinError::Name(_))) => {
+            Err(Failure::usage(error.to_string(), "nothing was changed; mend all of it, and join again"))
+        }
+        Err(error) => Err(Failure::other(error)),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "it is for people")]
+fn tell(name: &str, service: Service, layout: &Layout) {
+    let root = layout.root().display();
+    match service {
+        Service::Systemd => eprintln!("{name} is ready; keelway-node.service keeps it running"),
+        Service::Detached => {
+            eprintln!("{name} is ready; after a reboot, start `keelway node run --state-dir {root}` yourself");
+        }
+        Service::None => eprintln!("{name} has joined; start `keelway node run --state-dir {root}`"),
+    }
+}
+
+fn node_options(arguments: JoinArguments) -> NodeOptions {
+    let service = match arguments.service {
+        Some(NodeService::Systemd) => Service::Systemd,
+        Some(NodeService::None) => Service::None,
+        None if keelway_node::has_systemd() => Service::Systemd,
+        Some(NodeService::Detached) | None => Service::Detached,
+    };
+    NodeOptions {
+        name: arguments.node_name.unwrap_or_else(host_name),
+        containerd_socket: arguments.containerd_socket,
+        kubelet_root_dir: arguments.kubelet_root_dir,
+        pod_logs_dir: arguments.pod_logs_dir,
+        cgroup_root: arguments.cgroup_root,
+        allow_cgroup_v1: arguments.allow_cgroup_v1,
+        cni_bin_dir: arguments.cni_bin_dir,
+        cni_conf_dir: arguments.cni_conf_dir,
+        image: arguments.node_image,
+        labels: arguments.labels,
+        service,
+    }
+}
+
+/// As the kubelet takes it: in lower case.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().to_lowercase()
+}
+
+fn in_words(step: &Step) -> String {
+    match step {
+        Step::Check => "looking at this machine".to_owned(),
+        Step::Trust => "asking the endpoints whom they are".to_owned(),
+        Step::Certificate => "asking for a certificate".to_owned(),
+        Step::Peer => "asking for an address".to_owned(),
+        Step::Programs(image) => format!("taking kubelet and plugins from {image}"),
+        Step::Start(_) => "starting the worker".to_owned(),
+        Step::Wait(name) => format!("waiting for the Node {name}"),
+    }
+}
+
+fn daemon(arguments: &RunArguments) -> Result<Code, Failure> {
+    if arguments.detached {
+        // Fails only for one that leads a group already.
+        let _ = rustix::process::setsid();
+    }
+    let layout = Layout::new(&arguments.state.state_dir);
+    let ran: Result<(), Failure> = runtime()?.block_on(async {
+        let stop = CancellationToken::new();
+        cancel_on_signal(stop.clone()).map_err(Failure::other)?;
+        keelway_node::run(layout, stop.cancelled()).await.map_err(|error| {
+            if matches!(error, RunError::NotJoined(_)) {
+                Failure::usage(error.to_string(), "run `keelway node join` first")
+            } else {
+                Failure::other(error)
+            }
+        })
+    });
+    ran.map(|()| Code::Done)
+}
+
+fn status(arguments: &StatusOf) -> Result<Code, Failure> {
+    let layout = Layout::new(&arguments.state.state_dir);
+    let status = runtime()?.block_on(keelway_node::ask(&layout)).map_err(Failure::other)?;
+    let text = match arguments.output {
+        NodeOutput::Table => view::render(&status, keelway_api::jiff::Timestamp::now()),
+        NodeOutput::Json => serde_json::to_string_pretty(&status).map_err(Failure::other)? + "\n",
+        NodeOutput::Yaml => serde_saphyr::to_string(&status).map_err(Failure::other)?,
+    };
+    print(&text)?;
+    Ok(Code::Done)
+}
+
+fn leave(arguments: &LeaveArguments) -> Result<Code, Failure> {
+    let options = LeaveOptions {
+        layout: Layout::new(&arguments.state.state_dir),
+        drain_timeout: Duration::from(arguments.drain_timeout),
+        force: arguments.force,
+    };
+    runtime()?.block_on(keelway_node::leave(&options)).map_err(Failure::other)?;
+    Ok(Code::Done)
+}

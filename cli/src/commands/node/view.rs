@@ -1,0 +1,74 @@
+//! A worker's status as tables. Pure.
+
+use keelway_api::jiff::Timestamp;
+use keelway_node::Status;
+
+use crate::{table::Table, terminal};
+
+/// The tables of `node status`, at this time.
+pub(super) fn render(status: &Status, now: Timestamp) -> String {
+    [head(status), tunnels(status, now), ingresses(status), certificates(status)].join("\n")
+}
+
+fn head(status: &Status) -> String {
+    let mut table = Table::new(&["NODE", "VERSION", "ADDRESS", "PODS", "KUBELET", "RESTARTS", "MEMORY"]);
+    let kubelet = status.kubelet.pid.map_or_else(|| "not running".to_owned(), |pid| format!("running ({pid})"));
+    table.row(vec![
+        status.node.clone(),
+        status.version.clone(),
+        or_none(status.addresses.join(",")),
+        or_none(status.pod_cidrs.join(",")),
+        kubelet,
+        status.kubelet.restarts.to_string(),
+        format!("{:.1}Mi", f64::from(u32::try_from(status.resident_kib).unwrap_or(u32::MAX)) / 1024.0),
+    ]);
+    table.render(terminal::columns())
+}
+
+fn tunnels(status: &Status, now: Timestamp) -> String {
+    let mut table = Table::new(&["TUNNEL", "GATEWAY", "ACTIVE", "ANSWERS", "LAST HANDSHAKE", "RECEIVED", "SENT", "BY"]);
+    for tunnel in &status.tunnels {
+        let handshake = tunnel.last_handshake.and_then(|seconds| i64::try_from(seconds).ok());
+        let handshake =
+            handshake.map_or_else(|| "never".to_owned(), |then| format!("{}s ago", (now.as_second() - then).max(0)));
+        table.row(vec![
+            tunnel.interface.clone(),
+            tunnel.endpoint.to_string(),
+            yes(tunnel.active),
+            yes(tunnel.answers),
+            handshake,
+            tunnel.received_bytes.to_string(),
+            tunnel.sent_bytes.to_string(),
+            tunnel.data_path.clone(),
+        ]);
+    }
+    table.render(terminal::columns())
+}
+
+fn ingresses(status: &Status) -> String {
+    let mut table = Table::new(&["INGRESS", "ANSWERS", "CONNECTIONS"]);
+    for ingress in &status.ingresses {
+        table.row(vec![ingress.address.to_string(), yes(ingress.answers), ingress.connections.to_string()]);
+    }
+    table.render(terminal::columns())
+}
+
+fn certificates(status: &Status) -> String {
+    let mut table = Table::new(&["CERTIFICATE", "FROM", "UNTIL"]);
+    for certificate in &status.certificates {
+        table.row(vec![
+            certificate.name.clone(),
+            certificate.not_before.to_string(),
+            certificate.not_after.to_string(),
+        ]);
+    }
+    table.render(terminal::columns())
+}
+
+fn yes(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}
+
+fn or_none(text: String) -> String {
+    if text.is_empty() { "<none>".to_owned() } else { text }
+}

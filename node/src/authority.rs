@@ -1,0 +1,177 @@
+//! Whom the token names, found in the chain that an endpoint shows, before anything secret is sent there.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use keelway_hypervisor_agent::https::{self, GetError};
+use keelway_pki::{CertificateFacts, JoinToken};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::{net::TcpStream, time::timeout};
+
+/// The name that every API server's certificate has, whatever address it is reached by.
+pub(crate) const SERVER_NAME: &str = "kubernetes";
+/// How long one endpoint may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An endpoint that showed an authority of the token.
+#[derive(Debug, Clone)]
+pub(crate) struct Trusted {
+    pub(crate) endpoint: SocketAddr,
+    /// The authority's certificate.
+    pub(crate) authority: CertificateDer<'static>,
+    /// What time it is there.
+    pub(crate) date: Option<Timestamp>,
+}
+
+/// Why an endpoint is not spoken with.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// It cannot be reached.
+    #[error("cannot be reached")]
+    Connect(#[source] io::Error),
+    /// It says nothing.
+    #[error("did not answer within {} s", PATIENCE.as_secs())]
+    Silent,
+    /// Nobody whom the token names is in its chain.
+    #[error("shows no authority of the token: it is another cluster's, or somebody is in between")]
+    Stranger,
+    /// What it shows does not hold by this machine's clock.
+    #[error("shows a certificate that does not hold at this machine's time: set the clock")]
+    Clock,
+    /// It cannot be trusted or understood.
+    #[error("cannot be trusted")]
+    Tls(#[source] GetError),
+    /// TLS cannot be used at all.
+    #[error("cannot be asked over TLS")]
+    Unusable(#[source] TlsError),
+}
+
+/// Looks at all endpoints at once: those that can be trusted, in the token's order, and what is wrong with the others.
+pub(crate) async fn look(token: &JoinToken) -> (Vec<Trusted>, Vec<(SocketAddr, EndpointError)>) {
+    let looks = token.endpoints.iter().map(|endpoint| async move { (*endpoint, look_at(token, *endpoint).await) });
+    let mut trusted = Vec::new();
+    let mut others = Vec::new();
+    for (endpoint, outcome) in join_all(looks).await {
+        match outcome {
+            Ok(found) => trusted.push(found),
+            Err(error) => others.push((endpoint, error)),
+        }
+    }
+    (trusted, others)
+}
+
+async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<Trusted, EndpointError> {
+    let provider = Arc::new(ring::default_provider());
+    let pinned = Arc::new(Pinned { token: token.clone(), provider: Arc::clone(&provider), found: Mutex::default() });
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(EndpointError::Unusable)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&pinned) as Arc<dyn ServerCertVerifier>)
+        .with_no_client_auth();
+    // A resumed session shows no chain.
+    config.resumption = rustls::client::Resumption::disabled();
+    let asked = async {
+        let stream = TcpStream::connect(endpoint).await.map_err(EndpointError::Connect)?;
+        https::head(Arc::new(config), SERVER_NAME, stream, endpoint, "/readyz").await.map_err(understood)
+    };
+    let head = timeout(PATIENCE, asked).await.map_err(|_| EndpointError::Silent)??;
+    let date = head.headers.get(http::header::DATE).and_then(|date| date.to_str().ok());
+    let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()).map(|date| date.timestamp());
+    let authority = pinned.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok(Trusted { endpoint, authority: authority.ok_or(EndpointError::Stranger)?, date })
+}
+
+/// What people can do something about.
+fn understood(error: GetError) -> EndpointError {
+    let GetError::Connect(source) = &error else { return EndpointError::Tls(error) };
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
+        Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => EndpointError::Stranger,
+        Some(TlsError::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        )) => EndpointError::Clock,
+        Some(_) | None => EndpointError::Tls(error),
+    }
+}
+
+/// Trusts a chain that ends in an authority of the token, and no other.
+#[derive(Debug)]
+struct Pinned {
+    token: JoinToken,
+    provider: Arc<CryptoProvider>,
+    found: Mutex<Option<CertificateDer<'static>>>,
+}
+
+impl Pinned {
+    fn is_named(&self, certificate: &CertificateDer<'_>) -> bool {
+        let is_authority = CertificateFacts::from_der(certificate).is_ok_and(|facts| facts.is_authority);
+        is_authority && self.token.names(certificate).unwrap_or(false)
+    }
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        let mut last = TlsError::InvalidCertificate(CertificateError::UnknownIssuer);
+        for authority in intermediates.iter().filter(|certificate| self.is_named(certificate)) {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.clone().into_owned())?;
+            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))
+                .build()
+                .map_err(|error| TlsError::General(error.to_string()))?;
+            match verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+                Ok(holds) => {
+                    *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(authority.clone().into_owned());
+                    return Ok(holds);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

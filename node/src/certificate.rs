@@ -1,0 +1,222 @@
+//! The kubelet's first client certificate, and the one that it has now.
+
+use std::{fs, os::unix::fs::symlink, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use keelway_pki::{
+    CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, client_signing_request, key_matches_certificate,
+};
+use kube::{Api, Client, api::PostParams};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use crate::{
+    api::{self, ApiError},
+    files::{self, FileError},
+    settings::Layout,
+};
+
+/// The kubelet's certificates of the moment, in its directory.
+pub(crate) const CLIENT: &str = "kubelet-client-current.pem";
+pub(crate) const SERVING: &str = "kubelet-server-current.pem";
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const USAGES: [&str; 2] = ["digital signature", "client auth"];
+const GROUP: &str = "system:nodes";
+/// How long the cluster may take to decide and to sign.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// There is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The key could not be made.
+    #[error("cannot make a key")]
+    Key(#[source] KeyError),
+    /// The request could not be made.
+    #[error("cannot make the request for a certificate")]
+    Request(#[source] SigningRequestError),
+    /// The API failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The cluster said no.
+    #[error("the cluster refuses a certificate for {name}: {reason}: {message}")]
+    Denied {
+        /// The Node.
+        name: String,
+        /// One word.
+        reason: String,
+        /// And why.
+        message: String,
+    },
+}
+
+/// A certificate and its key, both PEM.
+pub(crate) struct Held {
+    pub(crate) certificate: String,
+    pub(crate) key: PrivateKeyPem,
+}
+
+/// What the cluster said to a request.
+enum Answer {
+    Signed(String),
+    Denied { reason: String, message: String },
+}
+
+/// The certificate that this worker has, where it is its own and holds.
+pub(crate) fn held(layout: &Layout, now: Timestamp) -> Result<Option<Held>, FileError> {
+    let Some(text) = files::read(&layout.identity())?.map(Zeroizing::new) else { return Ok(None) };
+    let Some((certificate, key)) = split(&text) else { return Ok(None) };
+    let facts = CertificateFacts::from_pem(first(&certificate));
+    let holds = facts.is_ok_and(|facts| facts.validity.not_before() <= now && now < facts.validity.not_after());
+    let fits = key_matches_certificate(first(&certificate), &key).unwrap_or(false);
+    Ok((holds && fits).then_some(Held { certificate, key }))
+}
+
+/// The dates of a certificate of the kubelet: [`CLIENT`] or [`SERVING`].
+pub(crate) fn validity(layout: &Layout, file: &str) -> Option<keelway_pki::Validity> {
+    let text = Zeroizing::new(files::read(&layout.pki().join(file)).ok()??);
+    let (certificate, _) = split(&text)?;
+    CertificateFacts::from_pem(first(&certificate)).ok().map(|facts| facts.validity)
+}
+
+/// Certificates and key, which the kubelet keeps in one file.
+fn split(text: &str) -> Option<(String, PrivateKeyPem)> {
+    const BEGIN: &str = "-----BEGIN ";
+    let mut certificates = String::new();
+    let mut key = None;
+    for (at, _) in text.match_indices(BEGIN) {
+        let block = &text[at..];
+        let end = block.find("-----END ").map(|end| end + block[end..].find('\n').unwrap_or(block.len() - end))?;
+        let block = block.get(..end)?;
+        if block.starts_with("-----BEGIN CERTIFICATE-----") {
+            certificates.push_str(block.trim_end());
+            certificates.push('\n');
+        } else if block.lines().next().is_some_and(|line| line.contains("PRIVATE KEY")) {
+            key = Some(PrivateKeyPem::new(format!("{}\n", block.trim_end())));
+        }
+    }
+    key.filter(|_| !certificates.is_empty()).map(|key| (certificates, key))
+}
+
+fn first(certificates: &str) -> &str {
+    const END: &str = "-----END CERTIFICATE-----";
+    certificates.find(END).map_or(certificates, |end| &certificates[..end + END.len()])
+}
+
+/// Has the certificate: the one that is there, or a new one by request.
+pub(crate) async fn ensure(
+    layout: &Layout,
+    client: Client,
+    name: &str,
+    now: Timestamp,
+) -> Result<Held, CertificateError> {
+    if let Some(held) = held(layout, now)? {
+        return Ok(held);
+    }
+    files::make_dir(&layout.pki(), 0o700)?;
+    let key = joining_key(layout)?;
+    let request =
+        client_signing_request(&key, &format!("system:node:{name}"), GROUP).map_err(CertificateError::Request)?;
+    match answer(client, &request).await? {
+        Answer::Signed(certificate) => {
+            keep(layout, &certificate, &key, now)?;
+            files::remove(&layout.joining_key())?;
+            Ok(Held { certificate, key })
+        }
+        Answer::Denied { reason, message } => {
+            // The next try is another request.
+            files::remove(&layout.joining_key())?;
+            Err(CertificateError::Denied { name: name.to_owned(), reason, message })
+        }
+    }
+}
+
+/// The key of a join that was cut off goes on: the cluster approves one key for a name.
+fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, CertificateError> {
+    if let Some(text) = files::read(&layout.joining_key())? {
+        return Ok(PrivateKeyPem::new(text));
+    }
+    let mut random = ChaCha8Rng::from_rng(&mut rand::rng());
+    let key = PrivateKeyPem::mint(&mut random).map_err(CertificateError::Key)?;
+    files::write(&layout.joining_key(), key.expose(), 0o600)?;
+    Ok(key)
+}
+
+async fn answer(client: Client, request: &str) -> Result<Answer, CertificateError> {
+    let requests: Api<CertificateSigningRequest> = Api::all(client);
+    // Signatures are deterministic, so the same key asks under the same name.
+    let digest = Sha256::digest(request.as_bytes());
+    let name = digest.iter().take(10).fold("keelway-join-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
+    let object = CertificateSigningRequest {
+        metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request.as_bytes().to_vec()),
+            signer_name: SIGNER.to_owned(),
+            usages: Some(USAGES.map(str::to_owned).to_vec()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    match requests.create(&PostParams::default(), &object).await {
+        Err(error) if api::code(&error) != Some(409) => {
+            return Err(ApiError::request("ask for a certificate")(error).into());
+        }
+        Ok(_) | Err(_) => {}
+    }
+    let what = ("the certificate is signed", PATIENCE);
+    Ok(api::wait_for(&requests, &name, what, |request| said(&request)).await?)
+}
+
+fn said(request: &CertificateSigningRequest) -> Option<Answer> {
+    let status = request.status.as_ref()?;
+    let of = |kind: &str| status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
+    if let Some(no) = of("Denied").or_else(|| of("Failed")) {
+        let reason = no.reason.clone().unwrap_or_default();
+        return Some(Answer::Denied { reason, message: no.message.clone().unwrap_or_default() });
+    }
+    let certificate = status.certificate.as_ref().filter(|bytes| !bytes.0.is_empty())?;
+    String::from_utf8(certificate.0.clone()).ok().map(Answer::Signed)
+}
+
+/// Keeps it as the kubelet keeps its own: a file for each certificate, and a link to the one of now.
+fn keep(layout: &Layout, certificate: &str, key: &PrivateKeyPem, now: Timestamp) -> Result<(), FileError> {
+    let file = format!("kubelet-client-{}.pem", now.strftime("%Y-%m-%d-%H-%M-%S"));
+    let text = Zeroizing::new(format!("{}\n{}", certificate.trim_end(), key.expose()));
+    let path = layout.pki().join(&file);
+    files::write(&path, text.as_bytes(), 0o600)?;
+    let link = layout.identity();
+    let next = link.with_extension("pem.new");
+    files::remove(&next)?;
+    symlink(&path, &next).and_then(|()| fs::rename(&next, &link)).map_err(FileError::new("link", link))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_and_key_come_apart_in_any_order() {
+        let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+        let key = "-----BEGIN EC PRIVATE KEY-----\nBB==\n-----END EC PRIVATE KEY-----\n";
+        for text in [
+            format!("{certificate}{key}"),
+            format!("{key}{certificate}"),
+            format!("{certificate}{key}").trim_end().to_owned(),
+        ] {
+            let (found, secret) = split(&text).unwrap();
+            assert_eq!((found.as_str(), secret.expose()), (certificate, key));
+        }
+        assert!(split(certificate).is_none());
+        assert!(split(key).is_none());
+        let two = format!("{certificate}{certificate}");
+        assert_eq!(first(&two), certificate.trim_end());
+    }
+}

@@ -1,0 +1,75 @@
+//! The cgroup below which a worker's pods are, where it is not the root.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    checks::Cgroups,
+    facts,
+    files::{self, FileError},
+};
+
+const ROOT: &str = "/sys/fs/cgroup";
+/// The kubelet's own group for pods, by either driver.
+const PODS: [&str; 2] = ["kubepods", "kubepods.slice"];
+
+/// Each hierarchy of controllers: one in version 2, many in version 1.
+fn hierarchies() -> Vec<PathBuf> {
+    match facts::cgroups() {
+        Cgroups::Unified => vec![ROOT.into()],
+        Cgroups::Legacy => {
+            let entries = fs::read_dir(ROOT).into_iter().flatten().flatten();
+            entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(|entry| entry.path())
+                .collect()
+        }
+        Cgroups::Missing => Vec::new(),
+    }
+}
+
+/// Makes the group in every hierarchy: the kubelet wants it there.
+pub(crate) fn ensure(name: &str) -> Result<(), FileError> {
+    for hierarchy in hierarchies() {
+        let group = hierarchy.join(name.trim_start_matches('/'));
+        files::make_dir(&group, 0o755)?;
+        inherit(&hierarchy, &group);
+    }
+    Ok(())
+}
+
+/// A group of version 1 takes no process before it has CPUs and memory nodes.
+fn inherit(hierarchy: &Path, group: &Path) {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let is_empty = fs::read_to_string(group.join(file)).is_ok_and(|found| found.trim().is_empty());
+        if is_empty && let Ok(above) = fs::read_to_string(hierarchy.join(file)) {
+            // Of version 2 there is none, and it needs none.
+            let _ = fs::write(group.join(file), above.trim());
+        }
+    }
+}
+
+/// Removes the groups of pods, and the group itself where it was made here. What still runs in them stays.
+pub(crate) fn remove(name: Option<&str>) {
+    for hierarchy in hierarchies() {
+        let base = hierarchy.join(name.unwrap_or_default().trim_start_matches('/'));
+        for pods in PODS {
+            remove_tree(&base.join(pods));
+        }
+        if name.is_some_and(|name| !name.trim_matches('/').is_empty()) {
+            remove_tree(&base);
+        }
+    }
+}
+
+fn remove_tree(group: &Path) {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .for_each(|entry| remove_tree(&entry.path()));
+    if let Err(error) = files::gone(fs::remove_dir(group)) {
+        tracing::warn!(%error, group = %group.display(), "a cgroup stays");
+    }
+}

@@ -1,0 +1,63 @@
+//! Whether ranges of the cluster meet networks of the machine.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use keelway_api::worker::ClusterInformation;
+
+use super::Fault;
+
+/// The ranges of a cluster, each with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranges {
+    named: Vec<(&'static str, IpNet)>,
+    endpoints: Vec<SocketAddr>,
+}
+
+impl Ranges {
+    /// Of this cluster.
+    #[must_use]
+    pub fn of(cluster: &ClusterInformation) -> Self {
+        let named = |name, ranges: &[IpNet]| ranges.iter().map(move |range| (name, *range)).collect::<Vec<_>>();
+        Self {
+            named: [
+                named("vpn.cidrs", &cluster.vpn_cidrs),
+                named("network.podCIDRs", &cluster.pod_cidrs),
+                named("network.serviceCIDRs", &cluster.service_cidrs),
+            ]
+            .concat(),
+            endpoints: cluster.endpoints.iter().map(|endpoint| endpoint.address).collect(),
+        }
+    }
+}
+
+/// Networks and addresses of the machine that are in ranges of the cluster, or the other way round. The default route meets nothing.
+#[must_use]
+pub fn overlaps(ranges: &Ranges, networks: &[IpNet]) -> Vec<Fault> {
+    let mend = |name: &str| format!("give the cluster another {name}, or this machine another network");
+    let mut faults = Vec::new();
+    for (name, range) in &ranges.named {
+        for network in networks.iter().filter(|network| network.prefix_len() > 0 && meet(range, network)) {
+            faults.push(Fault::new(
+                format!("the cluster's {name} {range} meets this machine's network {network}"),
+                mend(name),
+            ));
+        }
+        for endpoint in ranges.endpoints.iter().filter(|endpoint| range.contains(&endpoint.ip())) {
+            let problem = format!("the cluster's endpoint {endpoint} is in its own {name} {range}");
+            faults.push(Fault::new(problem, mend(name)));
+        }
+    }
+    faults.sort();
+    faults.dedup();
+    faults
+}
+
+fn meet(one: &IpNet, other: &IpNet) -> bool {
+    let holds = |outer: &IpNet, inner: &IpNet| outer.contains(inner);
+    same_family(one.addr(), other.addr()) && (holds(one, other) || holds(other, one))
+}
+
+fn same_family(one: IpAddr, other: IpAddr) -> bool {
+    one.is_ipv4() == other.is_ipv4()
+}

@@ -1,0 +1,103 @@
+use super::*;
+
+fn good() -> Facts {
+    Facts {
+        is_root: true,
+        socket: "/run/containerd/containerd.sock".into(),
+        runtime: Ok(RuntimeFacts { name: "containerd".to_owned(), version: "v2.4.2".to_owned(), components: 0 }),
+        cgroups: Cgroups::Unified,
+        kubelets: BTreeSet::new(),
+        kubelet_root: "/var/lib/kubelet".into(),
+        has_kubelet_state: false,
+        listeners: BTreeSet::from(["0.0.0.0:22".parse().unwrap()]),
+        is_hypervisor: false,
+        has_tunnels: true,
+        has_nftables: true,
+        has_bridge_netfilter: true,
+        has_resolv_conf: true,
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
+    }
+}
+
+const STRICT: Wishes = Wishes { allow_cgroup_v1: false };
+
+#[test]
+fn nothing_stands_against_a_good_machine() {
+    assert_eq!(faults(&good(), STRICT), []);
+}
+
+#[test]
+fn each_fault_names_what_mends_it() {
+    let runtime = |name: &str, version: &str, components| {
+        Ok(RuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
+    };
+    type Row<'a> = (&'a dyn Fn(&mut Facts), &'a str, &'a str);
+    let table: [Row<'_>; 15] = [
+        (&|f| f.is_root = false, "root", "sudo"),
+        (&|f| f.runtime = Err("no such file".to_owned()), "no such file", "install and start containerd"),
+        (&|f| f.runtime = runtime("cri-o", "1.30.0", 0), "cri-o 1.30.0", "containerd 1.7"),
+        (&|f| f.runtime = runtime("containerd", "1.6.20~ds1", 0), "1.6.20", "containerd 1.7"),
+        (&|f| f.runtime = runtime("containerd", "v2.4.2", 1), "hypervisor", "another machine"),
+        (&|f| f.is_hypervisor = true, "hypervisor", "another machine"),
+        (&|f| f.cgroups = Cgroups::Legacy, "version 1", "--allow-cgroup-v1"),
+        (&|f| f.cgroups = Cgroups::Missing, "no cgroups", "cgroup2"),
+        (&|f| f.kubelets = BTreeSet::from([7]), "process 7", "stop that kubelet"),
+        (&|f| f.has_kubelet_state = true, "/var/lib/kubelet", "--kubelet-root-dir"),
+        (&|f| f.listeners = BTreeSet::from(["[::]:10250".parse().unwrap()]), "10250", "stop"),
+        (&|f| f.has_tunnels = false, "/dev/net/tun", "modprobe tun"),
+        (&|f| f.has_nftables = false, "nftables", "modprobe nf_tables"),
+        (&|f| f.has_bridge_netfilter = false, "bridged", "modprobe br_netfilter"),
+        (&|f| f.has_resolv_conf = false, "resolv.conf", "nameserver"),
+    ];
+    for (change, problem, mend) in table {
+        let mut facts = good();
+        change(&mut facts);
+        let found = faults(&facts, STRICT);
+        let [fault] = found.as_slice() else { panic!("{problem}: {found:?}") };
+        assert!(fault.problem.contains(problem) && fault.mend.contains(mend), "{fault}");
+    }
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let facts = Facts { is_root: false, cgroups: Cgroups::Legacy, has_tunnels: false, ..good() };
+    assert_eq!(faults(&facts, STRICT).len(), 3);
+    assert_eq!(faults(&facts, Wishes { allow_cgroup_v1: true }).len(), 2);
+}
+
+#[test]
+fn clocks_may_differ_a_little() {
+    let here = good().now;
+    assert_eq!(clock(here, None), None);
+    assert_eq!(clock(here, Some(here + SignedDuration::from_mins(3))), None);
+    assert!(clock(here, Some(here - SignedDuration::from_mins(9))).unwrap().problem.contains("540 s ahead"));
+    assert!(clock(here, Some(here + SignedDuration::from_mins(9))).unwrap().problem.contains("540 s behind"));
+}
+
+#[test]
+fn the_apis_address_is_free() {
+    let api: [SocketAddr; 1] = ["100.80.0.1:6443".parse().unwrap()];
+    let is_taken = |listener: &str| api_port(&BTreeSet::from([listener.parse().unwrap()]), &api).is_some();
+    assert!(is_taken("0.0.0.0:6443") && is_taken("[::]:6443") && is_taken("100.80.0.1:6443"));
+    assert!(!is_taken("127.0.0.1:6443") && !is_taken("0.0.0.0:6444"));
+}
+
+#[test]
+fn ranges_that_meet_are_told() {
+    let cluster = serde_json::from_value(serde_json::json!({
+        "version": "1.37.0",
+        "endpoints": [{ "address": "203.0.113.1:20000" }],
+        "api": { "addresses": ["100.80.0.1"], "port": 6443 },
+        "vpnCIDRs": ["100.80.0.0/16", "fd00::/64"],
+        "podCIDRs": ["10.244.0.0/16"],
+        "serviceCIDRs": ["10.96.0.0/16"],
+        "dnsDomain": "cluster.local",
+        "dnsAddress": "10.96.0.10",
+    }));
+    let ranges = Ranges::of(&cluster.unwrap());
+    let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
+    assert_eq!(overlaps(&ranges, &networks(&["0.0.0.0/0", "::/0", "192.168.0.0/24", "10.0.0.0/24"])), []);
+    let met = overlaps(&ranges, &networks(&["10.0.0.0/8", "10.96.3.7/32", "fd00::7/128"]));
+    let names: Vec<&str> = met.iter().map(|fault| fault.problem.as_str()).collect();
+    assert_eq!(names.len(), 4, "{names:?}");
+}

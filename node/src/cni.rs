@@ -1,0 +1,149 @@
+//! The CNI configuration of the cluster, made this worker's own: each worker has its own ranges of pods.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use crate::{
+    files::{self, FileError},
+    settings::Layout,
+    sysctl::Changes,
+};
+
+/// The ConfigMap that holds it; none where the cluster brings its own.
+pub(crate) const CONFIG_MAP: &str = "keelway-cni";
+
+/// Where containerd looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Directories {
+    pub(crate) plugins: PathBuf,
+    pub(crate) configuration: PathBuf,
+}
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CniError {
+    /// It is no JSON.
+    #[error("{file} of the ConfigMap kube-system/{CONFIG_MAP} is no JSON")]
+    Form {
+        /// Which.
+        file: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Each file with this worker's ranges in it. None before it has ranges.
+fn rendered(templates: &BTreeMap<String, String>, ranges: &[IpNet]) -> Result<BTreeMap<String, String>, CniError> {
+    let mut files = BTreeMap::new();
+    if ranges.is_empty() {
+        return Ok(files);
+    }
+    let ranges: Value = ranges.iter().map(|range| json!([{ "subnet": range }])).collect();
+    for (file, template) in templates.iter().filter(|(file, _)| is_file(file)) {
+        let mut list: Value =
+            serde_json::from_str(template).map_err(|source| CniError::Form { file: file.clone(), source })?;
+        let plugins = list.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
+        for ipam in plugins.filter_map(|plugin| plugin.get_mut("ipam")).filter(|ipam| ipam["type"] == "host-local") {
+            ipam["ranges"] = ranges.clone();
+        }
+        files.insert(file.clone(), format!("{list:#}\n"));
+    }
+    Ok(files)
+}
+
+/// A name without a way out of its directory.
+fn is_file(name: &str) -> bool {
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+    !name.contains('/') && matches!(extension, Some("conflist" | "conf"))
+}
+
+/// Writes what there is, and removes what was written and is no more.
+pub(crate) fn apply(
+    layout: &Layout,
+    directory: &Path,
+    templates: &BTreeMap<String, String>,
+    ranges: &[IpNet],
+) -> Result<(), CniError> {
+    let wanted = rendered(templates, ranges)?;
+    let is_gone = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.parent() == Some(directory) && name.is_some_and(|name| is_file(name) && !templates.contains_key(name))
+    };
+    for path in Changes::read(layout)?.files.iter().filter(|path| is_gone(path)) {
+        files::remove(path)?;
+    }
+    for (name, content) in wanted {
+        let path = directory.join(name);
+        Changes::make_room(layout, &path)?;
+        if files::update(&path, content, 0o644)? {
+            tracing::info!(file = %path.display(), "the CNI configuration is written");
+        }
+    }
+    Ok(())
+}
+
+/// Puts plugins where containerd looks for them. What is there under the same name stays.
+pub(crate) fn install(layout: &Layout, directory: &Path) -> Result<(), FileError> {
+    if directory == layout.plugins() {
+        return Ok(());
+    }
+    let ours = Changes::read(layout)?.files;
+    let entries = std::fs::read_dir(layout.plugins()).map_err(FileError::new("list", layout.plugins()))?;
+    for entry in entries.flatten() {
+        let to = directory.join(entry.file_name());
+        if to.exists() && !ours.contains(&to) {
+            continue;
+        }
+        Changes::make_room(layout, &to)?;
+        let content = std::fs::read(entry.path()).map_err(FileError::new("read", entry.path()))?;
+        files::update(&to, content, 0o755)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_writes_its_own_ranges() {
+        let template = json!({ "plugins": [
+            { "type": "bridge", "ipam": { "type": "host-local", "ranges": [] } },
+            { "type": "portmap" },
+        ] });
+        let templates = BTreeMap::from([
+            ("10-keelway.conflist".to_owned(), template.to_string()),
+            ("../../etc/passwd.conf".to_owned(), String::new()),
+        ]);
+        assert_eq!(rendered(&templates, &[]).unwrap(), BTreeMap::new());
+        let ranges = ["10.244.3.0/24".parse().unwrap(), "fd01:3::/80".parse().unwrap()];
+        let files = rendered(&templates, &ranges).unwrap();
+        assert_eq!(files.len(), 1);
+        let list: Value = serde_json::from_str(&files["10-keelway.conflist"]).unwrap();
+        let found = &list["plugins"][0]["ipam"]["ranges"];
+        assert_eq!(*found, json!([[{ "subnet": "10.244.3.0/24" }], [{ "subnet": "fd01:3::/80" }]]));
+        assert_eq!(list["plugins"][1], json!({ "type": "portmap" }));
+    }
+
+    #[test]
+    fn what_is_turned_off_goes() {
+        let state = tempfile::tempdir().unwrap();
+        let (layout, directory) = (Layout::new(state.path()), state.path().join("net.d"));
+        let templates = BTreeMap::from([("10-keelway.conflist".to_owned(), "{}".to_owned())]);
+        let ranges = ["10.244.3.0/24".parse().unwrap()];
+        apply(&layout, &directory, &templates, &ranges).unwrap();
+        assert!(directory.join("10-keelway.conflist").exists());
+        apply(&layout, &directory, &BTreeMap::new(), &ranges).unwrap();
+        assert!(!directory.join("10-keelway.conflist").exists());
+        assert_eq!(Changes::read(&layout).unwrap().directories, [directory]);
+    }
+}

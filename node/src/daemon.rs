@@ -1,0 +1,366 @@
+//! The one daemon of a worker: tunnels, balancer, kubelet, and what it reads of its cluster.
+
+use std::{collections::BTreeMap, fs, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use keelway_api::worker::{INFORMATION, WireGuardPeer};
+use keelway_hypervisor_agent::tls::TlsError;
+use keelway_vpn::error::Chain;
+use kube::{Api, Client};
+use rustix::fs::{FlockOperation, flock};
+use tokio::{
+    select,
+    sync::{oneshot, watch},
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+
+use crate::{
+    api::{self, ApiError, Identity},
+    balancer::{self, Balancer},
+    certificate,
+    cni::{self, Directories},
+    facts,
+    files::{self, FileError},
+    image,
+    information::{InformationError, Known, NAMESPACE},
+    kubelet::{Kubelet, KubeletStatus},
+    masquerade::{self, FirewallError},
+    peer::{self, Given, PeerError},
+    process::ProcessId,
+    settings::{Layout, NodeOptions},
+    status::{self, CertificateStatus, Status},
+    sysctl,
+    tunnels::{self, TunnelError, TunnelStatus, Tunnels},
+};
+
+/// How soon a watch is made again that broke.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long another daemon has to end.
+const LOCK: Duration = Duration::from_secs(10);
+
+/// The daemon cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The machine is no worker, or not yet.
+    #[error("this machine is no worker yet: run `keelway node join TOKEN` (there is no {0})")]
+    NotJoined(String),
+    /// There is another one.
+    #[error("another daemon runs for {0}")]
+    Running(String),
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Its key is none.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The runtime's socket cannot be used.
+    #[error("cannot use containerd's socket")]
+    Runtime(#[source] keelway_cri::Error),
+    /// Tunnels cannot be brought up.
+    #[error(transparent)]
+    Tunnel(#[from] TunnelError),
+    /// The authorities cannot be used.
+    #[error("cannot use the cluster's authorities")]
+    Authorities(#[source] TlsError),
+    /// The reserved address cannot be listened on.
+    #[error("cannot listen on {address} for the API")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody could ask how things are.
+    #[error("cannot listen for questions")]
+    Socket(#[source] io::Error),
+}
+
+/// What the daemon knows by now; each is told to whoever watches it.
+struct Facts {
+    known: watch::Sender<Known>,
+    given: watch::Sender<Given>,
+    templates: watch::Sender<Option<BTreeMap<String, String>>>,
+    tunnels: watch::Sender<Vec<TunnelStatus>>,
+    kubelet: watch::Sender<KubeletStatus>,
+}
+
+struct Daemon {
+    layout: Layout,
+    options: NodeOptions,
+    facts: Facts,
+    balancer: Arc<Balancer>,
+    cni: Directories,
+}
+
+/// Runs the worker until `stop`. Kubelet and pods go on after it.
+pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), RunError> {
+    let not_joined = |path: &std::path::Path| RunError::NotJoined(path.display().to_string());
+    let options = layout.read_options()?.ok_or_else(|| not_joined(&layout.options()))?;
+    let _lock = lock(&layout).await?;
+    let known = Known::kept(&layout)?.ok_or_else(|| not_joined(&layout.information()))?;
+    let given = files::read_json::<Given>(&layout.peer())?.ok_or_else(|| not_joined(&layout.peer()))?;
+    let key = peer::kept_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
+    let runtime = facts::client(&options.containerd_socket).map_err(RunError::Runtime)?;
+
+    sysctl::set(&layout)?;
+    let mut tunnels = Tunnels::new(key, &options.name);
+    tunnels.set(&known.cluster, &given)?;
+    let balancer = Balancer::new(&known.authorities).map_err(RunError::Authorities)?;
+    let listeners = listen(&known)?;
+    balancer.set(&ingresses(&known), &known.authorities).map_err(RunError::Authorities)?;
+    let questions = status::listen(&layout.socket()).map_err(RunError::Socket)?;
+    tell_init();
+    tracing::info!(node = options.name, "up");
+
+    let cni = image::directories(&runtime, &options).await;
+    let facts = Facts {
+        known: watch::Sender::new(known),
+        given: watch::Sender::new(given),
+        templates: watch::Sender::new(None),
+        tunnels: watch::Sender::new(tunnels.status()),
+        kubelet: watch::Sender::default(),
+    };
+    let daemon = Daemon { layout: layout.clone(), options: options.clone(), facts, balancer, cni };
+    for listener in listeners {
+        tokio::spawn(Arc::clone(&daemon.balancer).serve(listener));
+    }
+    let kubelet = Kubelet { layout, options, runtime };
+    let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
+    select! {
+        () = daemon.keep_tunnels(tunnels) => {}
+        () = daemon.keep_balancer() => {}
+        () = daemon.keep_firewall() => {}
+        () = daemon.keep_cni() => {}
+        () = daemon.read_cluster() => {}
+        () = kubelet.supervise(known, given, daemon.facts.kubelet.clone()) => {}
+        () = status::serve(questions, || daemon.status()) => {}
+        () = stop => {}
+    }
+    files::remove(&daemon.layout.socket())?;
+    Ok(())
+}
+
+/// One daemon at a time; the lock ends with the process. One that was killed has it for a moment longer.
+async fn lock(layout: &Layout) -> Result<fs::File, RunError> {
+    let path = layout.daemon_process();
+    let file = fs::File::options().create(true).append(true).open(path.with_extension("lock"));
+    let file = file.map_err(FileError::new("open", &path))?;
+    let (told, locked) = oneshot::channel();
+    // A thread of its own: whoever gives up does not wait for it.
+    std::thread::spawn(move || told.send(flock(&file, FlockOperation::LockExclusive).map(|()| file)));
+    let Ok(Ok(Ok(held))) = timeout(LOCK, locked).await else {
+        return Err(RunError::Running(layout.root().display().to_string()));
+    };
+    if let Some(own) = ProcessId::of(std::process::id()) {
+        files::write_json(&path, &own)?;
+    }
+    Ok(held)
+}
+
+fn listen(known: &Known) -> Result<Vec<tokio::net::TcpListener>, RunError> {
+    let api = &known.cluster.api;
+    let addresses = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port));
+    addresses.map(|address| balancer::listen(address).map_err(|source| RunError::Listen { address, source })).collect()
+}
+
+fn ingresses(known: &Known) -> Vec<SocketAddr> {
+    known.cluster.endpoints.iter().map(|endpoint| endpoint.address).collect()
+}
+
+/// systemd counts the worker as started from here on. Where there is none, nobody listens.
+fn tell_init() {
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::debug!(%error, "nobody is told that the worker is up");
+    }
+}
+
+impl Daemon {
+    /// Asks gateways, and follows what the cluster tells of them.
+    async fn keep_tunnels(&self, mut tunnels: Tunnels) {
+        let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
+        let mut turns = interval(tunnels::ASK_EVERY);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            select! {
+                _ = turns.tick() => tunnels.ask().await,
+                Ok(()) = known.changed() => self.set_tunnels(&mut tunnels),
+                Ok(()) = given.changed() => self.set_tunnels(&mut tunnels),
+            }
+            self.facts.tunnels.send_replace(tunnels.status());
+        }
+    }
+
+    fn set_tunnels(&self, tunnels: &mut Tunnels) {
+        let (known, given) = (self.facts.known.borrow().clone(), self.facts.given.borrow().clone());
+        if let Err(error) = tunnels.set(&known.cluster, &given) {
+            tracing::error!("tunnels are not what they should be: {}", Chain(&error));
+        }
+    }
+
+    async fn keep_balancer(&self) {
+        let mut known = self.facts.known.subscribe();
+        while known.changed().await.is_ok() {
+            let now = known.borrow_and_update().clone();
+            if let Err(error) = self.balancer.set(&ingresses(&now), &now.authorities) {
+                tracing::error!("the balancer goes on as before: {}", Chain(&error));
+            }
+        }
+    }
+
+    async fn keep_firewall(&self) {
+        let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
+        loop {
+            if let Err(error) = self.set_firewall() {
+                tracing::error!("pods may not reach other networks: {}", Chain(&error));
+            }
+            select! {
+                Ok(()) = known.changed() => {}
+                Ok(()) = given.changed() => {}
+                else => return,
+            }
+        }
+    }
+
+    fn set_firewall(&self) -> Result<(), FirewallError> {
+        let cluster = self.facts.known.borrow().cluster.clone();
+        let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
+        masquerade::set(&self.facts.given.borrow().pod_cidrs, &inside)
+    }
+
+    async fn keep_cni(&self) {
+        let (mut templates, mut given) = (self.facts.templates.subscribe(), self.facts.given.subscribe());
+        loop {
+            let now = templates.borrow_and_update().clone();
+            let ranges = given.borrow_and_update().pod_cidrs.clone();
+            if let Some(now) = now
+                && let Err(error) = cni::apply(&self.layout, &self.cni.configuration, &now, &ranges)
+            {
+                tracing::error!("the CNI configuration stays as it was: {}", Chain(&error));
+            }
+            select! {
+                Ok(()) = templates.changed() => {}
+                Ok(()) = given.changed() => {}
+                else => return,
+            }
+        }
+    }
+
+    /// Reads, again and again, what the cluster has for this worker.
+    async fn read_cluster(&self) {
+        let name = self.options.name.as_str();
+        let information = self.read("what the cluster tells", async |client: Client| {
+            let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+            api::follow(&maps, INFORMATION, |map| self.take_information(map)).await
+        });
+        let templates = self.read("the CNI configuration", async |client: Client| {
+            let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+            api::follow(&maps, cni::CONFIG_MAP, |map| self.take_templates(map)).await
+        });
+        let peer = self.read("the WireGuardPeer", async |client: Client| {
+            let peers: Api<WireGuardPeer> = Api::all(client);
+            api::follow(&peers, name, |peer| self.take_peer(peer)).await
+        });
+        tokio::join!(information, templates, peer);
+    }
+
+    /// Watches one thing, with the certificate of the moment. What breaks is told once.
+    async fn read(&self, what: &str, follow: impl AsyncFn(Client) -> Result<Option<()>, kube::Error>) {
+        let mut is_well = true;
+        loop {
+            let ended = match self.client() {
+                Ok(client) => follow(client).await.map(drop).map_err(ApiError::request("watch")),
+                Err(error) => Err(error),
+            };
+            match ended {
+                Ok(()) => is_well = true,
+                Err(error) => {
+                    if std::mem::replace(&mut is_well, false) {
+                        tracing::warn!(what, "cannot be read: {}", Chain(&error));
+                    }
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// The API by way of the balancer, as this node.
+    fn client(&self) -> Result<Client, ApiError> {
+        let known = self.facts.known.borrow().clone();
+        let address =
+            known.cluster.api.addresses.first().map(|address| SocketAddr::new(*address, known.cluster.api.port));
+        let held = certificate::held(&self.layout, Timestamp::now()).map_err(ApiError::File)?;
+        let (Some(address), Some(held)) = (address, held) else { return Err(ApiError::NoIdentity) };
+        let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
+        api::client(address, api::certificates(&known.authorities)?, &identity)
+    }
+
+    fn take_information(&self, map: Option<ConfigMap>) -> Option<()> {
+        let known = match Known::of(&map?) {
+            Ok(known) => known,
+            Err(error) => {
+                let error: &InformationError = &error;
+                tracing::error!("what the cluster tells stays as it was: {}", Chain(error));
+                return None;
+            }
+        };
+        if *self.facts.known.borrow() == known {
+            return None;
+        }
+        if let Err(error) = known.keep(&self.layout) {
+            tracing::error!("what the cluster tells is not kept: {}", Chain(&error));
+        }
+        tracing::info!(endpoints = known.cluster.endpoints.len(), "the cluster tells something new");
+        self.facts.known.send_replace(known);
+        None
+    }
+
+    fn take_templates(&self, map: Option<ConfigMap>) -> Option<()> {
+        let templates = map.and_then(|map| map.data).unwrap_or_default();
+        self.facts.templates.send_if_modified(|now| {
+            let differs = now.as_ref() != Some(&templates);
+            *now = Some(templates);
+            differs
+        });
+        None
+    }
+
+    fn take_peer(&self, peer: Option<WireGuardPeer>) -> Option<()> {
+        let Some(peer) = peer else {
+            tracing::error!("the cluster has no WireGuardPeer of this worker any more: it was evicted");
+            return None;
+        };
+        let given = Given::of(&peer);
+        if given.addresses.is_empty() || *self.facts.given.borrow() == given {
+            return None;
+        }
+        if let Err(error) = files::write_json(&self.layout.peer(), &given) {
+            tracing::error!("what the cluster gave is not kept: {}", Chain(&error));
+        }
+        self.facts.given.send_replace(given);
+        None
+    }
+
+    fn status(&self) -> Status {
+        let given = self.facts.given.borrow().clone();
+        let dates = [("client", certificate::CLIENT), ("serving", certificate::SERVING)];
+        let certificates = dates.into_iter().filter_map(|(name, file)| {
+            let validity = certificate::validity(&self.layout, file)?;
+            let (not_before, not_after) = (validity.not_before(), validity.not_after());
+            Some(CertificateStatus { name: name.to_owned(), not_before, not_after })
+        });
+        Status {
+            node: self.options.name.clone(),
+            version: self.facts.known.borrow().cluster.version.clone(),
+            pid: std::process::id(),
+            resident_kib: status::resident_kib(),
+            addresses: given.addresses.iter().map(ToString::to_string).collect(),
+            pod_cidrs: given.pod_cidrs.iter().map(ToString::to_string).collect(),
+            tunnels: self.facts.tunnels.borrow().clone(),
+            ingresses: self.balancer.status(),
+            kubelet: self.facts.kubelet.borrow().clone(),
+            certificates: certificates.collect(),
+        }
+    }
+}

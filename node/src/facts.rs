@@ -1,0 +1,150 @@
+//! What is seen of the machine. Nothing is changed by looking.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use jiff::Timestamp;
+use keelway_api::machine::COMPONENT_LABEL;
+use keelway_cri::{Deadlines, Runtime};
+
+use crate::{
+    checks::{Cgroups, Facts, RuntimeFacts},
+    masquerade, process,
+    settings::NodeOptions,
+};
+
+/// The file in which a machine says whose hypervisor it is.
+const OWNER: &str = "/var/lib/keelway/owner";
+/// How long the runtime may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Looks at the machine. `own` is the kubelet of this worker, where it is one already.
+pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> Facts {
+    Facts {
+        is_root: rustix::process::geteuid().is_root(),
+        socket: options.containerd_socket.clone(),
+        runtime: runtime(&options.containerd_socket).await,
+        cgroups: cgroups(),
+        kubelets: process::named("kubelet").into_iter().filter(|pid| Some(*pid) != own).collect(),
+        kubelet_root: options.kubelet_root_dir.clone(),
+        has_kubelet_state: own.is_none() && has_entries(&options.kubelet_root_dir),
+        listeners: if own.is_some() { BTreeSet::new() } else { listeners() },
+        is_hypervisor: Path::new(OWNER).exists(),
+        has_tunnels: Path::new("/dev/net/tun").exists() || Path::new("/sys/module/wireguard").exists(),
+        has_nftables: masquerade::is_supported(),
+        has_bridge_netfilter: Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists(),
+        has_resolv_conf: Path::new("/etc/resolv.conf").exists(),
+        now: Timestamp::now(),
+    }
+}
+
+/// A client of the machine's runtime.
+pub(crate) fn client(socket: &Path) -> Result<Runtime, keelway_cri::Error> {
+    Runtime::on_socket(socket, Deadlines { look: ANSWER, ..Deadlines::default() })
+}
+
+async fn runtime(socket: &Path) -> Result<RuntimeFacts, String> {
+    let ask = async {
+        let runtime = client(socket)?;
+        let version = runtime.version().await?;
+        let labelled = |sandbox: &keelway_cri::Sandbox| sandbox.labels.contains_key(COMPONENT_LABEL);
+        let components = runtime.list_pod_sandboxes(&std::collections::BTreeMap::new()).await?;
+        Ok(RuntimeFacts {
+            name: version.runtime,
+            version: version.runtime_version,
+            components: components.iter().filter(|sandbox| labelled(sandbox)).count(),
+        })
+    };
+    ask.await.map_err(|error: keelway_cri::Error| keelway_vpn::error::Chain(&error).to_string())
+}
+
+/// What is mounted at `/sys/fs/cgroup`.
+pub(crate) fn cgroups() -> Cgroups {
+    let root = Path::new("/sys/fs/cgroup");
+    if root.join("cgroup.controllers").exists() {
+        Cgroups::Unified
+    } else if root.join("memory").is_dir() {
+        Cgroups::Legacy
+    } else {
+        Cgroups::Missing
+    }
+}
+
+fn has_entries(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Who listens, by the kernel's tables.
+pub(crate) fn listeners() -> BTreeSet<SocketAddr> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(listener).collect()
+}
+
+/// `0: 0100007F:1F90 00000000:0000 0A ..`, where 0A is listening.
+fn listener(line: &str) -> Option<SocketAddr> {
+    let mut words = line.split_whitespace().skip(1);
+    let (address, port) = words.next()?.split_once(':')?;
+    let state = words.nth(1)?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    (state == "0A").then_some(SocketAddr::new(kernel_address(address)?, port))
+}
+
+/// An address as the kernel prints it: words of 32 bits in the machine's own order.
+fn kernel_address(text: &str) -> Option<IpAddr> {
+    let words: Vec<u32> = (0..text.len() / 8)
+        .map(|at| u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok())
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let v4 = <[u8; 4]>::try_from(bytes.as_slice()).map(|bytes| IpAddr::V4(Ipv4Addr::from(bytes)));
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)))).ok()
+}
+
+/// Networks that the machine has routes to, and its own addresses.
+pub(crate) fn networks() -> Vec<IpNet> {
+    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    let own = keelway_vpn::netlink::interface::local_addresses().unwrap_or_default();
+    let own = own.into_iter().filter(|address| !address.is_loopback()).map(IpNet::from);
+    v4.lines().skip(1).filter_map(route_v4).chain(v6.lines().filter_map(route_v6)).chain(own).collect()
+}
+
+/// `eth0 0000A8C0 00000000 0001 0 0 0 00FFFFFF ..`: interface, destination, .., mask.
+fn route_v4(line: &str) -> Option<IpNet> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok().map(u32::to_ne_bytes).map(Ipv4Addr::from);
+    Ipv4Net::with_netmask(number(1)?, number(7)?).ok().map(IpNet::V4)
+}
+
+/// `fe80000000000000.. 40 .. eth0`: destination, length of its prefix, .., interface.
+fn route_v6(line: &str) -> Option<IpNet> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let address = Ipv6Addr::from(u128::from_str_radix(words.first()?, 16).ok()?);
+    let length = u8::from_str_radix(words.get(1)?, 16).ok()?;
+    let is_far = words.last() != Some(&"lo") && !address.is_unicast_link_local() && !address.is_multicast();
+    Ipv6Net::new(address, length).ok().filter(|_| is_far).map(IpNet::V6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_kernel_are_read() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
+        assert_eq!(listener(line), Some("127.0.0.1:8080".parse().unwrap()));
+        assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
+        let line = "   0: 00000000000000000000000001000000:280A 00000000000000000000000000000000:0000 0A 0";
+        assert_eq!(listener(line), Some("[::1]:10250".parse().unwrap()));
+        let line = "eth0\t0000A8C0\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0";
+        assert_eq!(route_v4(line), Some("192.168.0.0/16".parse().unwrap()));
+        let line = "fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0";
+        assert_eq!(route_v6(line), Some("fd00::/64".parse().unwrap()));
+        assert_eq!(route_v6(&line.replace("eth0", "lo")), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! Files that are whole or not there.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A file could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {}", path.display())]
+pub struct FileError {
+    operation: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl FileError {
+    pub(crate) fn new(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self { operation, path, source }
+    }
+}
+
+/// Writes a file in one step: whoever reads sees all of the old one or all of the new one.
+pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), FileError> {
+    let next = beside(path);
+    let put = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&next)?;
+        file.write_all(content.as_ref())?;
+        file.sync_all()?;
+        fs::rename(&next, path)?;
+        // The name is on disk, too, before anything relies on it.
+        path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    };
+    put().map_err(FileError::new("write", path))
+}
+
+/// The name of a file's next content.
+pub(crate) fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Writes a file only where its content differs; whether it did.
+pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<bool, FileError> {
+    if fs::read(path).is_ok_and(|found| found == content.as_ref()) {
+        return Ok(false);
+    }
+    write(path, content, mode).map(|()| true)
+}
+
+/// Writes a value as JSON, for root alone.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
+    let text = serde_json::to_vec_pretty(value).map_err(io::Error::other).map_err(FileError::new("write", path))?;
+    write(path, text, 0o600)
+}
+
+/// Reads text; none where there is no such file.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(FileError::new("read", path)(error)),
+    }
+}
+
+/// Reads a value from JSON; none where there is no such file.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
+    let Some(text) = read(path)? else { return Ok(None) };
+    serde_json::from_str(&text).map(Some).map_err(io::Error::from).map_err(FileError::new("read", path))
+}
+
+/// Makes a directory with those above it; one that is there is fine.
+pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), FileError> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(FileError::new("make", path))
+}
+
+/// Removes a file or a link; one that is not there is fine.
+pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
+    gone(fs::remove_file(path)).map_err(FileError::new("remove", path))
+}
+
+/// Removes a directory with all in it; one that is not there is fine.
+pub(crate) fn remove_tree(path: &Path) -> Result<(), FileError> {
+    gone(fs::remove_dir_all(path)).map_err(FileError::new("remove", path))
+}
+
+/// Success, or that it was gone already.
+pub(crate) fn gone(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_is_roots_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        assert_eq!(read_json::<Vec<u32>>(&path).unwrap(), None);
+        write_json(&path, &vec![1, 2]).unwrap();
+        assert_eq!(read_json(&path).unwrap(), Some(vec![1, 2]));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!update(&path, fs::read(&path).unwrap(), 0o600).unwrap());
+        assert!(update(&path, "[]", 0o600).unwrap());
+    }
+
+    #[test]
+    fn what_is_gone_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        remove(&path).unwrap();
+        remove_tree(&path).unwrap();
+    }
+}

@@ -1,0 +1,347 @@
+//! Kubelet and CNI plugins, out of an image that containerd has.
+//!
+//! containerd has unpacked it into a snapshot, whatever its layers are compressed with. A view of that is mounted, read and taken away;
+//! no container is needed.
+
+use std::{
+    fs, io,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use containerd_client::{
+    services::v1::{
+        CreateRequest, DeleteRequest, GetImageRequest, ReadContentRequest,
+        content_client::ContentClient,
+        images_client::ImagesClient,
+        leases_client::LeasesClient,
+        snapshots::{RemoveSnapshotRequest, ViewSnapshotRequest, snapshots_client::SnapshotsClient},
+    },
+    types::Mount,
+};
+use futures::TryStreamExt;
+use k8s_cri::v1::{StatusRequest, runtime_service_client::RuntimeServiceClient};
+use keelway_cri::Runtime;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
+
+use crate::{
+    cni::Directories,
+    files::{self, FileError},
+    settings::{Layout, NodeOptions},
+    sysctl::Changes,
+};
+
+/// containerd's namespace that CRI looks at.
+const NAMESPACE: &str = "k8s.io";
+/// Where the image has its programs.
+const KUBELET: &str = "usr/local/bin/kubelet";
+const PLUGINS: &str = "opt/cni/bin";
+/// The snapshotter of a containerd that does not say.
+const SNAPSHOTTER: &str = "overlayfs";
+/// How long reading the image may take; what was begun by then goes by itself.
+const LEASE: Duration = Duration::from_secs(600);
+/// The name of view and lease.
+const VIEW: &str = "keelway-node";
+
+/// The programs cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The runtime failed.
+    #[error("cannot have the image {image}")]
+    Runtime {
+        /// Which.
+        image: String,
+        /// Why.
+        #[source]
+        source: keelway_cri::Error,
+    },
+    /// containerd's own API failed.
+    #[error("containerd cannot show the image {image}")]
+    Containerd {
+        /// Which.
+        image: String,
+        /// Why.
+        #[source]
+        source: Box<Status>,
+    },
+    /// The image is not of its form.
+    #[error("the image {image} has no {what}")]
+    Form {
+        /// Which.
+        image: String,
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// The view cannot be mounted.
+    #[error("cannot mount the image {image}")]
+    Mount {
+        /// Which.
+        image: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// What containerd says of itself in the verbose part of a status.
+struct Settings {
+    snapshotter: String,
+    cni: Directories,
+}
+
+/// The directories in which containerd looks for CNI, unless the user said so.
+pub(crate) async fn directories(runtime: &Runtime, options: &NodeOptions) -> Directories {
+    let settings = settings(runtime).await;
+    Directories {
+        plugins: options.cni_bin_dir.clone().unwrap_or(settings.cni.plugins),
+        configuration: options.cni_conf_dir.clone().unwrap_or(settings.cni.configuration),
+    }
+}
+
+async fn settings(runtime: &Runtime) -> Settings {
+    let mut client = RuntimeServiceClient::new(runtime.channel());
+    let answer = client.status(StatusRequest { verbose: true }).await.map(|answer| answer.into_inner().info);
+    let config = answer.ok().and_then(|info| serde_json::from_str::<Value>(info.get("config")?).ok());
+    settings_of(&config.unwrap_or_default())
+}
+
+fn settings_of(config: &Value) -> Settings {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let cni = &config["cni"];
+    let plugins = text(&cni["binDirs"][0]).or_else(|| text(&cni["binDir"]));
+    Settings {
+        snapshotter: text(&config["containerd"]["snapshotter"]).unwrap_or_else(|| SNAPSHOTTER.to_owned()),
+        cni: Directories {
+            plugins: plugins.unwrap_or_else(|| "/opt/cni/bin".to_owned()).into(),
+            configuration: text(&cni["confDir"]).unwrap_or_else(|| "/etc/cni/net.d".to_owned()).into(),
+        },
+    }
+}
+
+/// Has the programs of this image in the worker's directory: those that are there, or new ones.
+pub(crate) async fn ensure(layout: &Layout, runtime: &Runtime, image: &str) -> Result<(), ImageError> {
+    if files::read(&layout.programs_of())?.as_deref() == Some(image) {
+        return Ok(());
+    }
+    let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
+    if runtime.image_status(image).await.map_err(wrong)?.is_none() {
+        Changes::note(layout, |changes| changes.image = Some(image.to_owned()))?;
+        runtime.pull_image(image).await.map_err(wrong)?;
+    }
+    let view = View { layout, image, channel: runtime.channel(), snapshotter: settings(runtime).await.snapshotter };
+    view.copy().await
+}
+
+struct View<'a> {
+    layout: &'a Layout,
+    image: &'a str,
+    channel: Channel,
+    snapshotter: String,
+}
+
+impl View<'_> {
+    async fn copy(&self) -> Result<(), ImageError> {
+        let parent = self.chain().await?;
+        self.remove().await;
+        self.lease().await.map_err(|status| self.failed(status))?;
+        let copied = self.copy_from(parent).await;
+        self.remove().await;
+        copied
+    }
+
+    async fn copy_from(&self, parent: String) -> Result<(), ImageError> {
+        let request = ViewSnapshotRequest {
+            snapshotter: self.snapshotter.clone(),
+            key: VIEW.to_owned(),
+            parent,
+            ..ViewSnapshotRequest::default()
+        };
+        let mut request = in_namespace(request);
+        request.metadata_mut().insert("containerd-lease", MetadataValue::from_static(VIEW));
+        let view = SnapshotsClient::new(self.channel.clone()).view(request).await;
+        let mounts = view.map_err(|status| self.failed(status))?.into_inner().mounts;
+        let target = self.layout.mount();
+        files::make_dir(&target, 0o700)?;
+        for each in &mounts {
+            mount_at(each, &target).map_err(|source| ImageError::Mount { image: self.image.to_owned(), source })?;
+        }
+        let (layout, image) = (self.layout.clone(), self.image.to_owned());
+        let copied = tokio::task::spawn_blocking(move || copy(&layout, &image)).await;
+        clear_mount(self.layout);
+        copied.map_err(io::Error::from).map_err(FileError::new("copy", self.layout.programs()))?
+    }
+
+    /// The name of the snapshot with all layers: a digest of their digests (the OCI image specification, "Layer ChainID").
+    async fn chain(&self) -> Result<String, ImageError> {
+        let lacks = |what| ImageError::Form { image: self.image.to_owned(), what };
+        let request = in_namespace(GetImageRequest { name: self.image.to_owned() });
+        let record = ImagesClient::new(self.channel.clone()).get(request).await;
+        let target = record.map_err(|status| self.failed(status))?.into_inner().image.and_then(|image| image.target);
+        let mut document = self.json(&target.ok_or_else(|| lacks("content"))?.digest).await?;
+        if let Some(manifests) = document["manifests"].as_array() {
+            let digest = manifests.iter().find(|manifest| is_ours(&manifest["platform"])).or_else(|| manifests.first());
+            let digest = digest.and_then(|manifest| manifest["digest"].as_str()).ok_or_else(|| lacks("manifest"))?;
+            let digest = digest.to_owned();
+            document = self.json(&digest).await?;
+        }
+        let config = document["config"]["digest"].as_str().ok_or_else(|| lacks("configuration"))?;
+        let config = self.json(config).await?;
+        let layers = config["rootfs"]["diff_ids"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        chain_of(layers).ok_or_else(|| lacks("layers"))
+    }
+
+    async fn json(&self, digest: &str) -> Result<Value, ImageError> {
+        let request = in_namespace(ReadContentRequest { digest: digest.to_owned(), offset: 0, size: 0 });
+        let read = async {
+            let answers = ContentClient::new(self.channel.clone()).read(request).await?.into_inner();
+            answers
+                .try_fold(Vec::new(), |mut all, part| async move {
+                    all.extend(part.data);
+                    Ok(all)
+                })
+                .await
+        };
+        let bytes = read.await.map_err(|status| self.failed(status))?;
+        let form = |_| ImageError::Form { image: self.image.to_owned(), what: "manifest that is JSON" };
+        serde_json::from_slice(&bytes).map_err(form)
+    }
+
+    /// What keeps the view, and ends by itself should nobody be left to take it away.
+    async fn lease(&self) -> Result<(), Status> {
+        let end = prost_time(SystemTime::now() + LEASE);
+        let labels = [("containerd.io/gc.expire".to_owned(), end)].into();
+        let request = in_namespace(CreateRequest { id: VIEW.to_owned(), labels });
+        LeasesClient::new(self.channel.clone()).create(request).await.map(drop)
+    }
+
+    /// Takes away the view, the mount and the lease, also those of a join that was cut off.
+    async fn remove(&self) {
+        clear_mount(self.layout);
+        let request = RemoveSnapshotRequest { snapshotter: self.snapshotter.clone(), key: VIEW.to_owned() };
+        let view = SnapshotsClient::new(self.channel.clone()).remove(in_namespace(request)).await.map(drop);
+        let request = DeleteRequest { id: VIEW.to_owned(), sync: false };
+        let lease = LeasesClient::new(self.channel.clone()).delete(in_namespace(request)).await.map(drop);
+        for status in [view, lease].into_iter().filter_map(Result::err).filter(|status| status.code() != Code::NotFound)
+        {
+            tracing::debug!(%status, "what is left of the image goes by itself");
+        }
+    }
+
+    fn failed(&self, status: Status) -> ImageError {
+        ImageError::Containerd { image: self.image.to_owned(), source: Box::new(status) }
+    }
+}
+
+fn prost_time(time: SystemTime) -> String {
+    let time = jiff::Timestamp::try_from(time).unwrap_or(jiff::Timestamp::MAX);
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn is_ours(platform: &Value) -> bool {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    platform["os"] == "linux" && platform["architecture"] == architecture
+}
+
+fn chain_of<'a>(mut layers: impl Iterator<Item = &'a str>) -> Option<String> {
+    let first = layers.next()?.to_owned();
+    Some(layers.fold(first, |chain, layer| {
+        let digest = Sha256::digest(format!("{chain} {layer}"));
+        digest.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    }))
+}
+
+/// Mounts as containerd says, read-only.
+fn mount_at(wanted: &Mount, target: &Path) -> io::Result<()> {
+    let (flags, data): (Vec<&str>, Vec<&str>) =
+        wanted.options.iter().map(String::as_str).partition(|option| matches!(*option, "bind" | "rbind" | "ro" | "rw"));
+    let data = std::ffi::CString::new(data.join(","))?;
+    let is_bind = flags.iter().any(|flag| flag.ends_with("bind"));
+    let flags = if is_bind { MountFlags::BIND } else { MountFlags::RDONLY };
+    mount(wanted.source.as_str(), target, wanted.r#type.as_str(), flags, data.as_c_str())?;
+    Ok(())
+}
+
+/// Takes the mount away, of this join or one that was cut off.
+pub(crate) fn clear_mount(layout: &Layout) {
+    let target = layout.mount();
+    while unmount(&target, UnmountFlags::DETACH).is_ok() {}
+    if let Err(error) = files::gone(fs::remove_dir(&target)) {
+        tracing::debug!(%error, "the image stays mounted");
+    }
+}
+
+/// Copies the programs out of the mounted image. The note of which image they are of comes last.
+fn copy(layout: &Layout, image: &str) -> Result<(), ImageError> {
+    let from = layout.mount();
+    files::remove(&layout.programs_of())?;
+    files::make_dir(&layout.plugins(), 0o755)?;
+    let lacks = |what| ImageError::Form { image: image.to_owned(), what };
+    copy_file(&from.join(KUBELET), &layout.kubelet())?.then_some(()).ok_or_else(|| lacks("/usr/local/bin/kubelet"))?;
+    let plugins = fs::read_dir(from.join(PLUGINS)).map_err(|_| lacks("/opt/cni/bin"))?;
+    for plugin in plugins.flatten() {
+        copy_file(&plugin.path(), &layout.plugins().join(plugin.file_name()))?;
+    }
+    Ok(files::write(&layout.programs_of(), image, 0o600)?)
+}
+
+/// Copies a program in one step, so that one that runs is not written to. `false` where there is none.
+fn copy_file(from: &Path, to: &Path) -> Result<bool, FileError> {
+    let next = files::beside(to);
+    match fs::copy(from, &next) {
+        Ok(_) => fs::rename(&next, to).map(|()| true).map_err(FileError::new("write", to)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(FileError::new("copy", from)(error)),
+    }
+}
+
+fn in_namespace<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
+    request
+}
+
+/// Removes the image of the worker's programs, where it was pulled for them.
+pub(crate) async fn remove(runtime: &Runtime, image: &str) -> Result<(), Status> {
+    use containerd_client::services::v1::DeleteImageRequest;
+    let request = in_namespace(DeleteImageRequest { name: image.to_owned(), ..DeleteImageRequest::default() });
+    match ImagesClient::new(runtime.channel()).delete(request).await {
+        Err(status) if status.code() != Code::NotFound => Err(status),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_of_one_layer_is_that_layer() {
+        assert_eq!(chain_of(["sha256:aa"].into_iter()).as_deref(), Some("sha256:aa"));
+        assert_eq!(chain_of([].into_iter()), None);
+        let two = chain_of(["sha256:aa", "sha256:bb"].into_iter()).unwrap();
+        assert!(two.starts_with("sha256:") && two.len() == 71, "{two}");
+    }
+
+    #[test]
+    fn both_forms_of_containerds_settings_are_read() {
+        let settings = settings_of(&serde_json::json!({"cni": {"binDirs": ["/a"], "confDir": "/b"}}));
+        assert_eq!(
+            (settings.cni.plugins.as_path(), settings.cni.configuration.as_path()),
+            (Path::new("/a"), Path::new("/b"))
+        );
+        let old = serde_json::json!({"cni": {"binDir": "/c"}, "containerd": {"snapshotter": "native"}});
+        let settings = settings_of(&old);
+        assert_eq!((settings.cni.plugins.as_path(), settings.snapshotter.as_str()), (Path::new("/c"), "native"));
+        assert_eq!(settings.cni.configuration, Path::new("/etc/cni/net.d"));
+    }
+}

@@ -1,0 +1,71 @@
+//! What the cluster tells its workers, read and kept.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use keelway_api::worker::{AUTHORITIES_KEY, ClusterInformation, INFORMATION, INFORMATION_KEY};
+use kube::{Api, Client};
+
+use crate::{
+    api::ApiError,
+    files::{self, FileError},
+    settings::Layout,
+};
+
+/// The namespace of what is read.
+pub(crate) const NAMESPACE: &str = "kube-system";
+
+/// What the cluster tells, with the authorities that are trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) cluster: ClusterInformation,
+    /// PEM.
+    pub(crate) authorities: String,
+}
+
+/// What the cluster tells cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum InformationError {
+    /// It cannot be read from the cluster.
+    #[error("cannot read what the cluster tells its workers")]
+    Api(#[source] ApiError),
+    /// It lacks something.
+    #[error("the ConfigMap {NAMESPACE}/{INFORMATION} has no {0}: is this a cluster of Keelway's with vpn.enabled?")]
+    Missing(&'static str),
+    /// It is not of its form.
+    #[error(
+        "{INFORMATION_KEY} of the ConfigMap {NAMESPACE}/{INFORMATION} is not understood: use the release of Keelway that runs the cluster"
+    )]
+    Form(#[source] serde_json::Error),
+}
+
+impl Known {
+    pub(crate) fn of(map: &ConfigMap) -> Result<Self, InformationError> {
+        let value =
+            |key: &'static str| map.data.as_ref().and_then(|data| data.get(key)).ok_or(InformationError::Missing(key));
+        let cluster = serde_json::from_str(value(INFORMATION_KEY)?).map_err(InformationError::Form)?;
+        Ok(Self { cluster, authorities: value(AUTHORITIES_KEY)?.clone() })
+    }
+
+    /// Reads it from the cluster.
+    pub(crate) async fn fetch(client: Client) -> Result<Self, InformationError> {
+        let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+        let map = maps.get(INFORMATION).await.map_err(ApiError::request(format!("get the ConfigMap {INFORMATION}")));
+        Self::of(&map.map_err(InformationError::Api)?)
+    }
+
+    /// Keeps it; whether something changed.
+    pub(crate) fn keep(&self, layout: &Layout) -> Result<bool, FileError> {
+        let authorities = files::update(&layout.authorities(), &self.authorities, 0o644)?;
+        let before = files::read_json::<ClusterInformation>(&layout.information());
+        if before.is_ok_and(|before| before.as_ref() == Some(&self.cluster)) {
+            return Ok(authorities);
+        }
+        files::write_json(&layout.information(), &self.cluster).map(|()| true)
+    }
+
+    /// What was kept.
+    pub(crate) fn kept(layout: &Layout) -> Result<Option<Self>, FileError> {
+        let cluster = files::read_json(&layout.information())?;
+        let authorities = files::read(&layout.authorities())?;
+        Ok(cluster.zip(authorities).map(|(cluster, authorities)| Self { cluster, authorities }))
+    }
+}

@@ -1,0 +1,278 @@
+//! How a machine becomes a worker. Each step can be done again: a join that was cut off goes on where it was.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use keelway_api::{name::is_subdomain, release};
+use keelway_cri::Runtime;
+use keelway_pki::{AuthorityHash, JoinToken};
+use keelway_vpn::error::Chain;
+use kube::{Api, Client};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+
+use crate::{
+    api::{self, ApiError, Identity},
+    authority::{self, EndpointError, Trusted},
+    certificate::{self, CertificateError},
+    checks::{self, Fault, Ranges, Wishes},
+    cni, facts,
+    files::{self, FileError},
+    image::{self, ImageError},
+    information::{InformationError, Known},
+    kubelet,
+    peer::{self, PeerError},
+    service::{self, ServiceError},
+    settings::{Layout, NodeOptions, Service},
+    sysctl,
+};
+
+/// What `join` is asked for.
+#[derive(Debug, Clone)]
+pub struct JoinOptions {
+    /// What the worker is told.
+    pub node: NodeOptions,
+    /// Where its files are.
+    pub layout: Layout,
+    /// The program that runs as its daemon: `PROGRAM node run`.
+    pub program: PathBuf,
+    /// How long the Node may take to be ready.
+    pub timeout: Duration,
+}
+
+/// What is being done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The machine is looked at.
+    Check,
+    /// The endpoints show whom they are.
+    Trust,
+    /// The kubelet's certificate is asked for.
+    Certificate,
+    /// An address of the VPN is asked for.
+    Peer,
+    /// The programs are taken from this image.
+    Programs(String),
+    /// The daemon starts.
+    Start(Service),
+    /// The Node is waited for.
+    Wait(String),
+}
+
+/// The machine is no worker, or not yet.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Something stands against it. Nothing was changed.
+    #[error("this machine cannot join:{}", list(.0))]
+    Faults(Vec<Fault>),
+    /// No endpoint can be trusted. Nothing was sent to any.
+    #[error("no endpoint of the token can be trusted; the token was not sent:{}", endpoints(.0))]
+    Endpoints(Vec<(SocketAddr, EndpointError)>),
+    /// The machine is a worker of another cluster.
+    #[error("this machine is a worker of another cluster: run `keelway node leave` or `keelway node forget` first")]
+    Elsewhere,
+    /// The machine is a worker under another name.
+    #[error(
+        "this machine is, or was to be, the worker {0}: use that name, or run `keelway node leave` or `keelway node forget` first"
+    )]
+    Named(String),
+    /// The name is none.
+    #[error("{0:?} is no name of a Node: lower-case letters, digits, - and . (RFC 1123); use --node-name")]
+    Name(String),
+    /// The token is not taken.
+    #[error(
+        "the cluster does not take the token: it has expired, or was revoked; make a new one with `keelway join-token create`"
+    )]
+    Token(#[source] InformationError),
+    /// The cluster tells nothing.
+    #[error(transparent)]
+    Information(#[from] InformationError),
+    /// The cluster runs a release that is not known here.
+    #[error(
+        "the cluster runs Kubernetes {0}, which this program does not know: use the release of Keelway that runs the cluster"
+    )]
+    Release(String),
+    /// The API failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// No certificate.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// No address.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The runtime failed.
+    #[error("cannot use containerd")]
+    Runtime(#[source] keelway_cri::Error),
+    /// No programs.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The daemon does not start.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// The Node is not ready.
+    #[error("the worker was started and its Node is not ready yet: see `keelway node status`, and {log}")]
+    NotReady {
+        /// Where the daemon's log is.
+        log: String,
+        /// Why.
+        #[source]
+        source: ApiError,
+    },
+}
+
+fn list(faults: &[Fault]) -> String {
+    faults.iter().fold(String::new(), |text, fault| text + "\n- " + &fault.to_string())
+}
+
+fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
+    errors.iter().fold(String::new(), |text, (endpoint, error)| text + &format!("\n- {endpoint} {}", Chain(error)))
+}
+
+/// Joins. Returns the Node's name once it is ready, or once the daemon is there to be started by somebody else.
+pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut(&Step)) -> Result<String, JoinError> {
+    let node = &options.node;
+    if !is_subdomain(&node.name) {
+        return Err(JoinError::Name(node.name.clone()));
+    }
+    check_earlier(options, token)?;
+    told(&Step::Check);
+    check_machine(options).await?;
+    told(&Step::Trust);
+    let trusted = trust(token).await?;
+    let known = tell(token, &trusted).await?;
+    check_cluster(options, &known)?;
+    let release = release::find(&known.cluster.version);
+    let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
+    let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
+
+    // From here on the machine is changed.
+    prepare(options, &known)?;
+    told(&Step::Certificate);
+    let endpoint = trusted.endpoint;
+    let bearer = token.bootstrap.expose();
+    let client = api::client(endpoint, api::certificates(&known.authorities)?, &Identity::Token(&bearer))?;
+    let held = certificate::ensure(&options.layout, client, &node.name, Timestamp::now()).await?;
+    let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
+    let client = api::client(endpoint, api::certificates(&known.authorities)?, &identity)?;
+
+    let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
+    told(&Step::Peer);
+    told(&Step::Programs(image.clone()));
+    // Neither waits for the other.
+    tokio::try_join!(have_address(options, client.clone()), have_programs(options, &runtime, &image))?;
+    told(&Step::Start(node.service));
+    service::start(node.service, &options.program, &options.layout)?;
+    if node.service != Service::None {
+        told(&Step::Wait(node.name.clone()));
+        wait(options, client).await?;
+    }
+    Ok(node.name.clone())
+}
+
+/// What an earlier join left must be of the same cluster and name.
+fn check_earlier(options: &JoinOptions, token: &JoinToken) -> Result<(), JoinError> {
+    let Some(before) = options.layout.read_options()? else { return Ok(()) };
+    if before.name != options.node.name {
+        return Err(JoinError::Named(before.name));
+    }
+    let Some(authorities) = files::read(&options.layout.authorities())? else { return Ok(()) };
+    let mut known = CertificateDer::pem_slice_iter(authorities.as_bytes()).flatten();
+    let is_same =
+        known.any(|authority| AuthorityHash::of_der(&authority).is_ok_and(|hash| token.authorities.contains(&hash)));
+    if is_same { Ok(()) } else { Err(JoinError::Elsewhere) }
+}
+
+async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
+    let own = kubelet::find(&options.layout)?.map(|kubelet| kubelet.id.pid);
+    // The kubelet's directory of an earlier try is this worker's own.
+    let is_again = options.layout.read_options()?.is_some();
+    let mut seen = facts::observe(&options.node, own).await;
+    seen.has_kubelet_state &= !is_again;
+    let found = checks::faults(&seen, Wishes { allow_cgroup_v1: options.node.allow_cgroup_v1 });
+    if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
+}
+
+/// An endpoint that shows an authority of the token, before the token is sent to anybody.
+async fn trust(token: &JoinToken) -> Result<Trusted, JoinError> {
+    let (trusted, others) = authority::look(token).await;
+    for (endpoint, error) in &others {
+        tracing::warn!(%endpoint, "{}", Chain(error));
+    }
+    let Some(first) = trusted.into_iter().next() else { return Err(JoinError::Endpoints(others)) };
+    match checks::clock(Timestamp::now(), first.date) {
+        Some(fault) => Err(JoinError::Faults(vec![fault])),
+        None => Ok(first),
+    }
+}
+
+/// What the cluster tells to the bearer of the token.
+async fn tell(token: &JoinToken, trusted: &Trusted) -> Result<Known, JoinError> {
+    let bearer = token.bootstrap.expose();
+    let client = api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &Identity::Token(&bearer))?;
+    Known::fetch(client).await.map_err(|error| {
+        let is_refused = matches!(&error, InformationError::Api(cause) if matches!(cause.code(), Some(401 | 403)));
+        if is_refused { JoinError::Token(error) } else { JoinError::Information(error) }
+    })
+}
+
+fn check_cluster(options: &JoinOptions, known: &Known) -> Result<(), JoinError> {
+    // An earlier try has these networks by now, and they are its own.
+    if options.layout.read_options()?.is_some() {
+        return Ok(());
+    }
+    let api = &known.cluster.api;
+    let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
+    let mut found = checks::overlaps(&Ranges::of(&known.cluster), &facts::networks());
+    found.extend(checks::api_port(&facts::listeners(), &api));
+    if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
+}
+
+/// The worker's directory, with what it was told: from here on `leave` and `forget` know what to take away.
+fn prepare(options: &JoinOptions, known: &Known) -> Result<(), FileError> {
+    files::make_dir(options.layout.root(), 0o700)?;
+    if options.layout.read_options()?.is_none() {
+        sysctl::Changes::remember(&options.layout, &options.node)?;
+    }
+    files::write_json(&options.layout.options(), &options.node)?;
+    known.keep(&options.layout).map(drop)
+}
+
+async fn have_address(options: &JoinOptions, client: Client) -> Result<(), JoinError> {
+    let key = peer::key(&options.layout)?;
+    let given = peer::ensure(client, &options.node.name, key.public()).await?;
+    Ok(files::write_json(&options.layout.peer(), &given)?)
+}
+
+async fn have_programs(options: &JoinOptions, runtime: &Runtime, image: &str) -> Result<(), JoinError> {
+    image::ensure(&options.layout, runtime, image).await?;
+    let directories = image::directories(runtime, &options.node).await;
+    Ok(cni::install(&options.layout, &directories.plugins)?)
+}
+
+async fn wait(options: &JoinOptions, client: Client) -> Result<(), JoinError> {
+    let nodes: Api<Node> = Api::all(client);
+    let name = &options.node.name;
+    let what = format!("the Node {name} is ready");
+    let ready = api::wait_for(&nodes, name, (&what, options.timeout), |node| is_ready(&node).then_some(()));
+    ready.await.map_err(|source| JoinError::NotReady { log: log(options.node.service, options.layout.root()), source })
+}
+
+fn log(service: Service, root: &Path) -> String {
+    match service {
+        Service::Systemd => format!("`journalctl -u keelway-node` and {}/log", root.display()),
+        Service::Detached | Service::None => format!("{}/log", root.display()),
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

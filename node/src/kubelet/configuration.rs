@@ -1,0 +1,173 @@
+//! What the kubelet is told. Pure.
+
+use std::path::Path;
+
+use keelway_api::worker::ClusterInformation;
+use keelway_cri::CgroupDriver;
+use serde_json::{Value, json};
+
+use crate::{
+    peer::Given,
+    settings::{Layout, NodeOptions},
+};
+
+/// What of the machine the kubelet's configuration follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are answers to questions that have nothing to do with one another"
+)]
+pub(crate) struct Machine {
+    /// Who manages cgroups, as the runtime says.
+    pub(crate) cgroup_driver: CgroupDriver,
+    /// Whether cgroups are of version 1.
+    pub(crate) has_cgroup_v1: bool,
+    /// Whether this process may lower what protects it from the kernel's memory killer.
+    pub(crate) may_lower_oom_score: bool,
+    /// Whether there is systemd, which tells of a shutdown beforehand.
+    pub(crate) has_systemd: bool,
+    /// Whether there is a list of DNS servers that systemd-resolved keeps for programs other than itself.
+    pub(crate) has_resolved: bool,
+}
+
+/// The kubelet's configuration file.
+pub(crate) fn configuration(
+    layout: &Layout,
+    options: &NodeOptions,
+    cluster: &ClusterInformation,
+    given: &Given,
+    machine: Machine,
+) -> Value {
+    let resolv_conf = if machine.has_resolved { "/run/systemd/resolve/resolv.conf" } else { "/etc/resolv.conf" };
+    let mut file = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        // Inside the VPN only: nothing of the worker is reached from the networks that it is in.
+        "address": given.addresses.first(),
+        "readOnlyPort": 0,
+        "healthzBindAddress": "127.0.0.1",
+        "authentication": {
+            "anonymous": { "enabled": false },
+            "webhook": { "enabled": true },
+            "x509": { "clientCAFile": layout.authorities() },
+        },
+        "authorization": { "mode": "Webhook" },
+        "rotateCertificates": true,
+        "serverTLSBootstrap": true,
+        "tlsMinVersion": "VersionTLS12",
+        "clusterDomain": cluster.dns_domain,
+        "clusterDNS": [cluster.dns_address],
+        "resolvConf": resolv_conf,
+        "containerRuntimeEndpoint": format!("unix://{}", options.containerd_socket.display()),
+        "cgroupDriver": match machine.cgroup_driver {
+            CgroupDriver::Systemd => "systemd",
+            CgroupDriver::Cgroupfs => "cgroupfs",
+        },
+        "podLogsDir": options.pod_logs_dir,
+        // Nobody needs the kubelet's own chains any more, and nobody would take them away.
+        "makeIPTablesUtilChains": false,
+        // Pods get no swap, also where the machine has some.
+        "failSwapOn": false,
+        "logging": { "verbosity": 1 },
+    });
+    if let Some(root) = &options.cgroup_root {
+        file["cgroupRoot"] = json!(root);
+    }
+    if machine.has_cgroup_v1 {
+        file["failCgroupV1"] = json!(false);
+    }
+    if !machine.may_lower_oom_score {
+        file["oomScoreAdj"] = json!(0);
+    }
+    if machine.has_systemd {
+        file["shutdownGracePeriod"] = json!("30s");
+        file["shutdownGracePeriodCriticalPods"] = json!("10s");
+    }
+    file
+}
+
+/// The kubelet's arguments: what has no place in its file.
+pub(crate) fn arguments(layout: &Layout, options: &NodeOptions, given: &Given) -> Vec<String> {
+    let path = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+    let addresses: Vec<String> = given.addresses.iter().map(ToString::to_string).collect();
+    let mut arguments = vec![
+        path("config", &layout.kubelet_config()),
+        path("kubeconfig", &layout.kubeconfig()),
+        path("cert-dir", &layout.pki()),
+        path("root-dir", &options.kubelet_root_dir),
+        format!("--node-ip={}", addresses.join(",")),
+        format!("--hostname-override={}", options.name),
+    ];
+    if !options.labels.is_empty() {
+        arguments.push(format!("--node-labels={}", options.labels.join(",")));
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Service;
+
+    fn options() -> NodeOptions {
+        NodeOptions {
+            name: "w1".to_owned(),
+            containerd_socket: "/run/containerd/containerd.sock".into(),
+            kubelet_root_dir: "/var/lib/kubelet".into(),
+            pod_logs_dir: "/var/log/pods".into(),
+            cgroup_root: None,
+            allow_cgroup_v1: false,
+            cni_bin_dir: None,
+            cni_conf_dir: None,
+            image: None,
+            labels: vec![],
+            service: Service::Detached,
+        }
+    }
+
+    fn cluster() -> ClusterInformation {
+        serde_json::from_value(json!({
+            "version": "1.37.0",
+            "endpoints": [],
+            "api": { "addresses": ["100.80.0.1"], "port": 6443 },
+            "vpnCIDRs": ["100.80.0.0/16"],
+            "podCIDRs": ["10.244.0.0/16"],
+            "serviceCIDRs": ["10.96.0.0/16"],
+            "dnsDomain": "cluster.local",
+            "dnsAddress": "10.96.0.10",
+        }))
+        .unwrap()
+    }
+
+    const MACHINE: Machine = Machine {
+        cgroup_driver: CgroupDriver::Systemd,
+        has_cgroup_v1: false,
+        may_lower_oom_score: true,
+        has_systemd: true,
+        has_resolved: false,
+    };
+
+    #[test]
+    fn nobody_is_let_in_unasked() {
+        let given = Given { addresses: vec!["100.80.0.17".parse().unwrap()], pod_cidrs: vec![] };
+        let layout = Layout::new("/var/lib/keelway-node");
+        let file = configuration(&layout, &options(), &cluster(), &given, MACHINE);
+        assert_eq!(file["authentication"]["anonymous"]["enabled"], false);
+        assert_eq!((file["authorization"]["mode"].as_str(), &file["readOnlyPort"]), (Some("Webhook"), &json!(0)));
+        assert_eq!(file["address"], "100.80.0.17");
+        assert_eq!(file["clusterDNS"], json!(["10.96.0.10"]));
+        assert!(file.get("failCgroupV1").is_none() && file.get("oomScoreAdj").is_none());
+        let arguments = arguments(&layout, &options(), &given).join(" ");
+        assert!(arguments.contains("--node-ip=100.80.0.17 --hostname-override=w1"), "{arguments}");
+    }
+
+    #[test]
+    fn old_machines_are_told_of() {
+        let machine = Machine { has_cgroup_v1: true, may_lower_oom_score: false, has_systemd: false, ..MACHINE };
+        let wishes = NodeOptions { cgroup_root: Some("/w1".to_owned()), ..options() };
+        let file = configuration(&Layout::new("/s"), &wishes, &cluster(), &Given::default(), machine);
+        assert_eq!((&file["failCgroupV1"], &file["oomScoreAdj"]), (&json!(false), &json!(0)));
+        assert_eq!(file["cgroupRoot"], "/w1");
+        assert!(file.get("shutdownGracePeriod").is_none());
+    }
+}

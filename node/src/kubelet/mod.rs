@@ -1,0 +1,208 @@
+//! The kubelet: started, adopted, started again. It outlives the daemon that started it.
+
+mod configuration;
+
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use keelway_cri::Runtime;
+use keelway_hypervisor_agent::supervise::Backoff;
+use keelway_pki::{AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster, KubeconfigError};
+use keelway_vpn::error::Chain;
+use rustix::thread::{CapabilitySet, capabilities};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, time::sleep};
+
+use crate::{
+    authority::SERVER_NAME,
+    cgroups,
+    checks::Cgroups,
+    facts,
+    files::{self, FileError},
+    information::Known,
+    peer::Given,
+    process::{self, Handle, ProcessId},
+    settings::{Layout, NodeOptions},
+};
+use configuration::Machine;
+
+/// How long it has to end by itself.
+const GRACE: Duration = Duration::from_secs(20);
+/// A log that is larger is put aside when the kubelet is started again.
+const LARGE_LOG: u64 = 64 << 20;
+
+/// The kubelet cannot run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeletError {
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The runtime does not say who manages cgroups.
+    #[error("cannot ask the runtime who manages cgroups")]
+    Runtime(#[source] keelway_cri::Error),
+    /// Its kubeconfig cannot be written.
+    #[error("cannot make the kubelet's kubeconfig")]
+    Kubeconfig(#[source] KubeconfigError),
+    /// It cannot be started.
+    #[error("cannot start the kubelet")]
+    Spawn(#[source] std::io::Error),
+    /// It ended at once.
+    #[error("the kubelet ended at once: its log is in {0}")]
+    Ended(String),
+}
+
+/// The kubelet, as `node status` tells of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletStatus {
+    /// Its process; none while it does not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// How often this daemon has started it again.
+    pub restarts: u32,
+}
+
+/// What a kubelet is started with.
+pub(crate) struct Kubelet {
+    pub(crate) layout: Layout,
+    pub(crate) options: NodeOptions,
+    pub(crate) runtime: Runtime,
+}
+
+impl Kubelet {
+    /// Keeps it running for as long as it is polled.
+    pub(crate) async fn supervise(
+        &self,
+        known: watch::Receiver<Known>,
+        given: watch::Receiver<Given>,
+        status: watch::Sender<KubeletStatus>,
+    ) {
+        let began = Instant::now();
+        let mut backoff = Backoff::default();
+        loop {
+            match self.run_once(&known, &given, &status, &mut backoff, began).await {
+                Ok(()) => tracing::warn!("the kubelet ended"),
+                Err(error) => tracing::error!("the kubelet does not run: {}", Chain(&error)),
+            }
+            status.send_modify(|status| {
+                status.pid = None;
+                status.restarts = status.restarts.saturating_add(1);
+            });
+            let until = backoff.ended(began.elapsed());
+            sleep(until.saturating_sub(began.elapsed())).await;
+        }
+    }
+
+    async fn run_once(
+        &self,
+        known: &watch::Receiver<Known>,
+        given: &watch::Receiver<Given>,
+        status: &watch::Sender<KubeletStatus>,
+        backoff: &mut Backoff,
+        began: Instant,
+    ) -> Result<(), KubeletError> {
+        let (handle, child) = if let Some(found) = find(&self.layout)? {
+            tracing::info!(pid = found.id.pid, "the kubelet runs already");
+            (found, None)
+        } else {
+            let (known, given) = (known.borrow().clone(), given.borrow().clone());
+            let (handle, child) = self.start(&known, &given).await?;
+            tracing::info!(pid = handle.id.pid, "the kubelet is started");
+            (handle, Some(child))
+        };
+        backoff.started(began.elapsed());
+        status.send_modify(|status| status.pid = Some(handle.id.pid));
+        handle.ended().await.map_err(KubeletError::Spawn)?;
+        // Who is this process' own is a zombie until its end is taken.
+        if let Some(mut child) = child {
+            let _ = child.wait();
+        }
+        Ok(())
+    }
+
+    async fn start(&self, known: &Known, given: &Given) -> Result<(Handle, Child), KubeletError> {
+        let layout = &self.layout;
+        let machine = Machine {
+            cgroup_driver: self.runtime.status().await.map_err(KubeletError::Runtime)?.cgroup_driver,
+            has_cgroup_v1: facts::cgroups() == Cgroups::Legacy,
+            may_lower_oom_score: capabilities(None)
+                .is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_RESOURCE)),
+            has_systemd: Path::new("/run/systemd/system").exists(),
+            has_resolved: Path::new("/run/systemd/resolve/resolv.conf").exists(),
+        };
+        let file = configuration::configuration(layout, &self.options, &known.cluster, given, machine);
+        files::write_json(&layout.kubelet_config(), &file)?;
+        files::write(&layout.kubeconfig(), kubeconfig(layout, known)?.as_bytes(), 0o600)?;
+        if let Some(group) = &self.options.cgroup_root {
+            cgroups::ensure(group)?;
+        }
+        files::make_dir(&self.options.kubelet_root_dir, 0o755)?;
+        let log = layout.logs().join("kubelet.log");
+        let child = Command::new(layout.kubelet())
+            .args(configuration::arguments(layout, &self.options, given))
+            .stdin(Stdio::null())
+            .stdout(open_log(&log)?)
+            .stderr(open_log(&log)?)
+            // What a terminal says to this process is not for the kubelet.
+            .process_group(0)
+            .spawn()
+            .map_err(KubeletError::Spawn)?;
+        let ended = || KubeletError::Ended(log.display().to_string());
+        let id = ProcessId::of(child.id()).ok_or_else(ended)?;
+        files::write_json(&layout.kubelet_process(), &id)?;
+        Ok((id.open().ok_or_else(ended)?, child))
+    }
+}
+
+/// The API is where the worker's own balancer answers.
+fn kubeconfig(layout: &Layout, known: &Known) -> Result<String, KubeletError> {
+    let api = &known.cluster.api;
+    let address = api.addresses.first().copied().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+    let cluster = KubeconfigCluster {
+        server: format!("https://{}", std::net::SocketAddr::new(address, api.port)),
+        authority: AuthoritySource::File(layout.authorities().display().to_string()),
+        tls_server_name: Some(SERVER_NAME.to_owned()),
+    };
+    let identity = layout.identity().display().to_string();
+    let user = ClientIdentity::Files { certificate: identity.clone(), key: identity };
+    let kubeconfig = Kubeconfig::builder().cluster("cluster", cluster).user("node", user);
+    let built = kubeconfig.context("node", "cluster", "node").build("node").map_err(KubeletError::Kubeconfig)?;
+    Ok(built.to_yaml().map_err(KubeletError::Kubeconfig)?.to_string())
+}
+
+fn open_log(path: &Path) -> Result<fs::File, FileError> {
+    if let Some(directory) = path.parent() {
+        files::make_dir(directory, 0o700)?;
+    }
+    if fs::metadata(path).is_ok_and(|found| found.len() > LARGE_LOG) {
+        fs::rename(path, path.with_extension("log.1")).map_err(FileError::new("put aside", path))?;
+    }
+    fs::File::options().create(true).append(true).open(path).map_err(FileError::new("open", path))
+}
+
+/// The kubelet of this worker, where it runs: by what was written down, or by its arguments where that was not done in time.
+pub(crate) fn find(layout: &Layout) -> Result<Option<Handle>, FileError> {
+    if let Some(handle) = ProcessId::kept(&layout.kubelet_process())?.and_then(ProcessId::open) {
+        return Ok(Some(handle));
+    }
+    let own = format!("--kubeconfig={}", layout.kubeconfig().display());
+    let is_own = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == own.as_bytes())
+    };
+    let found = process::named("kubelet").into_iter().find(is_own).and_then(ProcessId::of);
+    Ok(found.and_then(ProcessId::open))
+}
+
+/// Ends the kubelet of this worker; pods go on.
+pub(crate) async fn stop(layout: &Layout) -> Result<(), FileError> {
+    if let Some(handle) = find(layout)? {
+        handle.end(GRACE).await.map_err(FileError::new("end the process of", layout.kubelet()))?;
+    }
+    files::remove(&layout.kubelet_process())
+}

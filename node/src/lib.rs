@@ -1,0 +1,46 @@
+//! A worker: how a machine with containerd becomes one, what runs on it as one, and how it is one no more.
+//!
+//! What is decided is apart from what is done: [`checks`] turns facts of the machine into faults, `tunnels::choice` picks the gateway.
+//!
+
+mod api;
+mod authority;
+mod balancer;
+mod certificate;
+mod cgroups;
+pub mod checks;
+mod cni;
+mod daemon;
+mod facts;
+mod files;
+mod image;
+mod information;
+mod join;
+mod kubelet;
+mod leave;
+mod masquerade;
+mod peer;
+mod process;
+mod service;
+mod settings;
+mod status;
+mod sysctl;
+mod token;
+mod tunnels;
+
+pub use api::ApiError;
+pub use authority::EndpointError;
+pub use certificate::CertificateError;
+pub use daemon::{RunError, run};
+pub use files::FileError;
+pub use image::ImageError;
+pub use information::InformationError;
+pub use join::{JoinError, JoinOptions, Step, join};
+pub use leave::{LeaveError, LeaveOptions, forget, leave};
+pub use masquerade::FirewallError;
+pub use peer::PeerError;
+pub use service::{ServiceError, has_systemd};
+pub use settings::{Layout, NodeOptions, STATE, Service};
+pub use status::{CertificateStatus, IngressStatus, KubeletStatus, Status, StatusError, TunnelStatus, ask};
+pub use token::{TokenError, read as read_token};
+pub use tunnels::TunnelError;

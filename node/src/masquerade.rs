@@ -1,0 +1,110 @@
+//! The one rule of the firewall that a worker needs for its pods: what leaves for anywhere but the cluster's own networks has the
+//! machine's address.
+//!
+//! It is said to the kernel's nftables itself: a machine with containerd and nothing else has no `nft`. The form is that of
+//! `linux/netfilter/nf_tables.h`.
+
+mod encode;
+
+use std::{io, time::Duration};
+
+use ipnet::IpNet;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use encode::{Batch, Family};
+
+/// The table, of each family.
+pub(crate) const TABLE: &str = "keelway-node";
+
+/// How long the kernel may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The firewall cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum FirewallError {
+    /// No socket, or it broke.
+    #[error("cannot talk to the kernel's nftables")]
+    Socket(#[source] io::Error),
+    /// The kernel said no.
+    #[error("the kernel's nftables refused {operation}")]
+    Refused {
+        /// What was asked for.
+        operation: &'static str,
+        /// The kernel's errno.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Masquerades what pods of these ranges send, unless it goes to one of `inside`. All of the table is replaced in one step.
+pub(crate) fn set(pods: &[IpNet], inside: &[IpNet]) -> Result<(), FirewallError> {
+    for family in [Family::V4, Family::V6] {
+        let of_family = |range: &&IpNet| Family::of(range.addr()) == family;
+        let mut batch = Batch::new(family);
+        // Added first, so that there is one to delete.
+        batch.add_table(TABLE);
+        batch.delete_table(TABLE);
+        let own: Vec<&IpNet> = pods.iter().filter(of_family).collect();
+        if !own.is_empty() {
+            batch.add_table(TABLE);
+            batch.add_postrouting_chain(TABLE);
+        }
+        for range in own {
+            for inside in inside.iter().filter(of_family) {
+                batch.add_accept_rule(TABLE, range, inside);
+            }
+            batch.add_masquerade_rule(TABLE, range);
+        }
+        commit("the worker's masquerade rules", batch)?;
+    }
+    Ok(())
+}
+
+/// Removes the worker's table, and these of the same name in each family; those that are not there are fine.
+pub(crate) fn remove(tables: &[&str]) -> Result<(), FirewallError> {
+    for family in [Family::V4, Family::V6] {
+        for table in tables {
+            let mut batch = Batch::new(family);
+            batch.add_table(table);
+            batch.delete_table(table);
+            commit("the removal of a table", batch)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kernel has nftables at all.
+pub(crate) fn is_supported() -> bool {
+    open().and_then(|socket| exchange(&socket, &encode::generation_request(), 1)).is_ok_and(|answer| answer.is_ok())
+}
+
+fn commit(operation: &'static str, batch: Batch) -> Result<(), FirewallError> {
+    let (bytes, count) = batch.finish();
+    let answer = open().and_then(|socket| exchange(&socket, &bytes, count)).map_err(FirewallError::Socket)?;
+    answer.map_err(|source| FirewallError::Refused { operation, source })
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER))?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
+}
+
+/// Sends messages, and reads until so many of them were acknowledged or one was refused.
+fn exchange(socket: &Socket, bytes: &[u8], count: usize) -> io::Result<io::Result<()>> {
+    socket.send(bytes, 0)?;
+    let mut acknowledged = 0;
+    while acknowledged < count {
+        let (datagram, _) = socket.recv_from_full()?;
+        for answer in encode::answers(&datagram) {
+            match answer {
+                Ok(()) => acknowledged += 1,
+                Err(errno) => return Ok(Err(io::Error::from_raw_os_error(errno))),
+            }
+        }
+    }
+    Ok(Ok(()))
+}

@@ -1,0 +1,104 @@
+//! The worker in the VPN: its key, and the object by which the cluster gives it addresses.
+
+use std::{net::IpAddr, time::Duration};
+
+use ipnet::IpNet;
+use keelway_api::worker::{WireGuardPeer, WireGuardPeerSpec};
+use keelway_vpn::{InvalidKey, PrivateKey, PublicKey};
+use kube::{Api, Client, api::PostParams};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::{
+    api::{self, ApiError},
+    files::{self, FileError},
+    settings::Layout,
+};
+
+/// How long the cluster may take to give an address.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// There is no peer.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The key of this machine is none.
+    #[error("the WireGuard key of this worker is damaged: run `keelway node forget`, and join again")]
+    Key(#[source] InvalidKey),
+    /// The API failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The name is another's.
+    #[error(
+        "the WireGuardPeer {0} has another key: it is another machine's; take another --node-name, or evict that worker"
+    )]
+    Foreign(String),
+}
+
+/// What the cluster gave to this worker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Given {
+    /// Its addresses in the VPN, one per family.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The ranges of its pods, once it has a Node.
+    #[serde(rename = "podCIDRs", default)]
+    pub(crate) pod_cidrs: Vec<IpNet>,
+}
+
+impl Given {
+    pub(crate) fn of(peer: &WireGuardPeer) -> Self {
+        let status = peer.status.as_ref();
+        let addresses = status.map(|status| status.addresses.iter().filter_map(|text| text.parse().ok()).collect());
+        let pod_cidrs = status.map(|status| status.pod_cidrs.iter().filter_map(|text| text.parse().ok()).collect());
+        Self { addresses: addresses.unwrap_or_default(), pod_cidrs: pod_cidrs.unwrap_or_default() }
+    }
+
+    /// The address of a family.
+    pub(crate) fn address(&self, v4: bool) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|address| address.is_ipv4() == v4)
+    }
+}
+
+/// The key of this worker, made once.
+pub(crate) fn key(layout: &Layout) -> Result<PrivateKey, PeerError> {
+    if let Some(key) = kept_key(layout)? {
+        return Ok(key);
+    }
+    let mut bytes = Zeroizing::new([0; keelway_vpn::KEY_LEN]);
+    rand::rng().fill_bytes(&mut *bytes);
+    let key = PrivateKey::from_bytes(*bytes);
+    let text = Zeroizing::new(format!("{}\n", key.to_hex()));
+    files::write(&layout.wireguard_key(), text.as_bytes(), 0o600)?;
+    Ok(key)
+}
+
+/// The key of this worker, where it has one.
+pub(crate) fn kept_key(layout: &Layout) -> Result<Option<PrivateKey>, PeerError> {
+    let text = files::read(&layout.wireguard_key())?.map(Zeroizing::new);
+    text.map(|text| PrivateKey::from_hex(text.trim())).transpose().map_err(PeerError::Key)
+}
+
+/// Has a peer object with this key, and waits for its addresses.
+pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result<Given, PeerError> {
+    let peers: Api<WireGuardPeer> = Api::all(client);
+    let wanted = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key.to_string() });
+    let object = match peers.create(&PostParams::default(), &wanted).await {
+        Ok(object) => object,
+        Err(error) if api::code(&error) == Some(409) => {
+            peers.get(name).await.map_err(ApiError::request(format!("get the WireGuardPeer {name}")))?
+        }
+        Err(error) => return Err(ApiError::request(format!("create the WireGuardPeer {name}"))(error).into()),
+    };
+    if object.spec.public_key != wanted.spec.public_key {
+        return Err(PeerError::Foreign(name.to_owned()));
+    }
+    let what = format!("the WireGuardPeer {name} has an address");
+    let given = api::wait_for(&peers, name, (&what, PATIENCE), |peer| {
+        Some(Given::of(&peer)).filter(|given| !given.addresses.is_empty())
+    });
+    Ok(given.await?)
+}

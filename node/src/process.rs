@@ -1,0 +1,127 @@
+//! Processes that outlive the one that started them: known by id and start, so that a number that is used again is nobody's.
+
+use std::{fs, io, os::fd::OwnedFd, path::Path, time::Duration};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use tokio::{io::unix::AsyncFd, time::timeout};
+
+use crate::files::{self, FileError};
+
+/// A process of some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProcessId {
+    pub(crate) pid: u32,
+    /// In ticks since the machine's start (`/proc/PID/stat`, field 22).
+    pub(crate) started: u64,
+}
+
+impl ProcessId {
+    /// The process that has this number now; none where it has ended.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, started) = read_stat(&stat)?;
+        (state != 'Z' && state != 'X').then_some(Self { pid, started })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_running(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// A handle to it, as long as it runs.
+    pub(crate) fn open(self) -> Option<Handle> {
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The number may have been used again before the handle was had.
+        self.is_running().then_some(Handle { id: self, handle })
+    }
+
+    /// The one that was kept in a file, where it still runs.
+    pub(crate) fn kept(path: &Path) -> Result<Option<Self>, FileError> {
+        Ok(files::read_json::<Self>(path)?.filter(|id| id.is_running()))
+    }
+}
+
+/// A process that can be waited for and told to end, whoever started it.
+pub(crate) struct Handle {
+    pub(crate) id: ProcessId,
+    handle: OwnedFd,
+}
+
+impl Handle {
+    /// Waits for its end.
+    pub(crate) async fn ended(&self) -> io::Result<()> {
+        #[expect(deprecated, reason = "its successor is unsafe, and a file descriptor that is owned cannot change")]
+        let handle = AsyncFd::with_interest(self.handle.try_clone()?, tokio::io::Interest::READABLE)?;
+        handle.readable().await.map(drop)
+    }
+
+    /// Asks it to end; one that has ended is fine.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Err(error) = pidfd_send_signal(&self.handle, signal) {
+            tracing::debug!(%error, pid = self.id.pid, "a signal is lost");
+        }
+    }
+
+    /// Ends it: with notice, and after `grace` without.
+    pub(crate) async fn end(&self, grace: Duration) -> io::Result<()> {
+        self.signal(Signal::TERM);
+        if let Ok(ended) = timeout(grace, self.ended()).await {
+            return ended;
+        }
+        self.signal(Signal::KILL);
+        self.ended().await
+    }
+}
+
+/// State and start of `PID (NAME) STATE ..`; the name may hold anything.
+fn read_stat(stat: &str) -> Option<(char, u64)> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut words = rest.split_whitespace();
+    let state = words.next()?.chars().next()?;
+    Some((state, words.nth(18)?.parse().ok()?))
+}
+
+/// All processes of that name.
+pub(crate) fn named(name: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
+        of("comm").is_ok_and(|found| found.trim_end() == name) && same_network(*pid) && ProcessId::of(*pid).is_some()
+    })
+    .collect()
+}
+
+/// What is in another network is another machine's, as far as a worker is concerned.
+fn same_network(pid: u32) -> bool {
+    let of = |who: &str| fs::read_link(format!("/proc/{who}/ns/net")).ok();
+    of(&pid.to_string()) == of("self")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_kernel_is_read_whatever_the_name() {
+        let line = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 6 7";
+        assert_eq!(read_stat(line), Some(('S', 12345)));
+    }
+
+    #[tokio::test]
+    async fn a_process_is_known_until_it_ends() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        assert!(!ProcessId { started: id.started + 1, ..id }.is_running());
+        let handle = id.open().unwrap();
+        handle.end(Duration::from_secs(60)).await.unwrap();
+        child.wait().unwrap();
+        assert!(!id.is_running());
+        assert!(id.open().is_none());
+    }
+}

@@ -1,0 +1,132 @@
+//! How a worker is: asked over a socket of the daemon that root alone may use.
+
+use std::{io, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+    time::{sleep, timeout},
+};
+
+pub use crate::{balancer::IngressStatus, kubelet::KubeletStatus, tunnels::TunnelStatus};
+use crate::{
+    files::{self, FileError},
+    settings::Layout,
+};
+
+/// How long the daemon may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How soon accepting is tried again that failed.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// How a worker is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The Node's name.
+    pub node: String,
+    /// The release that its kubelet is of.
+    pub version: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// The daemon's memory, in KiB.
+    pub resident_kib: u64,
+    /// Its addresses in the VPN.
+    pub addresses: Vec<String>,
+    /// The ranges of its pods.
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<String>,
+    /// The tunnels, one per gateway.
+    pub tunnels: Vec<TunnelStatus>,
+    /// The ingresses that the balancer knows.
+    pub ingresses: Vec<IngressStatus>,
+    /// The kubelet.
+    pub kubelet: KubeletStatus,
+    /// The kubelet's certificates.
+    pub certificates: Vec<CertificateStatus>,
+}
+
+/// A certificate of the kubelet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateStatus {
+    /// `client` or `serving`.
+    pub name: String,
+    /// From when on it holds.
+    pub not_before: Timestamp,
+    /// Until when.
+    pub not_after: Timestamp,
+}
+
+/// There is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// The machine is no worker.
+    #[error("this machine is no worker: there is no {0}; join it with `keelway node join`")]
+    NoWorker(String),
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Nobody answers.
+    #[error("the worker's daemon does not answer: start it with `systemctl start keelway-node`, or `keelway node run`")]
+    Ask(#[source] io::Error),
+    /// It takes too long.
+    #[error("the worker's daemon did not answer within {} s", ANSWER.as_secs())]
+    Silent,
+    /// The answer is none.
+    #[error("the daemon's answer is not understood: restart it, it is of another release")]
+    Form(#[source] serde_json::Error),
+}
+
+/// Asks the daemon.
+pub async fn ask(layout: &Layout) -> Result<Status, StatusError> {
+    if layout.read_options()?.is_none() {
+        return Err(StatusError::NoWorker(layout.options().display().to_string()));
+    }
+    let asked = async {
+        let mut stream = UnixStream::connect(layout.socket()).await?;
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).await?;
+        Ok(text)
+    };
+    let text = timeout(ANSWER, asked).await.map_err(|_| StatusError::Silent)?.map_err(StatusError::Ask)?;
+    serde_json::from_slice(&text).map_err(StatusError::Form)
+}
+
+/// Listens, in place of a daemon that has ended.
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+    files::gone(std::fs::remove_file(path))?;
+    // The directory is root's alone, also in the moment before this.
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Answers everybody who comes with how things are, for as long as it is polled.
+pub(crate) async fn serve(listener: UnixListener, status: impl Fn() -> Status) {
+    loop {
+        match listener.accept().await {
+            Ok((mut stream, _)) => {
+                // A value of plain data can be written.
+                let text = serde_json::to_vec(&status()).unwrap_or_default();
+                let told = timeout(ANSWER, stream.write_all(&text)).await;
+                if !matches!(told, Ok(Ok(()))) {
+                    tracing::debug!("somebody asked how things are and went away");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a question is not accepted");
+                sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+/// This process' memory, in KiB.
+pub(crate) fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,120 @@
+//! A worker's whole life.
+
+use std::time::Instant;
+
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    jiff::SignedDuration,
+};
+use keelway_api::worker::WireGuardPeer;
+use kube::{Api, api::PostParams};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::{found, machine::JOIN, wait, world::World};
+
+pub(crate) async fn whole(world: &World) {
+    let before = found::look(&world.machine);
+    let token = world.token(SignedDuration::from_hours(1)).await.encode();
+    let began = Instant::now();
+    world.machine.node_well(&JOIN, &token).await;
+    println!("{:>7} ms  from join to Ready", began.elapsed().as_millis());
+    node_is_as_it_should_be(world).await;
+    let pod = pod_runs(world).await;
+    daemon_comes_back(world, &pod).await;
+    // Again: nothing is left to be done, and nothing is done.
+    world.machine.node_well(&JOIN, &token).await;
+
+    let began = Instant::now();
+    world.machine.node_well(&["leave", "--drain-timeout", "60s"], "").await;
+    println!("{:>7} ms  left", began.elapsed().as_millis());
+    let nodes: Api<Node> = Api::all(world.admin.clone());
+    let peers: Api<WireGuardPeer> = Api::all(world.admin.clone());
+    assert!(nodes.get_opt("w1").await.unwrap().is_none());
+    wait::until("the peer is gone", async || peers.get_opt("w1").await.unwrap().is_none()).await;
+    for (before, after) in before.iter().zip(found::look(&world.machine)) {
+        assert_eq!(*before, after);
+    }
+}
+
+async fn status(world: &World) -> Value {
+    serde_json::from_str(&world.machine.node_well(&["status", "-o", "json"], "").await).unwrap()
+}
+
+async fn node_is_as_it_should_be(world: &World) {
+    let nodes: Api<Node> = Api::all(world.admin.clone());
+    let node = nodes.get("w1").await.unwrap();
+    let addresses = node.status.unwrap().addresses.unwrap();
+    let internal: Vec<&str> =
+        addresses.iter().filter(|found| found.type_ == "InternalIP").map(|found| found.address.as_str()).collect();
+    assert_eq!(internal, ["100.80.0.17"]);
+    wait::until("the kubelet has its serving certificate", async || {
+        status(world).await["certificates"].as_array().unwrap().len() == 2
+    })
+    .await;
+    wait::until("the gateway answers in the tunnel", async || {
+        let tunnel = &status(world).await["tunnels"][0];
+        tunnel["answers"] == true && tunnel["lastHandshake"].is_u64()
+    })
+    .await;
+    let now = status(world).await;
+    assert_eq!(now["tunnels"][0]["active"], true, "{now}");
+    assert_eq!(now["ingresses"][0]["answers"], true, "{now}");
+    println!("{:>7} KiB are resident in the daemon, of which:", now["residentKib"]);
+    let memory = world.machine.said("grep", &["^Rss", &format!("/proc/{}/status", now["pid"])]);
+    memory.lines().for_each(|line| println!("        {line}"));
+    let table = world.machine.node_well(&["status"], "").await;
+    assert!(table.contains("w1") && table.contains("keelway0"), "{table}");
+    let listens = world.machine.said("ss", &["-Hltn"]);
+    assert!(listens.contains("100.80.0.17:10250") && listens.contains("100.80.0.1:6443"), "{listens}");
+    assert!(!listens.contains("*:10250") && !listens.contains(":10255"), "{listens}");
+}
+
+async fn pod_runs(world: &World) -> String {
+    let pods: Api<Pod> = Api::namespaced(world.admin.clone(), "default");
+    let pod = json!({
+        "metadata": { "name": "p1" },
+        "spec": {
+            "nodeName": "w1",
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{ "name": "c", "image": "registry.k8s.io/pause:3.10.2", "imagePullPolicy": "Never" }],
+        },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let address = wait::some("the pod runs", async || {
+        let status = pods.get("p1").await.unwrap().status?;
+        status.pod_ip.filter(|_| status.phase.as_deref() == Some("Running"))
+    })
+    .await;
+    assert!(address.starts_with("10.244."), "{address}");
+    container(world).await
+}
+
+/// The id of the pod's container.
+async fn container(world: &World) -> String {
+    let pods: Api<Pod> = Api::namespaced(world.admin.clone(), "default");
+    let status = pods.get("p1").await.unwrap().status.unwrap();
+    status.container_statuses.unwrap().remove(0).container_id.unwrap()
+}
+
+/// The daemon is killed, and started again: kubelet and pod know nothing of it.
+async fn daemon_comes_back(world: &World, pod: &str) {
+    let before = status(world).await;
+    let daemon = i32::try_from(before["pid"].as_u64().unwrap()).unwrap();
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+    wait::until("the daemon has ended", async || !world.machine.node(&["status"], "").await.status.success()).await;
+    let keelway = crate::built("keelway").display().to_string();
+    let again = "setsid \"$1\" node run >> /var/lib/keelway-node/log/node.log 2>&1 < /dev/null &";
+    world.machine.said("sh", &["-c", again, "sh", &keelway]);
+    wait::until("the daemon is back", async || world.machine.node(&["status"], "").await.status.success()).await;
+    wait::until("the gateway answers again", async || {
+        let tunnel = &status(world).await["tunnels"][0];
+        tunnel["answers"] == true && tunnel["lastHandshake"].is_u64()
+    })
+    .await;
+    let after = status(world).await;
+    assert_ne!(before["pid"], after["pid"]);
+    assert_eq!(before["kubelet"]["pid"], after["kubelet"]["pid"], "the kubelet was started again");
+    assert_eq!(container(world).await, pod, "the container was started again");
+}

@@ -1,0 +1,158 @@
+//! A worker's machine: a network behind a NAT, directories of its own, a containerd, and nothing else.
+
+use std::{
+    fs,
+    io::Write,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+use keelway_cri::{Deadlines, Runtime, testing::cache};
+
+use crate::{
+    built,
+    plane::{path, write},
+    wait,
+};
+
+/// What pods of all workers of this test are below.
+pub(crate) const CGROUP: &str = "/keelway-node-test";
+
+/// What the machine has for itself.
+const SETUP: &str = "
+mount --make-rprivate /
+for directory in /run /var/lib /var/log /usr/libexec; do mount -t tmpfs tmpfs $directory; done
+mkdir -p /run/containerd
+hostname w1
+echo \"$1\" > /run/containerd/config.toml
+exec \"$2\" --config /run/containerd/config.toml";
+
+const CONFIGURATION: &str = "version = 3
+root = '/var/lib/containerd'
+state = '/run/containerd'
+disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt', 'io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapshotter.v1.zfs', 'io.containerd.snapshotter.v1.devmapper', 'io.containerd.snapshotter.v1.erofs', 'io.containerd.differ.v1.erofs', 'io.containerd.mount-handler.v1.erofs']
+
+[grpc]
+address = '/run/containerd/containerd.sock'
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = 'registry.k8s.io/pause:3.10.2'
+
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+cdi_spec_dirs = []
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ['/var/lib/cni-plugins/bin']
+conf_dir = '/run/cni/net.d'
+";
+
+/// The machine.
+pub(crate) struct Machine {
+    containerd: Child,
+}
+
+impl Machine {
+    /// Starts it in the network `w1`.
+    pub(crate) async fn start() -> Self {
+        let bin = cache().unwrap().join("bin");
+        let log = fs::File::create(path("containerd.log")).unwrap();
+        let search = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let containerd = Command::new("nsenter")
+            .args(["--net=/run/netns/w1", "unshare", "--mount", "--uts", "sh", "-ec", SETUP, "sh", CONFIGURATION])
+            .arg(bin.join("containerd"))
+            .env("PATH", search)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let machine = Self { containerd };
+        let runtime = machine.runtime();
+        wait::until("containerd answers", async || runtime.version().await.is_ok()).await;
+        for image in ["registry.keelway.dev_node_v1.37.0", "registry.k8s.io_pause_3.10.2"] {
+            let archive = cache().unwrap().join("images").join(format!("{image}.tar"));
+            let archive = tokio::fs::File::open(&archive).await.expect("run `make images`");
+            runtime.import_images(archive).await.unwrap();
+        }
+        machine
+    }
+
+    fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.containerd.id()))
+    }
+
+    /// A file of the machine.
+    pub(crate) fn file(&self, path: &str) -> PathBuf {
+        self.root().join(path.trim_start_matches('/'))
+    }
+
+    /// Its containerd.
+    pub(crate) fn runtime(&self) -> Runtime {
+        Runtime::on_socket(self.file("/run/containerd/containerd.sock"), Deadlines::default()).unwrap()
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        let target = format!("--target={}", self.containerd.id());
+        command.args([&target, "--net", "--mount", "--uts", "--", program]).args(arguments);
+        command
+    }
+
+    /// Runs a program on it, to its end.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        self.command(program, arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// What a program says on stdout, which must be well.
+    pub(crate) fn said(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.run(program, arguments);
+        assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs `keelway node` with this on stdin, and does not keep the test from serving meanwhile.
+    pub(crate) async fn node(&self, arguments: &[&str], stdin: &str) -> Output {
+        let keelway = built("keelway").display().to_string();
+        let mut words = vec!["node"];
+        words.extend(arguments);
+        let mut child = self
+            .command(&keelway, &words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(path("keelway.err")).unwrap())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+        let mut output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
+        output.stderr = fs::read(path("keelway.err")).unwrap();
+        output
+    }
+
+    /// The same, which must be well.
+    pub(crate) async fn node_well(&self, arguments: &[&str], stdin: &str) -> String {
+        let output = self.node(arguments, stdin).await;
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Puts the worker's own logs to those that are printed where the test fails.
+    fn keep_logs(&self) {
+        for name in ["node", "kubelet"] {
+            let text = fs::read_to_string(self.file(&format!("/var/lib/keelway-node/log/{name}.log")));
+            write(&format!("worker-{name}.log"), text.unwrap_or_default());
+        }
+    }
+}
+
+/// What the worker wrote last, where a test fails.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.keep_logs();
+        }
+    }
+}
+
+/// Words of `node join` on this machine.
+pub(crate) const JOIN: [&str; 5] = ["join", "-", "--allow-cgroup-v1", "--cgroup-root", CGROUP];

@@ -1,0 +1,135 @@
+//! A public machine with control plane, ingress and gateway, and a worker's machine behind a NAT.
+
+use std::{net::SocketAddr, process::Command};
+
+use k8s_openapi::{
+    api::core::v1::{Secret, ServiceAccount},
+    jiff::{SignedDuration, Timestamp},
+};
+use keelway_pki::{AuthorityHash, BootstrapToken, JoinToken};
+use keelway_vpn::PrivateKey;
+use kube::{Api, Client, api::PostParams};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use serde_json::json;
+
+use crate::{
+    controller::{Controller, apply_role},
+    ingress::Ingress,
+    machine::Machine,
+    plane::{Plane, free_port, path, start, write},
+    program, wait,
+};
+
+/// The public machine, with one number for ingress and gateway.
+pub(crate) const PUBLIC: &str = "203.0.113.1:20000";
+const GATEWAY: &str = "100.80.0.2";
+
+/// A worker that no one reaches: its NAT lets nothing in.
+const NETWORK: &str = "
+for name in nat w1; do ip netns add $name; ip -n $name link set lo up; done
+ip link add public type veth peer name outside netns nat
+ip addr add 203.0.113.1/24 dev public
+ip link set public up
+ip -n nat addr add 203.0.113.2/24 dev outside
+ip -n nat link set outside up
+ip -n nat link add inside type veth peer name eth0 netns w1
+ip -n nat addr add 192.168.0.1/24 dev inside
+ip -n nat link set inside up
+ip -n w1 addr add 192.168.0.2/24 dev eth0
+ip -n w1 link set eth0 up
+ip -n w1 route add default via 192.168.0.1
+nsenter --net=/run/netns/nat sh -ec '
+echo 1 > /proc/sys/net/ipv4/ip_forward
+nft add table ip nat
+nft add chain ip nat postrouting \"{ type nat hook postrouting priority 100; }\"
+nft add rule ip nat postrouting oifname outside masquerade'";
+
+/// All of it.
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    pub(crate) plane: Plane,
+    pub(crate) admin: Client,
+    pub(crate) ingress: Ingress,
+    _controller: Controller,
+}
+
+impl World {
+    pub(crate) async fn start() -> Self {
+        assert!(Command::new("sh").args(["-ec", NETWORK]).status().unwrap().success());
+        let plane = Plane::start().await;
+        let admin = plane.admin().await;
+        apply_role(&admin).await;
+        let gateway = PrivateKey::from_bytes([7; 32]);
+        let controller = Controller::start(&plane, "controller", |configuration| {
+            configuration["endpoints"] = json!([{
+                "address": PUBLIC,
+                "gateway": { "publicKey": gateway.public().to_string(), "addresses": [GATEWAY] },
+            }]);
+            let off = json!({ "enabled": false });
+            configuration["addons"] = json!({ "coreDNS": off, "kubeProxy": off, "metricsServer": off });
+        });
+        let api = SocketAddr::from(([127, 0, 0, 1], plane.port()));
+        let ingress = Ingress::start(PUBLIC.parse().unwrap(), api).await;
+        let machine = Machine::start().await;
+        start_gateway(&plane, &gateway);
+        let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
+        let account = serde_json::from_value(json!({ "metadata": { "name": "default" } })).unwrap();
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(admin.clone(), "kube-system");
+        wait::until("the cluster tells its workers", async || maps.get("keelway-endpoints").await.is_ok()).await;
+        Self { plane, admin, ingress, machine, _controller: controller }
+    }
+
+    /// A join token of this cluster whose bootstrap token lives for so long.
+    pub(crate) async fn token(&self, lives: SignedDuration) -> JoinToken {
+        let bootstrap = BootstrapToken::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng()));
+        let secret = json!({
+            "metadata": { "name": format!("bootstrap-token-{}", bootstrap.id()) },
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": bootstrap.id(),
+                "token-secret": bootstrap.secret(),
+                "expiration": (Timestamp::now() + lives).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+                "usage-bootstrap-authentication": "true",
+                "auth-extra-groups": "system:bootstrappers:keelway:workers",
+            },
+        });
+        let secrets: Api<Secret> = Api::namespaced(self.admin.clone(), "kube-system");
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+        let authorities = vec![AuthorityHash::of_pem(self.plane.authority()).unwrap()];
+        JoinToken { endpoints: vec![PUBLIC.parse().unwrap()], authorities, bootstrap }
+    }
+}
+
+fn start_gateway(plane: &Plane, key: &PrivateKey) {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let identity = plane.server_identity("gateway.keelway");
+    let configuration = json!({
+        "wireGuard": {
+            "privateKeyFile": write("wireguard.key", STANDARD.encode(key.as_bytes())),
+            "listenPort": 20000,
+            "addresses": [GATEWAY],
+            "addressCIDRs": ["100.80.0.0/16"],
+            "podCIDRs": ["10.244.0.0/16"],
+        },
+        "peers": {
+            "kubeconfig": plane.kubeconfig("keelway:gateway", &["system:masters"]),
+            "file": path("peers.json"),
+        },
+        "connect": {
+            "listen": [format!("127.0.0.1:{}", free_port())],
+            "tls": {
+                "certificateFile": write("gateway.crt", &identity.certificate_pem),
+                "keyFile": write("gateway.key", identity.key_pem.expose()),
+                "authorityFile": path("ca.crt"),
+            },
+            "clients": ["keelway:egress"],
+        },
+        "health": format!("127.0.0.1:{}", free_port()),
+    });
+    let file = write("gateway.json", configuration.to_string());
+    Command::new("chmod").args(["600", &path("wireguard.key").display().to_string()]).status().unwrap();
+    let program = program().display().to_string();
+    // It ends with the host.
+    drop(start("gateway", &program, &["gateway".to_owned(), "--config".to_owned(), file]));
+}

@@ -1,0 +1,72 @@
+//! Requests for certificates: what somebody who has a key asks an authority elsewhere to sign.
+
+use p256::pkcs8::{LineEnding, der::pem};
+use rand_core::CryptoRng;
+use rcgen::CertificateParams;
+
+use crate::{KeyError, PrivateKeyPem, key::KeyPair, name};
+
+/// A request that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SigningRequestError {
+    /// The key could not be read or made.
+    #[error("cannot use the key of the request")]
+    Key(#[source] KeyError),
+    /// It could not be put together or signed.
+    #[error("cannot sign the request for {common_name:?}")]
+    Sign {
+        /// For whom.
+        common_name: String,
+        /// Why.
+        #[source]
+        source: rcgen::Error,
+    },
+    /// It could not be written as PEM.
+    #[error("cannot write the request")]
+    Encode(#[source] pem::Error),
+}
+
+impl PrivateKeyPem {
+    /// A new key, in PKCS#8.
+    pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Result<Self, KeyError> {
+        KeyPair::generate(rng).map(|key| key.private_pem().clone())
+    }
+}
+
+/// A certificate request (PKCS#10, RFC 2986) as PEM, for a client: a subject and no other names.
+pub fn client_signing_request(
+    key: &PrivateKeyPem,
+    common_name: &str,
+    organization: &str,
+) -> Result<String, SigningRequestError> {
+    let key = KeyPair::from_pem(key).map_err(SigningRequestError::Key)?;
+    let mut request = CertificateParams::default();
+    request.distinguished_name = name::build(common_name, Some(organization));
+    let signed = request
+        .serialize_request(&key)
+        .map_err(|source| SigningRequestError::Sign { common_name: common_name.to_owned(), source })?;
+    pem::encode_string("CERTIFICATE REQUEST", LineEnding::LF, signed.der()).map_err(SigningRequestError::Encode)
+}
+
+#[cfg(test)]
+mod tests {
+    use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
+
+    use super::*;
+    use crate::testing::seeded;
+
+    #[test]
+    fn a_request_holds_the_subject_and_is_signed_by_its_key() {
+        let key = PrivateKeyPem::mint(&mut seeded(1)).unwrap();
+        let text = client_signing_request(&key, "system:node:w1", "system:nodes").unwrap();
+        let (block, _) = Pem::read(std::io::Cursor::new(text.as_bytes())).unwrap();
+        assert_eq!(block.label, "CERTIFICATE REQUEST");
+        let (rest, request) = X509CertificationRequest::from_der(&block.contents).unwrap();
+        assert!(rest.is_empty());
+        request.verify_signature().unwrap();
+        let subject = &request.certification_request_info.subject;
+        assert_eq!(name::common_name(subject).unwrap().as_deref(), Some("system:node:w1"));
+        assert_eq!(name::organizations(subject).unwrap(), ["system:nodes"]);
+        assert_eq!(request.requested_extensions().map(Iterator::count).unwrap_or_default(), 0);
+    }
+}
