@@ -100,6 +100,20 @@ pub struct ControlPlaneSpec {
     /// The schedulers.
     #[serde(default)]
     pub kube_scheduler: ReplicasSpec,
+    /// Keelway's own part inside the cluster, for its workers.
+    #[serde(default)]
+    pub cluster_controller: ClusterControllerSpec,
+}
+
+/// Keelway's own part inside a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterControllerSpec {
+    /// Replicas: 2, or 1 beside a single API server, where this says nothing else. One of them acts, the others stand by. 0 runs
+    /// none, and no worker can join; a cluster without a VPN or an ingress has none either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9))]
+    pub replicas: Option<u32>,
 }
 
 /// The API servers of a cluster.
@@ -169,6 +183,10 @@ pub struct NetworkSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VpnSpec {
+    /// Whether there is one: a gateway beside each ingress, by which workers and API servers reach each other, and an egress beside
+    /// each API server. Without it no worker can join.
+    #[serde(default = "yes")]
+    pub enabled: bool,
     /// Ranges of workers, at most one per family. The first address of each is the API's, and in its serving certificates.
     #[serde(default = "vpn_cidrs")]
     pub cidrs: Vec<String>,
@@ -190,6 +208,9 @@ pub struct CertificatesSpec {
     /// Certificates of components.
     #[serde(default = "component_ttl", rename = "componentTTL")]
     pub component_ttl: Span,
+    /// Certificates of workers, and so for how long an address rests that a worker had.
+    #[serde(default = "worker_ttl", rename = "workerTTL")]
+    pub worker_ttl: Span,
     /// Certificates in kubeconfigs of administrators.
     #[serde(default = "admin_ttl", rename = "adminTTL")]
     pub admin_ttl: Span,
@@ -200,6 +221,9 @@ pub struct CertificatesSpec {
 
 fn one() -> u32 {
     1
+}
+fn yes() -> bool {
+    true
 }
 fn pod_cidrs() -> Vec<String> {
     vec!["10.244.0.0/16".to_owned()]
@@ -216,6 +240,9 @@ fn dns_domain() -> String {
 }
 fn component_ttl() -> Span {
     Span::hours(8760)
+}
+fn worker_ttl() -> Span {
+    Span::hours(168)
 }
 fn admin_ttl() -> Span {
     Span::hours(24)
@@ -237,6 +264,7 @@ impl Default for ControlPlaneSpec {
             kube_api_server: ApiServerSpec::default(),
             kube_controller_manager: ReplicasSpec::default(),
             kube_scheduler: ReplicasSpec::default(),
+            cluster_controller: ClusterControllerSpec::default(),
         }
     }
 }
@@ -255,13 +283,18 @@ impl Default for NetworkSpec {
 
 impl Default for VpnSpec {
     fn default() -> Self {
-        Self { cidrs: vpn_cidrs() }
+        Self { enabled: yes(), cidrs: vpn_cidrs() }
     }
 }
 
 impl Default for CertificatesSpec {
     fn default() -> Self {
-        Self { component_ttl: component_ttl(), admin_ttl: admin_ttl(), authority_ttl: authority_ttl() }
+        Self {
+            component_ttl: component_ttl(),
+            worker_ttl: worker_ttl(),
+            admin_ttl: admin_ttl(),
+            authority_ttl: authority_ttl(),
+        }
     }
 }
 
@@ -363,7 +396,19 @@ impl ClusterSpec {
             Role::KubeApiserver => plane.kube_api_server.replicas.unwrap_or(plane.replicas),
             Role::KubeControllerManager => plane.kube_controller_manager.replicas.unwrap_or(plane.replicas),
             Role::KubeScheduler => plane.kube_scheduler.replicas.unwrap_or(plane.replicas),
+            Role::ClusterController if !self.takes_workers() => 0,
+            Role::ClusterController => {
+                plane.cluster_controller.replicas.unwrap_or_else(|| self.replicas(Role::KubeApiserver).min(2))
+            }
             Role::Ingress => self.ingress.replicas,
+            Role::Gateway if !self.vpn.enabled => 0,
+            Role::Gateway => self.ingress.replicas,
         }
+    }
+
+    /// Whether workers could reach it.
+    #[must_use]
+    pub fn takes_workers(&self) -> bool {
+        self.vpn.enabled && self.ingress.replicas > 0
     }
 }

@@ -229,6 +229,13 @@ pub enum Check {
         /// The files of the pod with the certificate to show, where one is asked for.
         identity: Option<CertificateFiles>,
     },
+    /// `GET` without TLS, on loopback; 200 is success.
+    Http {
+        /// Where.
+        address: SocketAddr,
+        /// The path.
+        path: String,
+    },
     /// A line on a Unix socket of the pod's; an answer that begins as it should is success.
     Socket {
         /// Relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`: one of [`Pod::data`], and a name in it.

@@ -30,6 +30,9 @@ pub const HAPROXY: &str = "2.6.12";
 /// The tag of the metrics-server image, the same for every release: 0.9 serves all from Kubernetes 1.31 on.
 pub const METRICS_SERVER: &str = "v0.9.0";
 
+/// The tag of Keelway's own images: all programs of one workspace are released together.
+pub const KEELWAY: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+
 /// The registry of Kubernetes' own images.
 const KUBERNETES_REGISTRY: &str = "registry.k8s.io";
 /// The registry of haproxy's official image.
@@ -105,6 +108,12 @@ pub fn haproxy_image(registry: Option<&str>) -> String {
 #[must_use]
 pub fn metrics_server_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(KUBERNETES_REGISTRY), "metrics-server/metrics-server", METRICS_SERVER)
+}
+
+/// The image of what runs for workers: cluster-controller, gateway and egress are one program.
+#[must_use]
+pub fn cluster_controller_image(registry: Option<&str>) -> String {
+    reference(registry.unwrap_or(OWN_REGISTRY), "cluster-controller", KEELWAY)
 }
 
 fn reference(registry: &str, name: &str, tag: &str) -> String {

@@ -20,6 +20,20 @@ pub fn of_api_on_workers(vpn: &IpNet) -> IpAddr {
     first(vpn)
 }
 
+/// How many addresses after the API's are for gateways.
+pub const GATEWAYS: u32 = 15;
+
+/// The address of a gateway of this index in a range of the VPN: they follow the API's. `None`: there is none left for it.
+#[must_use]
+pub fn of_gateway(vpn: &IpNet, index: u32) -> Option<IpAddr> {
+    let number = (index < GATEWAYS).then(|| index.saturating_add(2))?;
+    let address = match vpn.network() {
+        IpAddr::V4(network) => Ipv4Addr::from_bits(network.to_bits().saturating_add(number)).into(),
+        IpAddr::V6(network) => Ipv6Addr::from_bits(network.to_bits().saturating_add(number.into())).into(),
+    };
+    vpn.contains(&address).then_some(address)
+}
+
 /// The one after the network's own, which in IPv6 is any router's (RFC 4291, section 2.6.1).
 fn first(range: &IpNet) -> IpAddr {
     match range.network() {
@@ -31,6 +45,14 @@ fn first(range: &IpNet) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gateways_come_after_the_api() {
+        let range = "100.80.0.0/16".parse().unwrap();
+        let of = |index| of_gateway(&range, index).map(|address| address.to_string());
+        assert_eq!([of(0), of(14), of(15)], [Some("100.80.0.2".to_owned()), Some("100.80.0.16".to_owned()), None]);
+        assert_eq!(of_gateway(&"fd00:80::/64".parse().unwrap(), 1).unwrap().to_string(), "fd00:80::3");
+    }
 
     #[test]
     fn the_first_address_is_the_one_after_the_networks_own() {

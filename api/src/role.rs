@@ -23,8 +23,12 @@ pub enum Role {
     KubeControllerManager,
     /// The scheduler.
     KubeScheduler,
+    /// Keelway's own part inside the cluster, for its workers.
+    ClusterController,
     /// haproxy in front of the API servers.
     Ingress,
+    /// The end of the VPN that workers reach, beside each ingress.
+    Gateway,
 }
 
 /// What Keelway knows of a role.
@@ -67,8 +71,9 @@ const KUBE_APISERVER: RoleRow = RoleRow {
     name: "kube-apiserver",
     runs_on: HypervisorRole::Private,
     fewest: 1,
-    ports: &[SECURE],
-    requests: requests(150, 512),
+    ports: &[SECURE, EGRESS],
+    // The egress beside it included.
+    requests: requests(160, 528),
     resources: bounds(150, 3072),
     // --shutdown-delay-duration and the default request timeout of 60 s fit into it.
     stop_seconds: 90,
@@ -91,6 +96,15 @@ const KUBE_SCHEDULER: RoleRow = RoleRow {
     resources: bounds(50, 1024),
     stop_seconds: 30,
 };
+const CLUSTER_CONTROLLER: RoleRow = RoleRow {
+    name: "cluster-controller",
+    runs_on: HypervisorRole::Private,
+    fewest: 0,
+    ports: &[HEALTH],
+    requests: requests(20, 32),
+    resources: bounds(20, 256),
+    stop_seconds: 30,
+};
 const INGRESS: RoleRow = RoleRow {
     name: "ingress",
     runs_on: HypervisorRole::Public,
@@ -101,10 +115,32 @@ const INGRESS: RoleRow = RoleRow {
     stop_seconds: 30,
 };
 
+const GATEWAY: RoleRow = RoleRow {
+    name: "gateway",
+    runs_on: HypervisorRole::Public,
+    fewest: 0,
+    ports: &[CONNECT, HEALTH],
+    requests: requests(50, 32),
+    resources: bounds(50, 256),
+    stop_seconds: 10,
+};
+
+/// Bounds of the egress, which is a container beside each API server.
+pub const EGRESS_RESOURCES: Resources = bounds(10, 128);
+/// Seconds that an egress has to end: it goes on for 60 s at most while its API server still has connections.
+pub const EGRESS_STOP_SECONDS: u32 = 65;
+
 impl Role {
     /// Every role, in the order in which people read them.
-    pub const ALL: [Self; 5] =
-        [Self::Etcd, Self::KubeApiserver, Self::KubeControllerManager, Self::KubeScheduler, Self::Ingress];
+    pub const ALL: [Self; 7] = [
+        Self::Etcd,
+        Self::KubeApiserver,
+        Self::KubeControllerManager,
+        Self::KubeScheduler,
+        Self::ClusterController,
+        Self::Ingress,
+        Self::Gateway,
+    ];
 
     /// The row of this role.
     ///
@@ -118,7 +154,9 @@ impl Role {
             Self::KubeApiserver => &KUBE_APISERVER,
             Self::KubeControllerManager => &KUBE_CONTROLLER_MANAGER,
             Self::KubeScheduler => &KUBE_SCHEDULER,
+            Self::ClusterController => &CLUSTER_CONTROLLER,
             Self::Ingress => &INGRESS,
+            Self::Gateway => &GATEWAY,
         }
     }
 
@@ -136,6 +174,13 @@ pub const PEER: &str = "peer";
 pub const SECURE: &str = "secure";
 /// The port of an ingress: one number per cluster on all public machines.
 pub const API: &str = "api";
+/// The port on loopback at which the egress of an API server tells its health.
+pub const EGRESS: &str = "egress";
+/// The port on loopback at which a program of Keelway's own tells its health.
+pub const HEALTH: &str = "health";
+/// The port of a gateway on the machine's private address, at which API servers ask for connections into the VPN. Its port for
+/// WireGuard is the number of the cluster's ingresses.
+pub const CONNECT: &str = "connect";
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -60,6 +60,8 @@ pub struct ValidatedCluster {
     pub services: Vec<IpNet>,
     /// Ranges of workers.
     pub vpn: Vec<IpNet>,
+    /// Whether there is a VPN.
+    pub vpn_enabled: bool,
     /// The DNS domain.
     pub domain: String,
     /// More DNS names of the API.

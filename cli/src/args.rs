@@ -241,7 +241,7 @@ pub(crate) struct LogsArguments {
     /// Begin each line with the time at which it was written
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// The container, where the component has more than one
+    /// The container [default: the one that the component is named after]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) container: Option<String>,
 }
@@ -257,7 +257,7 @@ pub(crate) struct ExecArguments {
     /// Give the command a terminal
     #[arg(short, long)]
     pub(crate) tty: bool,
-    /// The container, where the component has more than one
+    /// The container [default: the one that the component is named after]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) container: Option<String>,
     /// The command, after `--`

@@ -158,11 +158,24 @@ impl Machine {
         self.wait(self.runtime.remove_pod_sandbox(id)).unwrap();
     }
 
+    /// What runs beside the containers that components are named after, by component.
+    pub fn running_beside(&self) -> BTreeMap<String, Running> {
+        self.running_that(&BTreeMap::new(), false)
+    }
+
     fn running_with(&self, labels: &BTreeMap<String, String>) -> BTreeMap<String, Running> {
+        self.running_that(labels, true)
+    }
+
+    fn running_that(&self, labels: &BTreeMap<String, String>, named_after: bool) -> BTreeMap<String, Running> {
         let containers = self.wait(self.runtime.list_containers(labels)).unwrap();
         let mut running = BTreeMap::new();
         for container in containers.into_iter().filter(|container| container.state == ContainerState::Running) {
             let component = container.labels[COMPONENT_LABEL].clone();
+            let is_main = component.rsplit_once('-').is_some_and(|(role, _)| role == container.name);
+            if is_main != named_after {
+                continue;
+            }
             let entry = Running { container: container.id, sandbox: container.sandbox_id, image: container.image };
             assert!(running.insert(component.clone(), entry).is_none(), "{component} runs twice on {}", self.name());
         }

@@ -1,4 +1,4 @@
-//! One `GET` over verified TLS.
+//! One `GET`, over verified TLS or on loopback.
 
 use std::{net::SocketAddr, pin::pin, sync::Arc};
 
@@ -9,7 +9,10 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 use tokio_rustls::TlsConnector;
 
 /// Why there is no answer.
@@ -54,6 +57,19 @@ pub async fn head(
     let name =
         ServerName::try_from(server_name.to_owned()).map_err(|_| GetError::Name { name: server_name.to_owned() })?;
     let stream = TlsConnector::from(config).connect(name, stream).await.map_err(GetError::Connect)?;
+    ask(stream, address, path).await
+}
+
+/// The same without TLS, for who answers on loopback only.
+pub async fn get_plain(stream: TcpStream, address: SocketAddr, path: &str) -> Result<StatusCode, GetError> {
+    Ok(ask(stream, address, path).await?.status)
+}
+
+async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    path: &str,
+) -> Result<Parts, GetError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::get(path).header(HOST, address.to_string()).body(Empty::<&[u8]>::new())?;
     // Both in one task: the connection ends with the question.

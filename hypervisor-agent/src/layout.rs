@@ -78,6 +78,12 @@ pub fn log_name(container: &str, attempt: u32) -> String {
     format!("{container}-{attempt}.log")
 }
 
+/// Whether a component has its name from this container: `kube-apiserver-0` from `kube-apiserver`. Others are beside that one.
+#[must_use]
+pub fn is_named_after(pod: &PodName, container: &str) -> bool {
+    pod.component.as_str().rsplit_once('-').is_some_and(|(role, _)| role == container)
+}
+
 /// A path on the machine, below a pod's directory.
 #[must_use]
 pub fn on_machine(pod: &PodName, path: &str) -> String {

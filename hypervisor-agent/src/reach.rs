@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::{
     access::{Access, AccessError},
     files::{FileError, Files, Logs},
+    layout::is_named_after,
 };
 
 /// How long the runtime's streaming server, on the machine's own loopback, may take to be connected to.
@@ -54,7 +55,7 @@ fn named(name: Option<&str>) -> String {
 pub struct Command {
     /// The component.
     pub pod: PodName,
-    /// The container's name; the only one where there is none.
+    /// The container's name; that which the component is named after where there is none.
     pub container: Option<String>,
     /// Program and arguments.
     pub command: Vec<String>,
@@ -117,10 +118,10 @@ impl Reached {
             (COMPONENT_LABEL.to_owned(), asked.pod.component.to_string()),
         ]);
         let all = self.runtime.list_containers(&labels).await?;
-        let mut running = all.into_iter().filter(|found| {
+        let running = all.into_iter().filter(|found| {
             found.state == ContainerState::Running && asked.container.as_ref().is_none_or(|name| *name == found.name)
         });
-        let found = running.next().map(|found| found.id);
+        let found = running.min_by_key(|found| !is_named_after(&asked.pod, &found.name)).map(|found| found.id);
         found.ok_or_else(|| ReachError::NotRunning { pod: asked.pod.clone(), name: asked.container.clone() })
     }
 }

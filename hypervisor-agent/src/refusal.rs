@@ -187,6 +187,10 @@ fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
                 None => Ok(()),
             }
         }
+        Check::Http { address, .. } if !address.ip().is_loopback() => {
+            Err(format!("{address} would be asked without TLS, and is not on loopback"))
+        }
+        Check::Http { .. } => Ok(()),
         Check::Socket { path, .. } => match path.split_once('/') {
             Some((directory, name)) if pod.data.iter().any(|data| data == directory) && is_plain_name(name) => Ok(()),
             Some(_) | None => Err(format!("{path:?} is in no directory that the pod writes to")),

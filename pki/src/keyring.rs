@@ -6,6 +6,7 @@
 //! | [`ServiceAccountKeyring`] | `active.key`, `active.pub`, `next.key`, `next.pub`, `previous.pub`, `bundle.pub` |
 //! | [`EncryptionKeyring`] | `active.key`, `next.key`, `previous.key`, 32 bytes each |
 //! | leafs of a component | `NAME.crt`, `NAME.key` for each, see [`IssuedCertificate::write_to`] |
+//! | key of a gateway | `wireguard.key`, `wireguard.pub`, see [`crate::WireGuardKey::write_to`] |
 //!
 //! Bundles and public keys follow from the rest. They are written for those who mount the Secret as
 //! files, need not be there when it is read, and are written anew.

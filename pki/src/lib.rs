@@ -4,11 +4,11 @@
 //! arguments, and signatures are deterministic (RFC 6979), so the same inputs and the same seed
 //! give the same bytes.
 //!
-//! All keys are ECDSA P-256. Which certificates a cluster needs, with which names and usages, is
+//! All keys of certificates and tokens are ECDSA P-256. Which certificates a cluster needs, with which names and usages, is
 //! the planner's table; this crate has the mechanism:
 //!
 //! - [`Authority`] signs a [`LeafRequest`] into an [`IssuedCertificate`], for a [`Validity`];
-//! - [`ServiceAccountKey`] and [`EncryptionKey`] are the keys that are no certificates;
+//! - [`ServiceAccountKey`], [`EncryptionKey`] and [`WireGuardKey`] are the keys that are no certificates;
 //! - [`Generations`] holds the `next`, `active` and `previous` of each, and fills a Secret;
 //! - [`CertificateFacts`], [`key_matches_certificate`] and [`verify_issued_by`] read what exists;
 //! - [`Kubeconfig`] is the file that a client of Kubernetes reads;
@@ -33,6 +33,7 @@ mod statement;
 mod testing;
 mod validity;
 mod verify;
+mod wireguard_key;
 
 pub use authority::{Authority, AuthorityCertificate, AuthorityError};
 pub use certificate::CertificateError;
@@ -52,3 +53,4 @@ pub use service_account::ServiceAccountKey;
 pub use signing_request::{SigningRequestError, client_signing_request};
 pub use validity::{CLOCK_SKEW, Validity, ValidityError};
 pub use verify::{VerifyError, key_matches_certificate, verify_issued_by};
+pub use wireguard_key::{WireGuardKey, WireGuardKeyError};

@@ -25,7 +25,7 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, Seen},
     name::HypervisorName,
 };
-use keelway_planner::{CertificateSeen, Health, Observation, Plan, configure, first_bindings, identify, plan, probes};
+use keelway_planner::{CertificateSeen, Health, Observation, Plan, bindings_digest, configure, identify, plan, probes};
 use model::{apply, empty, mint};
 
 /// That of `keelway`.
@@ -133,7 +133,7 @@ impl World {
             machines: self.machines.iter().map(|(name, state)| (name.clone(), Seen::Known(state.clone()))).collect(),
             refused: BTreeMap::new(),
             health: runs.map(|sandbox| (sandbox.pod.clone(), Health::Healthy)).collect(),
-            bindings: ids.map(|id| (id.clone(), Seen::Known(first_bindings().1))).collect(),
+            bindings: ids.map(|id| (id.clone(), Seen::Known(bindings_digest()))).collect(),
             certificates: self.certificates.clone(),
         }
     }

@@ -10,10 +10,12 @@ use core::net::SocketAddr;
 
 use keelway_api::{
     Component, Documents, condition,
+    crd::worker_crds,
     documents::SecretName,
     machine::{Seen, sha256_hex},
     name::{ClusterId, HypervisorName},
     role::{Role, SECURE},
+    worker,
 };
 use serde_json::{Value, json};
 
@@ -24,10 +26,18 @@ use crate::{
     world::World,
 };
 
+/// The group of rights, and that of Keelway's own kinds.
+const RBAC: &str = "rbac.authorization.k8s.io";
+const OWN: &str = "keelway.dev";
+
 /// The user of the pass inside a managed cluster.
 pub(crate) const DRIVER: &str = "keelway:driver";
 /// The user as which API servers ask kubelets.
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// The user of the cluster-controller.
+pub(crate) const CLUSTER_CONTROLLER: &str = "keelway:cluster-controller";
+/// The user of gateways.
+pub(crate) const GATEWAY: &str = "keelway:gateway";
 /// The group of administrators' kubeconfigs. Bound by RBAC, so that it can be taken away, unlike `system:masters`.
 pub const ADMIN_GROUP: &str = "keelway:cluster-admins";
 /// The annotation of our bindings that tells which ones stand.
@@ -77,34 +87,93 @@ pub fn driver_identity(id: &ClusterId) -> Identity {
     Identity { secret: SecretName::of(id, DRIVER_SECRET), name: "client" }
 }
 
-/// The first bindings of a cluster, for server-side apply, and their digest.
+/// A digest of all that [`first_bindings`] gives.
 #[must_use]
-pub fn first_bindings() -> (Vec<Value>, String) {
-    let mut objects = vec![
+pub fn bindings_digest() -> String {
+    let own = Value::from(own_access()).to_string();
+    sha256_hex([own.as_str(), worker::CLUSTER_CONTROLLER_ROLE].concat().as_bytes())
+}
+
+/// What a cluster gets from the pass, once: for server-side apply, in stages of which each relies on those before it. The last
+/// one tells with [`BINDINGS_DIGEST`] that all are there.
+///
+/// The kinds of workers are among them, so that gateways have something to watch also where no cluster-controller runs, which
+/// looks after them otherwise.
+#[must_use]
+pub fn first_bindings() -> [Vec<Value>; 3] {
+    let mut rights = own_access();
+    rights.extend(worker::cluster_controller_role());
+    for object in &mut rights {
+        annotate(object, &bindings_digest());
+    }
+    let (last, others) = rights.into_iter().partition(|object| {
+        object.get("kind").and_then(Value::as_str) == Some("ClusterRoleBinding")
+            && object.pointer("/metadata/name").and_then(Value::as_str) == Some(DRIVER)
+    });
+    // API servers make these by themselves, a moment after they are ready.
+    let namespaces = ["default", "kube-public", "kube-system"];
+    let namespace = |name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+    let kinds = worker_crds().into_iter().filter_map(|kind| serde_json::to_value(kind).ok());
+    let first = namespaces.into_iter().map(namespace).chain(kinds).collect();
+    [first, others, last]
+}
+
+fn annotate(object: &mut Value, digest: &str) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("annotations".to_string(), json!({ BINDINGS_DIGEST: digest }));
+        metadata.insert("labels".to_string(), json!({ "app.kubernetes.io/managed-by": "keelway" }));
+    }
+}
+
+/// The rights of people, of API servers, of gateways and of the pass.
+fn own_access() -> Vec<Value> {
+    let driver = json!([
+        rule(RBAC, &["clusterrolebindings"], &["get"], &[DRIVER]),
+        // Workers that are evicted, and what is told of them.
+        rule(OWN, &["tombstones"], &["get", "list", "create"], &[]),
+        rule(OWN, &["wireguardpeers"], &["get", "list", "delete"], &[]),
+        rule("", &["nodes"], &["get", "list", "delete"], &[]),
+    ]);
+    // Bootstrap tokens, which have no kind of their own.
+    let tokens = json!([rule("", &["secrets"], &["get", "list", "create", "delete"], &[])]);
+    let gateway = json!([rule(OWN, &["wireguardpeers"], &["get", "list", "watch"], &[])]);
+    vec![
+        role("ClusterRole", DRIVER, None, &driver),
+        role("ClusterRole", GATEWAY, None, &gateway),
+        role("Role", DRIVER, Some("kube-system"), &tokens),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": { "name": DRIVER },
-            "rules": [{
-                "apiGroups": ["rbac.authorization.k8s.io"],
-                "resources": ["clusterrolebindings"],
-                "resourceNames": [DRIVER],
-                "verbs": ["get"],
-            }],
+            "kind": "RoleBinding",
+            "metadata": { "name": DRIVER, "namespace": "kube-system" },
+            "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": DRIVER },
+            "subjects": [{ "apiGroup": RBAC, "kind": "User", "name": DRIVER }],
         }),
         binding(ADMIN_GROUP, "cluster-admin", "Group", ADMIN_GROUP),
         binding("keelway:kubelet-client", "system:kubelet-api-admin", "User", KUBELET_CLIENT),
-        // Last, because it tells that all are there.
+        binding(GATEWAY, GATEWAY, "User", GATEWAY),
         binding(DRIVER, DRIVER, "User", DRIVER),
-    ];
-    let digest = sha256_hex(Value::from(objects.clone()).to_string().as_bytes());
-    for object in &mut objects {
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.insert("annotations".to_string(), json!({ BINDINGS_DIGEST: digest }));
-            metadata.insert("labels".to_string(), json!({ "app.kubernetes.io/managed-by": "keelway" }));
-        }
+    ]
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str], names: &[&str]) -> Value {
+    let mut rule = json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
+    if let Some(fields) = rule.as_object_mut().filter(|_| !names.is_empty()) {
+        fields.insert("resourceNames".to_string(), json!(names));
     }
-    (objects, digest)
+    rule
+}
+
+fn role(kind: &str, name: &str, namespace: Option<&str>, rules: &Value) -> Value {
+    let mut role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": { "name": name },
+        "rules": rules,
+    });
+    if let (Some(namespace), Some(metadata)) = (namespace, role.get_mut("metadata").and_then(Value::as_object_mut)) {
+        metadata.insert("namespace".to_string(), json!(namespace));
+    }
+    role
 }
 
 fn binding(name: &str, role: &str, kind: &str, subject: &str) -> Value {
@@ -125,7 +194,7 @@ pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &Observation) 
 
 /// Asks for the first bindings where an API server is ready and says that they are not there, or not these.
 pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) {
-    let (_, wanted) = first_bindings();
+    let wanted = bindings_digest();
     for (name, (id, _)) in &world.clusters {
         if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
             continue;

@@ -119,8 +119,8 @@ pub(crate) fn plan_initialization(plan: &mut Plan, world: &World, seen: &Observa
 /// one ask for it again and again, and take from its machine what it needs to come up.
 pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
     let asks_only = match role {
-        Role::KubeControllerManager | Role::KubeScheduler => true,
-        Role::Etcd | Role::KubeApiserver | Role::Ingress => false,
+        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => true,
+        Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
     };
     asks_only && !is_initialized(cluster)
 }

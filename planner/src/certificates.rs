@@ -40,6 +40,13 @@ pub const DRIVER_SECRET: &str = "driver";
 /// The name that every API server's certificate holds, whatever its addresses are.
 pub const API_SERVER_NAME: &str = "kubernetes";
 
+/// The name that every gateway's certificate holds: who asks one knows it by its address only, which is no part of it.
+pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
+/// Whom gateways let ask for connections.
+pub(crate) const EGRESS_NAME: &str = "keelway:egress";
+/// The key pair of a gateway within its Secret.
+pub(crate) const WIREGUARD: &str = "wireguard";
+
 /// What a Secret of a cluster holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
@@ -94,6 +101,7 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
         let due = wanted.filter(|want| want.is_due(&tenant, &seen, now));
         let ttl = tenant.cluster.certificates.component_ttl;
         mint.extend(due.map(|want| want.request(tenant.id, ttl)));
+        mint.extend(wireguard_keys(&tenant));
     }
 }
 
@@ -122,6 +130,17 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
         .chain(missing(SERVICE_ACCOUNT).map(|secret| MintRequest::ServiceAccountKey { secret }))
         .chain(missing(ENCRYPTION).map(|secret| MintRequest::EncryptionKey { secret }))
         .collect()
+}
+
+/// Of gateways that have none yet. A key stays for the gateway's life: workers know it by it.
+fn wireguard_keys(tenant: &Tenant) -> Vec<MintRequest> {
+    let gateways = tenant.of_role(Role::Gateway).map(|(pod, _)| pod.component.as_str());
+    let missing = gateways.filter(|gateway| !tenant.has_pair_of(gateway, WIREGUARD));
+    let request = |gateway: &str| MintRequest::WireGuardKey {
+        secret: SecretName::of(tenant.id, gateway),
+        name: WIREGUARD.to_string(),
+    };
+    missing.map(request).collect()
 }
 
 impl Wanted<'_> {
@@ -216,7 +235,12 @@ impl<'a> Site<'a> {
             Role::KubeApiserver => self.kube_apiserver(),
             Role::KubeControllerManager => self.controller("system:kube-controller-manager"),
             Role::KubeScheduler => self.controller("system:kube-scheduler"),
+            Role::ClusterController => vec![self.user(crate::access::CLUSTER_CONTROLLER)],
             Role::Ingress => Vec::new(),
+            Role::Gateway => vec![
+                self.user(crate::access::GATEWAY),
+                self.wanted("server", INFRASTRUCTURE, server("gateway", vec![GATEWAY_NAME.to_string()], Vec::new())),
+            ],
         }
     }
 
@@ -229,22 +253,27 @@ impl<'a> Site<'a> {
 
     fn kube_apiserver(&self) -> Vec<Wanted<'a>> {
         let serving = server("kube-apiserver", self.api_names(), self.api_addresses());
-        vec![
+        let egress = || self.wanted("egress", INFRASTRUCTURE, client(EGRESS_NAME, &[]));
+        let mut wanted = vec![
             self.wanted("server", KUBERNETES, serving),
             self.wanted("etcd-client", ETCD, client("kube-apiserver-etcd-client", &[])),
             self.wanted("kubelet-client", KUBERNETES, client(crate::access::KUBELET_CLIENT, &[])),
             self.wanted("front-proxy-client", FRONT_PROXY, client("front-proxy-client", &[])),
-        ]
+        ];
+        wanted.extend(self.cluster.vpn_enabled.then(egress));
+        wanted
     }
 
     /// A client certificate for the API, and one for its own health and metrics port on loopback.
     fn controller(&self, user: &str) -> Vec<Wanted<'a>> {
         let name = self.spec.role.to_string();
         let loopback = vec![IpAddr::from([127, 0, 0, 1])];
-        vec![
-            self.wanted("client", KUBERNETES, client(user, &[])),
-            self.wanted("server", INFRASTRUCTURE, server(&name, vec![name.clone()], loopback)),
-        ]
+        vec![self.user(user), self.wanted("server", INFRASTRUCTURE, server(&name, vec![name.clone()], loopback))]
+    }
+
+    /// Who a component is inside the cluster.
+    fn user(&self, user: &str) -> Wanted<'a> {
+        self.wanted("client", KUBERNETES, client(user, &[]))
     }
 
     fn api_names(&self) -> Vec<String> {

@@ -154,7 +154,7 @@ fn none_or(number: usize) -> String {
 
 /// Whether a role goes beside an API server of its cluster where it can.
 fn follows(role: Role) -> bool {
-    matches!(role, Role::KubeControllerManager | Role::KubeScheduler)
+    matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController)
 }
 
 /// As many as a person reads.

@@ -2,6 +2,7 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
+    format,
     string::String,
 };
 
@@ -18,6 +19,7 @@ use keelway_api::{
 use crate::{
     Observation,
     ports::{IngressPorts, Ports},
+    words::count,
     world::World,
 };
 
@@ -117,6 +119,21 @@ impl<'a> Fleet<'a> {
         });
         let own = of_cluster.iter().filter_map(|name| self.rooms.get(name));
         own.filter(move |room| self.answers(room) && room.machine.role == kind && fits(room)).chain(others)
+    }
+
+    /// The ports of a component that goes onto a machine beside another one. What it waits for, where that has no room.
+    pub(crate) fn ports_beside(&self, role: Role, name: &HypervisorName) -> Result<BTreeMap<String, u16>, String> {
+        let room = self.rooms.get(name).filter(|room| self.answers(room));
+        let room = room.ok_or_else(|| format!("{name} to answer and take components"))?;
+        if !room.holds(role) {
+            let left = room.left.map(|left| format!(", of which it has {left}")).unwrap_or_default();
+            return Err(format!("room on {name}: {}{left}", role.row().requests));
+        }
+        let ports = room.ports.lowest_but(role.row().ports, |port| self.ingress.is_reserved(port));
+        ports.ok_or_else(|| {
+            let ports = count(role.row().ports.len(), "free port");
+            format!("{ports} in spec.portRange of {name}: widen it")
+        })
     }
 
     /// Every machine of a kind, by name, with whether components may be placed on it.

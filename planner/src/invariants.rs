@@ -48,13 +48,14 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 20] = [
+const INVARIANTS: [(&str, Invariant); 21] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
     ("a user id is of one role of one cluster", users_are_apart),
     ("a placed component never moves", placed_components_stay),
     ("a role is on its kind of machine", roles_are_on_their_kind),
+    ("a gateway is beside the ingress of its number", gateways_are_beside_ingresses),
     ("etcd members share a machine only where no other has room", members_are_apart),
     ("the first members of a store are written once", first_members_stay),
     ("a member of a store keeps its id and never goes back", members_never_go_back),
@@ -92,16 +93,23 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     for (name, cluster) in plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
         let Some(id) = cluster.id() else { continue };
         for role in Role::ALL {
-            let of_role = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == role);
-            let there = of_role.filter(|(_, component)| !component.is_leaving()).count();
+            let there = staying(&plan.documents, id, role);
             let prefix = format!("{name}/{role}-");
-            let wanted = cluster.spec.replicas(role) as usize;
+            let wanted = match role {
+                Role::Gateway if cluster.spec.vpn.enabled => staying(&plan.documents, id, Role::Ingress),
+                _ => cluster.spec.replicas(role) as usize,
+            };
             if there != wanted && !explained.iter().any(|what| what.starts_with(&prefix)) {
                 found.push(format!("{name} has {there} of {wanted} {role}"));
             }
         }
     }
     found.into_iter().map(|what| Violation { invariant, what }).collect()
+}
+
+fn staying(documents: &Documents, id: &ClusterId, role: Role) -> usize {
+    let of_role = documents.components_of(id).filter(|(_, component)| component.spec.role == role);
+    of_role.filter(|(_, component)| !component.is_leaving()).count()
 }
 
 impl<'a> Step<'a> {
@@ -246,6 +254,19 @@ fn roles_are_on_their_kind(step: &Step) -> Vec<String> {
     step.new_components().filter_map(wrong).collect()
 }
 
+fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
+    let gateways = step.after.components.iter().filter(|(_, component)| component.spec.role == Role::Gateway);
+    let alone = gateways.filter(|(pod, gateway)| {
+        let cluster = step.after.clusters.get(&gateway.spec.cluster);
+        let mut ingresses = step.after.components_of(&pod.cluster).map(|(_, component)| &component.spec);
+        let beside = ingresses.any(|spec| {
+            (spec.role, spec.index) == (Role::Ingress, gateway.spec.index) && spec.hypervisor == gateway.spec.hypervisor
+        });
+        !beside && cluster.is_some_and(|cluster| !cluster.deleted())
+    });
+    alone.map(|(pod, _)| pod.to_string()).collect()
+}
+
 fn members_are_apart(step: &Step) -> Vec<String> {
     let mut found = Vec::new();
     for (pod, member) in step.new_components().filter(|(_, component)| component.spec.role == Role::Etcd) {
@@ -318,10 +339,10 @@ fn controllers_start_once(step: &Step) -> Vec<String> {
         let Some(component) = step.after.components.get(name) else { return false };
         let waits = pod.start == Start::Never;
         match component.spec.role {
-            Role::KubeControllerManager | Role::KubeScheduler => {
+            Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => {
                 waits == initialized(step.after, &component.spec.cluster)
             }
-            Role::Etcd | Role::KubeApiserver | Role::Ingress => false,
+            Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
         }
     });
     back.map(ToString::to_string).chain(wrong.map(|(name, _)| name.to_string())).collect()
@@ -394,7 +415,15 @@ fn components_stay(step: &Step) -> Vec<String> {
         let of_role = step.after.components_of(cluster.id().unwrap_or(&component.spec.cluster_id));
         let stay = of_role.filter(|(_, other)| other.spec.role == component.spec.role && !other.is_leaving()).count();
         let surplus = stay >= cluster.spec.replicas(component.spec.role) as usize;
-        let may_go = surplus && !(component.spec.role == Role::Etcd && born);
+        let ingress_goes = !step
+            .after
+            .components_of(&component.spec.cluster_id)
+            .any(|(_, other)| (other.spec.role, other.spec.index) == (Role::Ingress, component.spec.index));
+        let may_go = match component.spec.role {
+            Role::Etcd => surplus && !born,
+            Role::Gateway => ingress_goes || !cluster.spec.vpn.enabled,
+            _ => surplus,
+        };
         !cluster.deleted() && !may_go
     })
     .map(|(pod, _)| pod.to_string())
@@ -425,7 +454,7 @@ fn replicas_take_turns(step: &Step) -> Vec<String> {
     let mut found = Vec::new();
     for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
         let Some(id) = cluster.id() else { continue };
-        for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress] {
+        for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway] {
             let all: Vec<(&PodName, &Component)> =
                 step.after.components_of(id).filter(|(_, component)| component.spec.role == role).collect();
             let free: Vec<&PodName> = all

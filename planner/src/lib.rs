@@ -15,6 +15,7 @@ mod deletion;
 mod draining;
 mod etcd_ids;
 mod fleet;
+mod gateways;
 mod identify;
 pub mod invariants;
 mod mint;
@@ -33,7 +34,8 @@ mod words;
 mod world;
 
 pub use access::{
-    ADMIN_GROUP, Access, BINDINGS_DIGEST, access, administrator, driver_identity, first_administrator, first_bindings,
+    ADMIN_GROUP, Access, BINDINGS_DIGEST, access, administrator, bindings_digest, driver_identity, first_administrator,
+    first_bindings,
 };
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
 pub use config::{configure, machine_configs, note_issued};
@@ -41,5 +43,5 @@ pub use identify::identify;
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Decision, Plan, Waiting, plan};
-pub use probe::{Identity, Probe, probes};
+pub use probe::{Identity, Probe, ProbeTls, probes};
 pub use refusal::{Refused, refuse};

@@ -27,6 +27,13 @@ pub enum MintRequest {
         /// Where it goes.
         secret: SecretName,
     },
+    /// A key pair of WireGuard, as `NAME.key` and `NAME.pub`.
+    WireGuardKey {
+        /// Where it goes.
+        secret: SecretName,
+        /// The name within the Secret.
+        name: String,
+    },
     /// A certificate with its key, as `NAME.crt` and `NAME.key`.
     Certificate {
         /// Where it goes.
@@ -50,6 +57,7 @@ impl MintRequest {
             Self::Authority { secret, .. }
             | Self::ServiceAccountKey { secret }
             | Self::EncryptionKey { secret }
+            | Self::WireGuardKey { secret, .. }
             | Self::Certificate { secret, .. } => secret,
         }
     }
@@ -79,6 +87,7 @@ impl fmt::Display for MintRequest {
             Self::ServiceAccountKey { secret } | Self::EncryptionKey { secret } => {
                 write!(f, "mint key {}", secret.name)
             }
+            Self::WireGuardKey { secret, name } => write!(f, "mint key {}/{name}", secret.name),
             Self::Certificate { secret, name, .. } => write!(f, "mint certificate {}/{name}", secret.name),
         }
     }

@@ -20,6 +20,7 @@ use crate::{
     Decision, Observation,
     choice::{Choice, Wanted},
     fleet::Fleet,
+    gateways,
     plan::Plan,
     retirement,
     world::World,
@@ -37,7 +38,8 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
         if document.deleted() {
             continue;
         }
-        let wanted = Role::ALL.map(|role| (role, document.spec.replicas(role)));
+        let roles = Role::ALL.into_iter().filter(|role| *role != Role::Gateway);
+        let wanted: Vec<_> = roles.map(|role| (role, document.spec.replicas(role))).collect();
         if document.spec.replicas(Role::Ingress) > 0 {
             plan_ingress_port(plan, &mut fleet, name);
         }
@@ -47,16 +49,12 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
             retirement::retire_surplus(plan, seen, &mut fleet, (id, cluster), role, wanted);
             place_missing(plan, world, &mut fleet, (id, cluster), role, wanted);
         }
+        gateways::plan_gateways(plan, &mut fleet, (id, cluster));
     }
 }
 
 /// Roles of a cluster that do not have exactly the wanted replicas, all of which stay where they are.
-fn unfinished<const N: usize>(
-    documents: &Documents,
-    fleet: &Fleet,
-    id: &ClusterId,
-    wanted: [(Role, u32); N],
-) -> Vec<(Role, u32)> {
+fn unfinished(documents: &Documents, fleet: &Fleet, id: &ClusterId, wanted: Vec<(Role, u32)>) -> Vec<(Role, u32)> {
     let mut stay: BTreeMap<Role, u32> = BTreeMap::new();
     let mut change: BTreeSet<Role> = BTreeSet::new();
     for (_, component) in documents.components_of(id) {
@@ -157,6 +155,11 @@ fn place(
         ports,
         user,
     };
+    Ok((document(pod, spec, &reason), reason))
+}
+
+/// A new component.
+pub(crate) fn document(pod: &PodName, spec: ComponentSpec, placement: &str) -> Component {
     let labels = [(CLUSTER_LABEL, pod.cluster.as_str()), (COMPONENT_LABEL, pod.component.as_str())];
     let mut component = Component::new(pod.component.as_str(), spec);
     component.metadata = ObjectMeta {
@@ -165,8 +168,8 @@ fn place(
         labels: Some(labels.map(|(key, value)| (key.to_string(), value.to_string())).into()),
         ..ObjectMeta::default()
     };
-    component.status.get_or_insert_default().placement.clone_from(&reason);
-    Ok((component, reason))
+    component.status.get_or_insert_default().placement = placement.to_string();
+    component
 }
 
 pub(crate) fn born(documents: &Documents, cluster: &ClusterRef) -> bool {

@@ -44,7 +44,13 @@ impl Ports {
 
     /// The lowest free port for each of these names, where there are as many.
     pub(crate) fn lowest(&self, names: &[&str]) -> Option<BTreeMap<String, u16>> {
-        let ports: BTreeMap<_, _> = names.iter().map(ToString::to_string).zip(self.all_free()).collect();
+        self.lowest_but(names, |_| false)
+    }
+
+    /// The same without some.
+    pub(crate) fn lowest_but(&self, names: &[&str], but: impl Fn(u16) -> bool) -> Option<BTreeMap<String, u16>> {
+        let free = self.all_free().filter(|port| !but(*port));
+        let ports: BTreeMap<_, _> = names.iter().map(ToString::to_string).zip(free).collect();
         (ports.len() == names.len()).then_some(ports)
     }
 
@@ -70,6 +76,8 @@ pub(crate) struct IngressPorts {
     ephemeral: BTreeSet<(u16, u16)>,
     /// On any public machine, or by a cluster.
     taken: BTreeSet<u16>,
+    /// By clusters alone.
+    reserved: BTreeSet<u16>,
     /// Below it nothing is free on all machines.
     next: u32,
 }
@@ -80,7 +88,8 @@ impl IngressPorts {
         let recorded = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref()?.ingress_port);
         let ingresses = documents.components.values().filter(|component| component.spec.role == Role::Ingress);
         let used = ingresses.filter_map(|component| component.spec.ports.get(API).copied());
-        let mut all = Self { taken: recorded.chain(used).collect(), ..Self::default() };
+        let reserved: BTreeSet<u16> = recorded.chain(used).collect();
+        let mut all = Self { taken: reserved.clone(), reserved, ..Self::default() };
         for Ports { range, ephemeral, taken, .. } in machines {
             let common = all.range.unwrap_or(*range);
             all.range = Some(PortRange { from: common.from.max(range.from), to: common.to.min(range.to) });
@@ -98,8 +107,14 @@ impl IngressPorts {
         let from = self.next.max(range.from.into());
         let port = numbers(from..=range.to.into()).find(|port| self.is_free(*port)).ok_or_else(|| full(range))?;
         self.take([port]);
+        self.reserved.insert(port);
         self.next = u32::from(port) + 1;
         Ok(port)
+    }
+
+    /// Whether it is a cluster's on all public machines.
+    pub(crate) fn is_reserved(&self, port: u16) -> bool {
+        self.reserved.contains(&port)
     }
 
     pub(crate) fn take(&mut self, ports: impl IntoIterator<Item = u16>) {

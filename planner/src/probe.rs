@@ -8,10 +8,11 @@ use core::net::{IpAddr, SocketAddr};
 
 use keelway_api::{
     Component, Documents,
+    component::Stage,
     documents::SecretName,
     fault::Faults,
     name::{HypervisorName, PodName},
-    role::{API, CLIENT, Role, SECURE},
+    role::{API, CLIENT, HEALTH, Role, SECURE},
     validated::ValidatedHypervisor,
 };
 
@@ -20,7 +21,7 @@ use crate::{
     world::World,
 };
 
-/// One `GET` over verified TLS, dialled from the machine's own network.
+/// One `GET`, dialled from the machine's own network: over verified TLS, but for loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// The component that it asks.
@@ -31,14 +32,21 @@ pub struct Probe {
     pub address: SocketAddr,
     /// The path; 200 means healthy.
     pub path: &'static str,
+    /// How both sides know each other. `None`: a program of Keelway's own on loopback, which tells its health to everybody there.
+    pub tls: Option<ProbeTls>,
+    /// Whether the component's liveness check asks the same, so that who has the answer to that one need not ask.
+    pub is_liveness: bool,
+}
+
+/// How who asks and who answers know each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeTls {
     /// The name that the server's certificate must hold.
     pub server_name: String,
     /// The Secret whose `bundle.crt` the server's certificate is verified with.
     pub authority: SecretName,
     /// The client certificate to show, where one is asked for.
     pub identity: Option<Identity>,
-    /// Whether the component's liveness check asks the same, so that who has the answer to that one need not ask.
-    pub is_liveness: bool,
 }
 
 /// A certificate and key in one of our Secrets: `NAME.crt` and `NAME.key`.
@@ -59,7 +67,7 @@ pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
     let probe = |(pod, component): (&PodName, &Component)| {
         let machine = world.machines.get(&component.spec.hypervisor)?;
         let probe = of(pod, component, machine)?;
-        documents.secrets.contains_key(&probe.authority).then_some(probe)
+        probe.tls.as_ref().is_none_or(|tls| documents.secrets.contains_key(&tls.authority)).then_some(probe)
     };
     Ok(documents.components.iter().filter_map(probe).collect())
 }
@@ -69,19 +77,34 @@ pub(crate) fn controller_liveness(role: Role) -> &'static str {
     if role == Role::KubeControllerManager { "/healthz" } else { "/livez" }
 }
 
+/// The path at which programs of Keelway's own tell that they live.
+pub(crate) const OWN_LIVENESS: &str = "/healthz";
+
 fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Option<Probe> {
     let private = *machine.private.first()?;
     let loopback = IpAddr::from([127, 0, 0, 1]);
     let role = component.spec.role;
-    let (address, port, path, server_name, authority) = match role {
-        Role::Etcd => (private, CLIENT, "/readyz", pod.component.to_string(), certificates::ETCD),
-        Role::KubeApiserver => (private, SECURE, "/readyz", API_SERVER_NAME.to_string(), certificates::KUBERNETES),
+    let serves = component.stage() == Stage::Serving;
+    let (address, port, path, known) = match role {
+        Role::Etcd => (private, CLIENT, "/readyz", Some((pod.component.to_string(), certificates::ETCD))),
+        Role::KubeApiserver => {
+            (private, SECURE, "/readyz", Some((API_SERVER_NAME.to_string(), certificates::KUBERNETES)))
+        }
         Role::KubeControllerManager | Role::KubeScheduler => {
-            (loopback, SECURE, controller_liveness(role), role.to_string(), certificates::INFRASTRUCTURE)
+            (loopback, SECURE, controller_liveness(role), Some((role.to_string(), certificates::INFRASTRUCTURE)))
         }
         Role::Ingress => {
-            (*machine.public.first()?, API, "/readyz", API_SERVER_NAME.to_string(), certificates::KUBERNETES)
+            let known = (API_SERVER_NAME.to_string(), certificates::KUBERNETES);
+            (*machine.public.first()?, API, "/readyz", Some(known))
         }
+        // One that served goes on to: what it lacks, such as an API to ask, is nothing that another one would have.
+        Role::ClusterController | Role::Gateway if serves => (loopback, HEALTH, OWN_LIVENESS, None),
+        Role::ClusterController | Role::Gateway => (loopback, HEALTH, "/readyz", None),
+    };
+    let is_liveness = match role {
+        Role::KubeControllerManager | Role::KubeScheduler => true,
+        Role::ClusterController | Role::Gateway => serves,
+        Role::Etcd | Role::KubeApiserver | Role::Ingress => false,
     };
     let id = &pod.cluster;
     let identity =
@@ -91,9 +114,11 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
         machine: machine.name.clone(),
         address: SocketAddr::new(address, component.spec.port(port)),
         path,
-        server_name,
-        authority: SecretName::of(id, authority),
-        identity,
-        is_liveness: matches!(role, Role::KubeControllerManager | Role::KubeScheduler),
+        tls: known.map(|(server_name, authority)| ProbeTls {
+            server_name,
+            authority: SecretName::of(id, authority),
+            identity,
+        }),
+        is_liveness,
     })
 }

@@ -19,6 +19,7 @@ use keelway_api::{
 use crate::{
     Decision, Observation,
     fleet::Fleet,
+    gateways::are_twins,
     placement::{MEMBERS_STAY, born, count_staying},
     plan::Plan,
     pod::server_name,
@@ -56,7 +57,7 @@ pub(crate) fn retire_surplus(
         let component = format!("{}/{}", cluster.reference, pod.component);
         if kept {
             plan.wait(&component, MEMBERS_STAY);
-        } else if let Some(others) = if drained { first_unready(seen, &stay) } else { unready(seen, role, &stay) } {
+        } else if let Some(others) = still_needed(&plan.documents, seen, role, drained, &stay) {
             plan.wait(&component, format!("{others} to be ready before it leaves"));
         } else {
             let reason = match plan.documents.components.get(&pod).filter(|_| drained) {
@@ -72,9 +73,10 @@ pub(crate) fn retire_surplus(
         .map(|(pod, _)| pod.clone())
         .collect();
     for pod in leaving {
-        match relied_on_by(&plan.documents, seen, &pod) {
-            Some(others) => plan.wait(&format!("{}/{}", cluster.reference, pod.component), others),
-            None => remove(plan, fleet, &pod),
+        if let Some(others) = relied_on_by(&plan.documents, seen, &pod) {
+            plan.wait(&format!("{}/{}", cluster.reference, pod.component), others);
+        } else {
+            remove(plan, fleet, &pod);
         }
     }
 }
@@ -110,16 +112,38 @@ pub(crate) fn moves(fleet: &Fleet, spec: &ComponentSpec) -> bool {
     spec.role != Role::Etcd && fleet.drains(&spec.hypervisor)
 }
 
+/// Who of those that stay is to be ready before another one leaves.
+fn still_needed(
+    documents: &Documents,
+    seen: &Observation,
+    role: Role,
+    drained: bool,
+    stay: &[((bool, u32), PodName)],
+) -> Option<String> {
+    let gateways = || (role == Role::Ingress).then(|| first_unready_gateway(documents, seen, stay)).flatten();
+    if drained { first_unready(seen, stay).or_else(gateways) } else { unready(seen, role, stay) }
+}
+
 /// One that stays and is not ready: what leaves a machine that is drained goes after all of them are.
 fn first_unready(seen: &Observation, stay: &[((bool, u32), PodName)]) -> Option<String> {
     stay.iter().find(|(_, pod)| !seen.healthy(pod)).map(|(_, pod)| pod.component.to_string())
 }
 
+/// A gateway that is not ready beside an ingress that stays: workers lose that of an ingress that leaves with it.
+fn first_unready_gateway(documents: &Documents, seen: &Observation, stay: &[((bool, u32), PodName)]) -> Option<String> {
+    stay.iter().find_map(|(_, pod)| {
+        let ingress = documents.components.get(pod)?;
+        let mut gateways = of_role(documents, &pod.cluster, Role::Gateway);
+        let (gateway, _) = gateways.find(|(_, gateway)| are_twins(&gateway.spec, &ingress.spec))?;
+        (!seen.healthy(gateway)).then(|| gateway.component.to_string())
+    })
+}
+
 /// The replicas of a role that carries requests, where none of those that stay is ready.
 fn unready(seen: &Observation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<String> {
     let carries = match role {
-        Role::KubeApiserver | Role::Ingress => true,
-        Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler => false,
+        Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
+        Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => false,
     };
     let ready = stay.is_empty() || stay.iter().any(|(_, pod)| seen.healthy(pod));
     let names: Vec<&str> = stay.iter().map(|(_, pod)| pod.component.as_str()).collect();
@@ -148,7 +172,7 @@ fn sends(state: &MachineState, ingress: &PodName, server: &PodName) -> bool {
 }
 
 /// Its machine ends it, with its own time to drain, because it is in no config any more.
-fn remove(plan: &mut Plan, fleet: &mut Fleet, pod: &PodName) {
+pub(crate) fn remove(plan: &mut Plan, fleet: &mut Fleet, pod: &PodName) {
     if let Some(document) = plan.documents.components.remove(pod) {
         fleet.leave(&document.spec);
     }

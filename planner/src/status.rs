@@ -12,9 +12,9 @@ use keelway_api::{
     Component, Documents, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
-    machine::{ContainerPhase, MachineState, STATE_DIRECTORY, SandboxState, Seen, Silent},
+    machine::{ContainerPhase, ContainerState, MachineState, STATE_DIRECTORY, SandboxState, Seen, Silent},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
-    role::Role,
+    role::{EGRESS, Role},
     validated::ValidatedCluster,
 };
 
@@ -119,7 +119,7 @@ struct Running<'a> {
     machine: &'a MachineState,
     /// The newest sandbox of each pod.
     sandboxes: BTreeMap<&'a PodName, &'a SandboxState>,
-    /// The phase of the newest container of each sandbox.
+    /// The phase of each sandbox's containers, the newest of each name: of one that does not run, where there is one.
     containers: BTreeMap<&'a str, ContainerPhase>,
 }
 
@@ -127,8 +127,16 @@ impl<'a> Running<'a> {
     fn of(machine: &'a MachineState) -> Self {
         // The newest come first, and the last of a name stays.
         let sandboxes = machine.sandboxes.iter().rev().map(|sandbox| (&sandbox.pod, sandbox)).collect();
-        let containers = machine.containers.iter().rev();
-        let containers = containers.map(|container| (container.sandbox.as_str(), container.phase)).collect();
+        let of_name = |container: &'a ContainerState| (container.sandbox.as_str(), container.name.as_str());
+        let newest: BTreeMap<_, _> =
+            machine.containers.iter().rev().map(|container| (of_name(container), container.phase)).collect();
+        let mut containers = BTreeMap::new();
+        for ((sandbox, _), phase) in newest {
+            let worst = containers.entry(sandbox).or_insert(phase);
+            if *worst == ContainerPhase::Running {
+                *worst = phase;
+            }
+        }
         Self { machine, sandboxes, containers }
     }
 }
@@ -211,10 +219,11 @@ fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, runnin
     }
 }
 
-/// A port of a component that does not run, at which something listens all the same.
+/// A port at which something listens although the container does not run that it is for.
 fn port_of_another(machine: &MachineState, pod: &PodName, spec: &ComponentSpec) -> Option<u16> {
-    let mut taken = spec.ports.values().filter(|port| machine.ports.listening.contains(port));
-    taken.next().copied().filter(|_| !machine.runs(pod))
+    let mut taken = spec.ports.iter().filter(|(_, port)| machine.ports.listening.contains(port));
+    let container = |port: &str| if port == EGRESS { EGRESS } else { spec.role.row().name };
+    taken.find(|(name, _)| !machine.runs_container(pod, container(name))).map(|(_, port)| *port)
 }
 
 fn clusters(

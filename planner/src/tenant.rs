@@ -55,6 +55,13 @@ impl<'a> Tenant<'a> {
         keys.any(|(name, _)| name.strip_suffix(".key") == Some(certificate))
     }
 
+    /// Whether a Secret has both halves of this key pair.
+    pub(crate) fn has_pair_of(&self, secret: &str, pair: &str) -> bool {
+        let data = self.secret(secret).and_then(|secret| secret.data.as_ref());
+        let has = |half: &str| data.is_some_and(|data| data.keys().any(|name| name.strip_suffix(half) == Some(pair)));
+        has(".key") && has(".pub")
+    }
+
     fn secret(&self, name: &str) -> Option<&'a Secret> {
         let found = self.secrets.binary_search_by_key(&name, |(name, _)| *name).ok()?;
         self.secrets.get(found).map(|(_, secret)| *secret)

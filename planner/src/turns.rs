@@ -14,7 +14,7 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{Observation, plan::Waiting, pod::server_name, tenant::Tenant};
+use crate::{Observation, gateways::are_twins, plan::Waiting, pod::server_name, tenant::Tenant};
 
 /// Which pods are held, and which of them have to wait.
 #[derive(Default)]
@@ -37,13 +37,19 @@ impl<'a> Turns<'a> {
         if tenant.document.deleted() {
             return;
         }
+        // The machine of the ingress whose turn it is: no gateway of another one ends with it.
+        let mut public_turn: Option<&HypervisorName> = None;
         for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
-            let replicas = Replicas::of(tenant, seen, role);
+            let beside = public_turn.filter(|_| role == Role::Gateway);
+            let replicas = Replicas::of(tenant, seen, role, beside);
             if replicas.all.len() < 2 {
                 continue;
             }
             let replaced = replicas.replaced(&wanted);
             let turn = replicas.turn(&replaced);
+            if role == Role::Ingress {
+                public_turn = turn.and_then(|name| replicas.machine(name));
+            }
             let others = replaced.iter().filter(|name| turn != Some(**name));
             self.waiting.extend(others.map(|name| Waiting {
                 what: format!("{}/{}", tenant.cluster.reference, name.component),
@@ -62,8 +68,8 @@ impl<'a> Turns<'a> {
 /// Whether requests fail while none of a role's replicas works. Of controllers one leads, and its end is made up for later.
 fn is_relied_on(role: Role) -> bool {
     match role {
-        Role::Etcd | Role::KubeApiserver | Role::Ingress => true,
-        Role::KubeControllerManager | Role::KubeScheduler => false,
+        Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
+        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => false,
     }
 }
 
@@ -72,13 +78,19 @@ struct Replicas<'t, 'a> {
     tenant: &'t Tenant<'a>,
     seen: &'t Observation,
     role: Role,
+    /// The only machine on which one of them may be replaced now.
+    only_on: Option<&'a HypervisorName>,
     all: Vec<(&'a PodName, &'a ComponentSpec)>,
 }
 
 impl<'t, 'a> Replicas<'t, 'a> {
-    fn of(tenant: &'t Tenant<'a>, seen: &'t Observation, role: Role) -> Self {
+    fn of(tenant: &'t Tenant<'a>, seen: &'t Observation, role: Role, only_on: Option<&'a HypervisorName>) -> Self {
         let all = tenant.of_role(role).map(|(name, component)| (name, &component.spec)).collect();
-        Self { tenant, seen, role, all }
+        Self { tenant, seen, role, only_on, all }
+    }
+
+    fn machine(&self, name: &PodName) -> Option<&'a HypervisorName> {
+        self.all.iter().find(|(other, _)| *other == name).map(|(_, spec)| &spec.hypervisor)
     }
 
     /// Those that run, and are to be replaced.
@@ -96,7 +108,8 @@ impl<'t, 'a> Replicas<'t, 'a> {
         if self.unseen().is_some() {
             return None;
         }
-        replaced.iter().copied().find(|name| self.can_spare(name))
+        let is_here = |name: &PodName| self.only_on.is_none_or(|machine| self.machine(name) == Some(machine));
+        replaced.iter().copied().find(|name| is_here(name) && self.can_spare(name))
     }
 
     /// A machine of one of them that cannot be seen.
@@ -123,11 +136,21 @@ impl<'t, 'a> Replicas<'t, 'a> {
         let spared = match self.role {
             Role::Etcd => others.all(|other| self.seen.healthy(other)),
             Role::KubeApiserver => others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other)),
-            Role::Ingress | Role::KubeControllerManager | Role::KubeScheduler => {
+            Role::Ingress | Role::Gateway => others.any(|other| self.is_whole(other)),
+            Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => {
                 others.any(|other| self.seen.healthy(other))
             }
         };
         spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name))
+    }
+
+    /// Whether an ingress and the gateway beside it are both well, or the one of them that there is.
+    fn is_whole(&self, name: &PodName) -> bool {
+        let twin = if self.role == Role::Ingress { Role::Gateway } else { Role::Ingress };
+        let own = self.all.iter().find(|(other, _)| *other == name);
+        let mut twins =
+            self.tenant.of_role(twin).filter(|(_, other)| own.is_some_and(|(_, own)| are_twins(own, &other.spec)));
+        self.seen.healthy(name) && twins.all(|(twin, _)| self.seen.healthy(twin))
     }
 
     /// Whether every haproxy that tells of its servers passes connections on to this one.

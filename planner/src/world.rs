@@ -1,7 +1,9 @@
 //! The documents as what they mean.
 
 use alloc::{collections::BTreeMap, vec::Vec};
+use core::cell::OnceCell;
 
+use ipnet::IpNet;
 use keelway_api::{
     Documents,
     fault::Faults,
@@ -14,6 +16,7 @@ use keelway_api::{
 pub(crate) struct World {
     pub(crate) machines: BTreeMap<HypervisorName, ValidatedHypervisor>,
     pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
+    private_ranges: OnceCell<Vec<IpNet>>,
 }
 
 impl World {
@@ -39,7 +42,20 @@ impl World {
                 Err(found) => faults.extend(found),
             }
         }
-        if faults.is_empty() { Ok(Self { machines, clusters }) } else { Err(Faults(faults)) }
+        if faults.is_empty() {
+            Ok(Self { machines, clusters, private_ranges: OnceCell::new() })
+        } else {
+            Err(Faults(faults))
+        }
+    }
+
+    /// The addresses of all machines in the private network, in as few ranges as hold them and nothing else.
+    pub(crate) fn private_ranges(&self) -> &[IpNet] {
+        self.private_ranges.get_or_init(|| {
+            let addresses: Vec<IpNet> =
+                self.machines.values().flat_map(|machine| &machine.private).copied().map(IpNet::from).collect();
+            IpNet::aggregate(&addresses)
+        })
     }
 
     /// Machines of one role, by name.

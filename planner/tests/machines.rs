@@ -219,7 +219,7 @@ fn a_full_machine_gets_nothing_and_the_report_has_figures() {
     assert_eq!(plan.documents.components.len(), 3);
     let told: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
     let server = told.iter().find(|text| text.contains("kube-apiserver-0")).unwrap();
-    assert!(server.contains("150m CPU and 512 MiB left"), "{server}");
+    assert!(server.contains("160m CPU and 528 MiB left"), "{server}");
     assert!(server.contains("hv-1 has 10m CPU and 640 MiB"), "{server}");
     let status = plan.documents.hypervisors.values().next().unwrap().status.clone().unwrap();
     assert_eq!(status.capacity.unwrap().cpu, "210m");
@@ -239,12 +239,12 @@ fn crowd(clusters: usize) -> Vec<String> {
     let cluster = |number: usize| {
         format!(
             "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c{number}, namespace: \
-             default}}\nspec: {{version: 1.37.0}}\n"
+             default}}\nspec: {{version: 1.37.0, vpn: {{enabled: false}}}}\n"
         )
     };
     let mut text = machine("out-1", "Public", 1, "{from: 20000, to: 20009}");
     text += &machine("out-2", "Public", 2, "{from: 20002, to: 20011}");
-    text += &machine("in-1", "Private", 3, "{from: 20000, to: 20039}");
+    text += &machine("in-1", "Private", 3, "{from: 20000, to: 20047}");
     text.extend((0..clusters).map(cluster));
     let mut documents = Documents::read(text.as_bytes()).unwrap();
     let mut number = 0;

@@ -15,7 +15,7 @@ use keelway_api::{
     role::Role,
 };
 use keelway_planner::{
-    CertificateSeen, Health, Observation, Plan, first_bindings, identify, invariants, machine_configs, plan,
+    CertificateSeen, Health, Observation, Plan, bindings_digest, identify, invariants, machine_configs, plan,
 };
 use model::{apply, empty, mint};
 use proptest::{collection::vec, prelude::*};
@@ -118,7 +118,7 @@ impl World {
             machines: self.machines.iter().enumerate().map(machine).collect(),
             refused: BTreeMap::new(),
             health: self.documents.components.iter().enumerate().map(health).collect(),
-            bindings: [(id.clone(), Seen::Known(first_bindings().1))].into(),
+            bindings: [(id.clone(), Seen::Known(bindings_digest()))].into(),
             certificates: self.certificates.clone(),
         }
     }
@@ -366,7 +366,8 @@ fn extra_arguments_are_those_of_their_role() {
     let mut given = BTreeSet::new();
     for (pod, wanted) in configs.values().flat_map(|config| &config.pods) {
         let role = world.documents.components[pod].spec.role;
-        let flags = wanted.containers[0].command.iter().filter_map(|word| word.strip_prefix("--"));
+        let program = wanted.containers.last().unwrap();
+        let flags = program.command.iter().filter_map(|word| word.strip_prefix("--"));
         for flag in flags.filter(|_| !argument::of_role(role).is_empty()) {
             if !argument::is_own(flag) {
                 given.insert((role, flag));

@@ -66,9 +66,13 @@ async fn get(
     probe: &Probe,
 ) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
     let machine = documents.hypervisors.get(&probe.machine).ok_or("its machine has no document")?;
-    let config = clients.client(documents, &probe.authority, probe.identity.as_ref())?;
+    let Some(tls) = &probe.tls else {
+        let stream = machines.dial(machine, probe.address, DIAL).await?;
+        return Ok(https::get_plain(stream, probe.address, probe.path).await?);
+    };
+    let config = clients.client(documents, &tls.authority, tls.identity.as_ref())?;
     let stream = machines.dial(machine, probe.address, DIAL).await?;
-    Ok(https::get(config, &probe.server_name, stream, probe.address, probe.path).await?)
+    Ok(https::get(config, &tls.server_name, stream, probe.address, probe.path).await?)
 }
 
 /// The innermost cause, which is what tells: `Connection refused`, `certificate expired`.

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::try_join_all;
 use hyper_util::{
     client::legacy::{Client, connect::Connect},
     rt::TokioExecutor,
@@ -15,6 +16,7 @@ use kube::{
     core::GroupVersionKind,
 };
 use rustls::ClientConfig;
+use serde_json::Value;
 use tower::ServiceBuilder;
 
 use crate::{Machines, dial::Dialler, health::root_cause, mint, tls};
@@ -41,6 +43,9 @@ pub(crate) enum ManagedClusterError {
     /// A binding is not an object, which is a fault of the program.
     #[error("a binding cannot be sent")]
     Object(#[source] serde_json::Error),
+    /// An object is of no kind, which is a fault of the program.
+    #[error("{0} is of no kind")]
+    NoKind(String),
     /// The API refused, or could not be reached.
     #[error("could not apply {object}")]
     Apply {
@@ -94,17 +99,27 @@ pub(crate) async fn apply_bindings(
     let config =
         client_from_pem(authorities, Some(identity)).map_err(|error| ManagedClusterError::Tls(error.into()))?;
     let client = client(machines, machine, &server, &config);
-    for object in first_bindings().0 {
-        let object: DynamicObject = serde_json::from_value(object).map_err(ManagedClusterError::Object)?;
-        let kind = object.types.as_ref().map(|types| types.kind.clone()).unwrap_or_default();
-        let name = object.name_any();
-        let api = api(client.clone(), &kind);
-        let (parameters, patch) = (PatchParams::apply(FIELD_MANAGER).force(), Patch::Apply(&object));
-        tokio::time::timeout(REQUEST, api.patch(&name, &parameters, &patch))
-            .await
-            .map_err(|_| ManagedClusterError::TimedOut)?
-            .map_err(|cause| ManagedClusterError::Apply { object: format!("{kind} {name}"), cause })?;
+    for stage in first_bindings() {
+        try_join_all(stage.into_iter().map(|object| apply(&client, object))).await?;
     }
+    Ok(())
+}
+
+async fn apply(client: &kube::Client, object: Value) -> Result<(), ManagedClusterError> {
+    let object: DynamicObject = serde_json::from_value(object).map_err(ManagedClusterError::Object)?;
+    let types = object.types.clone().unwrap_or_default();
+    let name = object.name_any();
+    let kind = GroupVersionKind::try_from(&types).map_err(|_| ManagedClusterError::NoKind(name.clone()))?;
+    let resource = ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let (parameters, patch) = (PatchParams::apply(FIELD_MANAGER).force(), Patch::Apply(&object));
+    tokio::time::timeout(REQUEST, api.patch(&name, &parameters, &patch))
+        .await
+        .map_err(|_| ManagedClusterError::TimedOut)?
+        .map_err(|cause| ManagedClusterError::Apply { object: format!("{} {name}", types.kind), cause })?;
     Ok(())
 }
 

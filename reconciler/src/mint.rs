@@ -13,7 +13,7 @@ use keelway_api::{
 use keelway_pki::{
     Authority, AuthorityError, AuthorityKeyring, EncryptionKey, EncryptionKeyring, IssuedCertificate, KeyError,
     KeyringError, LeafError, LeafRequest, ServiceAccountKey, ServiceAccountKeyring, Usage, Validity, ValidityError,
-    random_id,
+    WireGuardKey, random_id,
 };
 use keelway_planner::{MintRequest, Subject};
 use rand::CryptoRng;
@@ -82,6 +82,11 @@ impl<R: CryptoRng> PkiMinter<R> {
             MintRequest::EncryptionKey { .. } => {
                 Ok(EncryptionKeyring::first(EncryptionKey::mint(&mut self.rng)).to_secret_data())
             }
+            MintRequest::WireGuardKey { name, .. } => {
+                let mut data = BTreeMap::new();
+                WireGuardKey::mint(&mut self.rng).write_to(&mut data, name);
+                Ok(data)
+            }
             MintRequest::Certificate { name, authority, subject, ttl, .. } => {
                 let issued = issue(&mut self.rng, documents, authority, subject, validity(now, *ttl)?)?;
                 let mut data = BTreeMap::new();
@@ -107,10 +112,7 @@ impl<R: CryptoRng + Send> Minter for PkiMinter<R> {
 }
 
 fn keep(documents: &mut Documents, request: &MintRequest, data: BTreeMap<String, Vec<u8>>) {
-    let (MintRequest::Authority { secret: name, .. }
-    | MintRequest::ServiceAccountKey { secret: name }
-    | MintRequest::EncryptionKey { secret: name }
-    | MintRequest::Certificate { secret: name, .. }) = request;
+    let name = request.secret();
     let secret = documents.secrets.entry(name.clone()).or_insert_with(|| empty(name));
     let values = data.into_iter().map(|(key, value)| (key, ByteString(value)));
     secret.data.get_or_insert_default().extend(values);

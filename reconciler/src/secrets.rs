@@ -5,7 +5,7 @@ use std::{error::Error, str};
 use keelway_api::{Secret, fault::Fault, jiff::Timestamp};
 use keelway_pki::{
     AuthorityKeyring, CertificateFacts, EncryptionKeyring, KeyringError, PrivateKeyPem, SecretData,
-    ServiceAccountKeyring, VerifyError, key_matches_certificate,
+    ServiceAccountKeyring, VerifyError, WireGuardKey, key_matches_certificate,
 };
 use keelway_planner::{Holds, holds};
 
@@ -59,7 +59,19 @@ fn ended(ring: &AuthorityKeyring, now: Timestamp) -> Vec<Fault> {
 
 fn certificates(data: &SecretData) -> Vec<Fault> {
     let names = data.keys().filter_map(|entry| entry.strip_suffix(".crt"));
-    names.filter_map(|name| certificate(data, name)).collect()
+    let pairs = data.keys().filter_map(|entry| entry.strip_suffix(".pub"));
+    names.filter_map(|name| certificate(data, name)).chain(pairs.filter_map(|name| pair(data, name))).collect()
+}
+
+/// The public half is of the private one beside it. Where that is missing both are made anew.
+fn pair(data: &SecretData, name: &str) -> Option<Fault> {
+    let (public_entry, entry) = (format!("{name}.pub"), format!("{name}.key"));
+    let key = WireGuardKey::from_base64(data.get(&entry)?);
+    match key {
+        Ok(key) if data.get(&public_entry).is_some_and(|public| *public == key.public_base64().into_bytes()) => None,
+        Ok(_) => Some(Fault::of_entry(DATA, &public_entry, format!("the public half is not of the key {entry}"), BACK)),
+        Err(error) => Some(Fault::of_entry(DATA, &entry, told(&error), BACK)),
+    }
 }
 
 /// A certificate is read, and is of the key beside it. Where either is missing it is issued anew.

@@ -1,4 +1,4 @@
-//! `cargo xtask agent`: the agent as it is shipped, one file that runs on any Linux of its kind.
+//! Programs as they are shipped, each one file that runs on any Linux of its kind: `cargo xtask agent`, and what goes into images.
 
 use std::{
     env, fs,
@@ -10,18 +10,29 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{elf, process::output};
 
-const NAME: &str = "keelway-hypervisor-agent";
+const AGENT: &str = "keelway-hypervisor-agent";
+/// What is released without shared libraries.
+const SHIPPED: [&str; 2] = [AGENT, "keelway-cluster-controller"];
 
-/// Builds the agent without shared libraries, and returns where it is: `dist` in the target directory.
+/// Builds all that is shipped without shared libraries, and returns where it is: `dist` in the target directory.
+pub(crate) fn build_all() -> Result<Vec<PathBuf>> {
+    SHIPPED.into_iter().map(|name| shipped(&build_static(name, "release")?)).collect()
+}
+
+/// Builds the agent alone.
 pub(crate) fn build() -> Result<PathBuf> {
+    shipped(&build_static(AGENT, "release")?)
+}
+
+/// Builds a program without shared libraries, in a profile of the workspace.
+pub(crate) fn build_static(name: &str, profile: &str) -> Result<PathBuf> {
     let host = host()?;
     // Only with a target named do these flags leave build scripts and macros alone, which are shared libraries themselves.
     let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", host.to_uppercase().replace('-', "_"));
     run(cargo()
-        .args(["build", "--release", "--package", NAME, "--target", &host])
+        .args(["build", "--quiet", "--profile", profile, "--package", name, "--target", &host])
         .env(flags, "-C target-feature=+crt-static"))?;
-    let built = target()?.join(&host).join("release").join(NAME);
-    let program = shipped(&built)?;
+    let program = target()?.join(&host).join(profile).join(name);
     let bytes = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
     ensure!(!elf::has_loader(&bytes)?, "{} wants shared libraries", program.display());
     Ok(program)

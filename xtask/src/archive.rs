@@ -117,7 +117,8 @@ fn header(mode: u32) -> Header {
     header
 }
 
-fn sha256(bytes: &[u8]) -> String {
+/// In hexadecimal digits.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 

@@ -12,14 +12,17 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, sha256};
 use crate::cache::{self, Cache};
 use crate::progress::Progress;
 use crate::table::{GoBuild, Image, Origin, Product};
-use crate::{debian, go, process, table};
+use crate::{agent, debian, go, process, table};
 
 /// Counts the ways in which recipes were turned into files: another number makes everything anew.
 const FORMAT: u32 = 1;
+
+/// The profile of the workspace that programs in images are built in: images of a release are made elsewhere.
+const PROFILE: &str = "image";
 
 /// What is asked for.
 #[derive(Debug, Default)]
@@ -93,7 +96,7 @@ fn wanted(options: &Options) -> Result<Vec<Wanted>> {
 /// What is neither pulled nor in PATH.
 fn must_be_made(product: &Product) -> bool {
     match product {
-        Product::Image(_) => false,
+        Product::Image(image) => image.files.iter().any(|file| matches!(file.origin, Origin::Workspace(_))),
         Product::Program(origin) => {
             let path = std::env::var_os("PATH").unwrap_or_default();
             !std::env::split_paths(&path).any(|directory| directory.join(origin.name()).is_file())
@@ -138,6 +141,10 @@ fn ingredient(origin: Origin) -> Result<String> {
     Ok(match origin {
         Origin::Go(build, program) => {
             format!("{}@v{} {}\n", build.package(program), build.version(), build.ldflags())
+        }
+        Origin::Workspace(name) => {
+            let program = read(&agent::build_static(name, PROFILE)?)?;
+            format!("{name} {}\n", sha256(&program))
         }
         Origin::C { source, version, .. } => format!("{version}\n{source}"),
         Origin::Debian { path, .. } => debian::fingerprint(&debian::closure(path)?)?,
@@ -215,6 +222,7 @@ impl Workshop<'_> {
     fn program(&self, origin: Origin, done: &Builds) -> Result<PathBuf> {
         match origin {
             Origin::Go(build, name) => Ok(done.get(&build).context("find its Go build")?.join(name)),
+            Origin::Workspace(name) => agent::build_static(name, PROFILE),
             Origin::C { name, source, version } => self.compile(name, source, version),
             Origin::Debian { package, path, version } => {
                 if let Some(version) = version {

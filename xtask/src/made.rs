@@ -35,6 +35,7 @@ fn question(origin: Origin) -> (&'static [&'static str], String) {
         Origin::Go(GoBuild::CoreDns, _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
         Origin::Go(GoBuild::MetricsServer, _) => (&["--version"], format!("v{}\n", version(origin))),
         Origin::Go(GoBuild::CniPlugins, name) => (&[], format!("CNI {name} plugin v{}\n", version(origin))),
+        Origin::Workspace(name) => (&["--version"], format!("{name} {}\n", version(origin))),
         Origin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
         Origin::Debian { package: "bash" | "coreutils", .. } => (&["--version"], "Copyright".to_owned()),
         Origin::Debian { .. } => (&["-v"], format!(" {}", version(origin))),
@@ -44,6 +45,7 @@ fn question(origin: Origin) -> (&'static [&'static str], String) {
 fn version(origin: Origin) -> &'static str {
     match origin {
         Origin::Go(build, _) => build.version(),
+        Origin::Workspace(_) => env!("CARGO_PKG_VERSION"),
         Origin::C { version, .. } => version,
         Origin::Debian { version, .. } => version.unwrap_or("v"),
     }

@@ -42,7 +42,8 @@ images makes container images and programs in the cache, $KEELWAY_CACHE or keelw
   --pull         images are pulled: make only the programs that are not in PATH
   --plain        no changing line, also on a terminal
 
-agent builds keelway-hypervisor-agent without shared libraries, as it is shipped, and says where it is.
+agent builds keelway-hypervisor-agent and keelway-cluster-controller without shared libraries, as they are shipped, and says
+where they are.
 
 docs writes the parts of docs/ that follow from the program: every field, reason and port.
 
@@ -89,8 +90,9 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
 }
 
 fn shipped_agent() -> Result<()> {
-    let program = agent::build()?;
-    writeln!(io::stdout(), "{}", program.display())?;
+    for program in agent::build_all()? {
+        writeln!(io::stdout(), "{}", program.display())?;
+    }
     Ok(())
 }
 

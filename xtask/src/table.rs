@@ -55,6 +55,8 @@ pub(crate) struct File {
 pub(crate) enum Origin {
     /// Built from Go modules: the build it belongs to, and its name.
     Go(GoBuild, &'static str),
+    /// A program of this workspace, compiled statically.
+    Workspace(&'static str),
     /// Compiled statically from one C file.
     C { name: &'static str, source: &'static str, version: &'static str },
     /// Installed by a package of Debian, taken with its shared libraries. `version` is checked where it matters.
@@ -185,7 +187,7 @@ impl Origin {
     /// The program's name.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Go(_, name) | Self::C { name, .. } => name,
+            Self::Go(_, name) | Self::Workspace(name) | Self::C { name, .. } => name,
             Self::Debian { path, .. } => path.rsplit('/').next().unwrap_or(path),
         }
     }
@@ -194,7 +196,7 @@ impl Origin {
     pub(crate) fn go_build(&self) -> Option<GoBuild> {
         match self {
             Self::Go(build, _) => Some(*build),
-            Self::C { .. } | Self::Debian { .. } => None,
+            Self::Workspace(_) | Self::C { .. } | Self::Debian { .. } => None,
         }
     }
 }
@@ -297,6 +299,7 @@ fn images() -> Vec<Image> {
         add_on(release::metrics_server_image(None), "/metrics-server", GoBuild::MetricsServer),
         kubernetes("kubectl", "/bin/kubectl"),
         agnhost(),
+        cluster_controller(),
     ]
 }
 
@@ -320,6 +323,18 @@ fn haproxy() -> Image {
         command: vec!["haproxy", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
         // As the official image has it: haproxy then lets connections end.
         stop_signal: Some("SIGUSR1"),
+    }
+}
+
+/// The one image that is not public before Keelway's own release is.
+fn cluster_controller() -> Image {
+    let origin = Origin::Workspace("keelway-cluster-controller");
+    Image {
+        reference: release::cluster_controller_image(None),
+        files: vec![File { at: "/keelway-cluster-controller", origin }],
+        entrypoint: vec!["/keelway-cluster-controller"],
+        command: vec![],
+        stop_signal: None,
     }
 }
 

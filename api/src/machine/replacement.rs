@@ -1,6 +1,6 @@
 //! When a pod that runs has to be replaced.
 
-use super::{ContainerPhase, MachineState, OnChange, Pod, SandboxState, sha256_hex};
+use super::{ContainerPhase, ContainerState, MachineState, OnChange, Pod, SandboxState, sha256_hex};
 use crate::name::PodName;
 
 /// The directory of a pod that its containers read from, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
@@ -10,9 +10,19 @@ impl MachineState {
     /// Whether a container of the pod runs.
     #[must_use]
     pub fn runs(&self, name: &PodName) -> bool {
+        self.any_runs(name, |_| true)
+    }
+
+    /// Whether the container of this name of the pod runs.
+    #[must_use]
+    pub fn runs_container(&self, name: &PodName, container: &str) -> bool {
+        self.any_runs(name, |found| found.name == container)
+    }
+
+    fn any_runs(&self, name: &PodName, which: impl Fn(&ContainerState) -> bool) -> bool {
         let running = |id: &str| {
             let mut of_sandbox = self.containers.iter().filter(|container| container.sandbox == id);
-            of_sandbox.any(|container| container.phase == ContainerPhase::Running)
+            of_sandbox.any(|container| container.phase == ContainerPhase::Running && which(container))
         };
         self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name).any(|sandbox| running(&sandbox.id))
     }

@@ -53,6 +53,7 @@ impl ValidatedCluster {
             pods,
             services,
             vpn,
+            vpn_enabled: spec.vpn.enabled,
             domain: spec.network.dns_domain.clone(),
             extra_names,
             extra_addresses,
@@ -168,6 +169,7 @@ fn is_component(text: &str) -> bool {
 fn check_lives(lives: &CertificatesSpec, faults: &mut Faults) {
     let each = [
         ("spec.certificates.componentTTL", lives.component_ttl),
+        ("spec.certificates.workerTTL", lives.worker_ttl),
         ("spec.certificates.adminTTL", lives.admin_ttl),
         ("spec.certificates.authorityTTL", lives.authority_ttl),
     ];

@@ -18,6 +18,17 @@ pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuard
 
 use core::net::IpAddr;
 
+/// All that the cluster-controller may do in its cluster, as YAML documents: roles and their bindings. Whoever makes the cluster
+/// applies them.
+pub const CLUSTER_CONTROLLER_ROLE: &str = include_str!("cluster-controller-role.yaml");
+
+/// The same as objects.
+#[must_use]
+pub fn cluster_controller_role() -> Vec<serde_json::Value> {
+    // A test reads it, so that there is no other way for it to be wrong.
+    serde_saphyr::from_multiple(CLUSTER_CONTROLLER_ROLE).unwrap_or_default()
+}
+
 /// A public key of WireGuard in base64 (RFC 4648, section 4), 32 bytes, as `wg` writes it.
 pub(crate) const PUBLIC_KEY: &str = "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$";
 
@@ -53,6 +64,15 @@ pub fn named_address(name: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_role_of_the_cluster_controller_is_roles_and_bindings() {
+        let objects = cluster_controller_role();
+        let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
+        assert_eq!(of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));
+        assert_eq!(of_kind("Role"), of_kind("RoleBinding"));
+        assert!(of_kind("Role") > 0 && of_kind("ClusterRole") > 0);
+    }
 
     #[test]
     fn names_of_addresses_are_read_back() {

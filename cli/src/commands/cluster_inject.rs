@@ -59,7 +59,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
             service_cidrs: given(arguments.service_cidrs, network.service_cidrs),
             dns_domain: arguments.dns_domain.unwrap_or(network.dns_domain),
         },
-        vpn: VpnSpec { cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs) },
+        vpn: VpnSpec { cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs), ..VpnSpec::default() },
         images: ImagesSpec { registry: arguments.image_registry },
         certificates: CertificatesSpec::default(),
     };

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use keelway_api::jiff::Timestamp;
+use keelway_api::{jiff::Timestamp, name::PodName};
 use keelway_hypervisor_agent::{
     files::{Log, Logs},
+    layout::is_named_after,
     logs::{Wanted, read},
     reach::Reached,
 };
@@ -32,7 +33,7 @@ pub(super) fn run(global: &Global, arguments: &LogsArguments) -> Result<Code, Fa
         Failure::usage(problem, "it is written once the component was started: keelway reconcile")
     };
     let logs = logs.map_err(Failure::other)?.ok_or_else(none)?;
-    let log = choose(&logs, arguments)?.ok_or_else(none)?;
+    let log = choose(&logs, &pod, arguments)?.ok_or_else(none)?;
     let since = arguments.since.map(|since| Timestamp::now().checked_sub(Duration::from(since)));
     let wanted = Wanted {
         tail: arguments.tail,
@@ -49,7 +50,7 @@ pub(super) fn run(global: &Global, arguments: &LogsArguments) -> Result<Code, Fa
 }
 
 /// The newest log of the container, or the one before.
-fn choose(logs: &Logs, arguments: &LogsArguments) -> Result<Option<Log>, Failure> {
+fn choose(logs: &Logs, pod: &PodName, arguments: &LogsArguments) -> Result<Option<Log>, Failure> {
     let all = logs.list().map_err(Failure::other)?;
     let containers: BTreeSet<String> = all.iter().map(|log| log.container.clone()).collect();
     let container = match (&arguments.container, containers.len()) {
@@ -57,6 +58,9 @@ fn choose(logs: &Logs, arguments: &LogsArguments) -> Result<Option<Log>, Failure
         (Some(name), _) => return Err(absent("log of a container", name, &containers)),
         (None, 0) => return Ok(None),
         (None, 1) => containers.into_iter().next().unwrap_or_default(),
+        (None, _) if containers.iter().any(|name| is_named_after(pod, name)) => {
+            containers.into_iter().find(|name| is_named_after(pod, name)).unwrap_or_default()
+        }
         (None, _) => {
             let names = containers.into_iter().collect::<Vec<_>>().join(", ");
             let problem = format!("{} has more than one container", arguments.component);

@@ -17,7 +17,7 @@ use keelway_api::{
     argument, condition,
     explain::{Explanation, explain, kinds},
     machine,
-    role::{PEER, Role},
+    role::{EGRESS, HEALTH, PEER, Role},
 };
 
 use super::print;
@@ -202,7 +202,8 @@ loopback is shared by all components of a machine.
         }
     }
     text.push_str(
-        "\nThe number of an ingress is the same on all public machines of its cluster. Nothing else listens for Keelway: agents, and \
+        "\nThe number of an ingress is the same on all public machines of its cluster; the gateway beside it has the same number in UDP, \
+         on all addresses of the machine, for WireGuard, and answers nobody who is no worker. Nothing else listens for Keelway: agents, and \
          the metrics of haproxy, are Unix sockets of root and of the component.\n",
     );
     text
@@ -214,6 +215,9 @@ fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str)
     match (role, port) {
         (Role::Etcd, PEER) => ("private address", "the other members", MUTUAL),
         (Role::Etcd, _) => ("private address", "API servers, `keelway` and agents", MUTUAL),
+        (Role::KubeApiserver, EGRESS) | (Role::ClusterController, _) | (Role::Gateway, HEALTH) => {
+            ("loopback", "`keelway` and agents", "health and metrics, for everybody on the machine")
+        }
         (Role::KubeApiserver, _) => (
             "private address",
             "ingresses, controllers, `keelway` and agents",
@@ -226,6 +230,11 @@ fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str)
             "public addresses",
             "users of the cluster",
             "passes bytes on to API servers; opens no connection by itself",
+        ),
+        (Role::Gateway, _) => (
+            "private address",
+            "the egress beside each API server of the cluster",
+            "TLS, certificates on both sides; reaches workers of the cluster and nothing else",
         ),
     }
 }

@@ -10,7 +10,7 @@ use keelway_api::{
     role::Role,
 };
 use keelway_hypervisor_agent::{action::Action, converge::model::Model};
-use keelway_planner::{first_bindings, identify, machine_configs};
+use keelway_planner::{bindings_digest, identify, machine_configs};
 use keelway_reconciler::{Minter, PkiMinter, Preview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
 
@@ -97,7 +97,7 @@ impl World {
             });
             let told = match (is_up, self.bound.contains(id.as_str())) {
                 (false, _) => Seen::unreachable("its API to be ready"),
-                (true, true) => Seen::Known(first_bindings().1),
+                (true, true) => Seen::Known(bindings_digest()),
                 (true, false) => Seen::Known(String::new()),
             };
             seen.bindings.insert(id.clone(), told);

@@ -49,8 +49,8 @@ pub use self::{
 pub const MANAGER: &str = "keelway-cluster-controller";
 /// The user that [`ROLE`] is bound to.
 pub const USER: &str = "keelway:cluster-controller";
-/// All that the controller may do, as YAML documents: roles and their bindings. Whoever makes the cluster applies them.
-pub const ROLE: &str = include_str!("role.yaml");
+/// All that the controller may do.
+pub use keelway_api::worker::CLUSTER_CONTROLLER_ROLE as ROLE;
 
 /// How long an answer of an API server may take to begin.
 const ANSWER: Duration = Duration::from_secs(15);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -22,15 +22,29 @@ const RESOLUTION: Duration = Duration::from_millis(2500);
 /// Addresses of one name that are tried.
 const MOST_ADDRESSES: usize = 4;
 
+/// Ranges that are never dialled, which change while machines come and go.
+#[derive(Default)]
+pub(super) struct Forbidden(Mutex<Arc<Vec<IpNet>>>);
+
+impl Forbidden {
+    pub(super) fn set(&self, ranges: Vec<IpNet>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(ranges);
+    }
+
+    fn get(&self) -> Arc<Vec<IpNet>> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// Dials what a control plane may call.
 pub(super) struct ControlPlane {
-    forbidden: Vec<IpNet>,
+    forbidden: Arc<Forbidden>,
     tunnels: Arc<Tunnels<()>>,
     connects: Connects,
 }
 
 impl ControlPlane {
-    pub(super) fn new(forbidden: Vec<IpNet>, tunnels: Arc<Tunnels<()>>, connects: Connects) -> Self {
+    pub(super) fn new(forbidden: Arc<Forbidden>, tunnels: Arc<Tunnels<()>>, connects: Connects) -> Self {
         Self { forbidden, tunnels, connects }
     }
 
@@ -44,10 +58,11 @@ impl ControlPlane {
             tracing::error!("nothing is dialled: {}", Chain(&error));
             Refusal::new(Reason::Unreachable, "the machine's own addresses are not known")
         })?;
+        let forbidden = self.forbidden.get();
         let mut refused = None;
         let mut allowed = Vec::new();
         for address in found {
-            match judge(address.ip(), &self.forbidden, &own) {
+            match judge(address.ip(), &forbidden, &own) {
                 Ok(()) => allowed.push(address),
                 Err(why) => refused = Some(Refusal::new(Reason::Forbidden, format!("{} is {why}", address.ip()))),
             }

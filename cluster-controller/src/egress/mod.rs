@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::cluster::Cluster;
 pub use self::config::{ClusterEgress, ControlPlaneEgress, EgressConfig, Gateway, SocketMode};
-use self::control_plane::ControlPlane;
+use self::control_plane::{ControlPlane, Forbidden};
 use self::gateways::Gateways;
 use crate::configuration::{self, ConfigurationError};
 use crate::connect::Tunnels;
@@ -88,9 +88,11 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError
     let registry = metrics::registry(&gateways, &others, [&to_cluster, &to_others]);
     tasks.spawn(health::serve(health, egress_health(registry, &gateways)));
     tasks.spawn(socket::accept(cluster_socket, Arc::new(Cluster::new(Arc::clone(&gateways), to_cluster))));
-    let control_plane = ControlPlane::new(config.control_plane.forbidden_cidrs, Arc::clone(&others), to_others);
+    let forbidden = Arc::new(Forbidden::default());
+    forbidden.set(config.control_plane.forbidden_cidrs);
+    let control_plane = ControlPlane::new(Arc::clone(&forbidden), Arc::clone(&others), to_others);
     tasks.spawn(socket::accept(control_plane_socket, Arc::new(control_plane)));
-    tasks.spawn(follow(path.to_owned(), stamp, Arc::clone(&gateways)));
+    tasks.spawn(follow(path.to_owned(), stamp, Arc::clone(&gateways), forbidden));
     tracing::info!(gateways = config.cluster.gateways.len(), "up");
     stop.cancelled().await;
     // The API server drains at the same time, and may still have something to ask.
@@ -111,8 +113,8 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, EgressError> {
     health::listen(address).await.map_err(|source| EgressError::Listen { address, source })
 }
 
-/// Takes up changes of the list of gateways: a restart would cut off what the API server has open.
-async fn follow(path: PathBuf, mut known: Stamp, gateways: Arc<Gateways>) {
+/// Takes up changes of the gateways and of forbidden ranges: a restart would cut off what the API server has open.
+async fn follow(path: PathBuf, mut known: Stamp, gateways: Arc<Gateways>, forbidden: Arc<Forbidden>) {
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -124,8 +126,12 @@ async fn follow(path: PathBuf, mut known: Stamp, gateways: Arc<Gateways>) {
         known = now;
         match configuration::read::<EgressConfig>(&path) {
             Ok(config) => {
-                tracing::info!(gateways = config.cluster.gateways.len(), "the list of gateways was read again");
+                tracing::info!(
+                    gateways = config.cluster.gateways.len(),
+                    "gateways and forbidden ranges were read again"
+                );
                 gateways.set(&config.cluster.gateways);
+                forbidden.set(config.control_plane.forbidden_cidrs);
             }
             Err(error) => tracing::warn!("the configuration stays what it was: {}", Chain(&error)),
         }

@@ -28,8 +28,8 @@ use super::{
     serving::{self, Answer, Clients, Shown, text},
 };
 
-/// The paths of what is kept: by kind, then name.
-const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/";
+/// Where the driver's binding is, without its name.
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/";
 /// The binding that gives the driver its rights; its name is the driver's, too.
 const DRIVER: &str = "keelway:driver";
 /// The group that may do all, whatever is bound.
@@ -60,6 +60,7 @@ impl Watch {
 
 struct Server {
     store: Store,
+    /// By path.
     objects: Mutex<BTreeMap<String, Value>>,
     watch: Arc<Watch>,
 }
@@ -85,14 +86,11 @@ impl Server {
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("etcd: {error:#}")),
             };
         }
-        let Some(name) = path.strip_prefix(RBAC).map(str::to_owned) else {
-            return failure(StatusCode::NOT_FOUND);
-        };
         let (method, user) = (request.method().clone(), shown.and_then(|der| User::of(&der)));
-        if !user.is_some_and(|user| self.allows(&user, &method, &name)) {
+        if !user.is_some_and(|user| self.allows(&user, &method, &path)) {
             return failure(StatusCode::FORBIDDEN);
         }
-        if method == Method::PATCH { self.apply(name, request).await } else { self.get(&name) }
+        if method == Method::PATCH { self.apply(path, request).await } else { self.get(&path) }
     }
 
     fn objects(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Value>> {
@@ -100,22 +98,22 @@ impl Server {
     }
 
     /// The driver may look at its own binding, as soon as that is there.
-    fn allows(&self, user: &User, method: &Method, name: &str) -> bool {
-        let own = format!("clusterrolebindings/{DRIVER}");
+    fn allows(&self, user: &User, method: &Method, path: &str) -> bool {
+        let own = format!("{BINDINGS}{DRIVER}");
         user.groups.iter().any(|group| group == MASTERS)
-            || (user.name == DRIVER && *method == Method::GET && name == own && self.objects().contains_key(&own))
+            || (user.name == DRIVER && *method == Method::GET && path == own && self.objects().contains_key(&own))
     }
 
-    fn get(&self, name: &str) -> Answer {
-        self.objects().get(name).map_or_else(|| failure(StatusCode::NOT_FOUND), object)
+    fn get(&self, path: &str) -> Answer {
+        self.objects().get(path).map_or_else(|| failure(StatusCode::NOT_FOUND), object)
     }
 
-    async fn apply(&self, name: String, request: Request<Incoming>) -> Answer {
+    async fn apply(&self, path: String, request: Request<Incoming>) -> Answer {
         let is_apply = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/apply-patch+yaml");
         let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         match serde_json::from_slice::<Value>(&body) {
             Ok(value) if is_apply => {
-                self.objects().insert(name, value.clone());
+                self.objects().insert(path, value.clone());
                 self.watch.stored();
                 object(&value)
             }

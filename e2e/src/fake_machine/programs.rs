@@ -82,6 +82,7 @@ async fn serve(program: Started, watch: Arc<Watch>) -> anyhow::Result<()> {
         "kube-apiserver" => api_server::serve(&program, watch).await,
         "kube-controller-manager" | "kube-scheduler" => serving::controller(&program).await,
         "haproxy" => proxy::serve(&program).await,
+        "/keelway-cluster-controller" => serving::own(&program).await,
         other => Err(anyhow::anyhow!("nobody plays {other:?}")).context("unknown program"),
     }
 }

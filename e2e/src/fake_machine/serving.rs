@@ -49,6 +49,23 @@ pub(super) async fn controller(program: &Started) -> anyhow::Result<()> {
     serve(program.bind_address()?, config, |_, request| async move { health(&request, &["/healthz", "/livez"]) }).await
 }
 
+/// A program of Keelway's own, as far as it is asked for its health: without TLS.
+pub(super) async fn own(program: &Started) -> anyhow::Result<()> {
+    let config: serde_json::Value = serde_json::from_slice(&program.read_flag("config")?)?;
+    let address: SocketAddr = config["health"].as_str().context("no address for health")?.parse()?;
+    let listener = TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))?;
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let service = service_fn(|request: Request<Incoming>| async move {
+            let known = ["/healthz", "/readyz"].contains(&request.uri().path());
+            Ok::<_, Infallible>(text(if known { StatusCode::OK } else { StatusCode::NOT_FOUND }, ""))
+        });
+        connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
 fn health(request: &Request<Incoming>, paths: &[&str]) -> Answer {
     if paths.contains(&request.uri().path()) { text(StatusCode::OK, "ok") } else { text(StatusCode::NOT_FOUND, "") }
 }

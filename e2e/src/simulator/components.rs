@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::Seen, name::ClusterId};
-use keelway_planner::{Access, Health, Probe, access, first_bindings};
+use keelway_planner::{Access, Health, Probe, access, bindings_digest};
 use keelway_reconciler::Components;
 
 use super::{
@@ -64,7 +64,7 @@ impl Components for SimulatedComponents {
         let (asked, of) = (server.clone(), id.clone());
         let bound = self.0.step(Step::Bind, Of::Network(&server.machine), move |world| {
             world.check_server(&asked)?;
-            world.bindings.insert(of.clone(), first_bindings().1);
+            world.bindings.insert(of.clone(), bindings_digest());
             Ok(())
         });
         bound.await.map_err(|refused| refused.to_string())

@@ -60,17 +60,19 @@ impl SimulatedMinter {
                 ("bundle.pub".to_owned(), "public".to_owned()),
             ],
             MintRequest::EncryptionKey { .. } => vec![("active.key".to_owned(), key[..ENCRYPTION_KEY].to_owned())],
+            MintRequest::WireGuardKey { name, .. } => {
+                // As long as a key is.
+                let id = self.0.world().random.id();
+                let public = STANDARD.encode(format!("{id}{id}"));
+                vec![(format!("{name}.key"), key), (format!("{name}.pub"), public)]
+            }
             MintRequest::Certificate { name, subject, ttl, .. } => {
                 let ttl = if self.0.world().bug == Some(Bug::MintsForNoTime) { Span::hours(0) } else { *ttl };
                 vec![(format!("{name}.crt"), certificate(subject, now, ttl)), (format!("{name}.key"), key)]
             }
         };
-        let (MintRequest::Authority { secret, .. }
-        | MintRequest::ServiceAccountKey { secret }
-        | MintRequest::EncryptionKey { secret }
-        | MintRequest::Certificate { secret, .. }) = request;
         let entries = entries.into_iter().map(|(name, value)| (name, ByteString(value.into_bytes())));
-        (secret.clone(), entries.collect())
+        (request.secret().clone(), entries.collect())
     }
 
     /// The marker is there at each offset that base64 knows.

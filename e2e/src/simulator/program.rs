@@ -1,11 +1,12 @@
 //! What a container's program would do, from its command line and its files alone.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path};
 
 use keelway_api::{
     machine::{Container, ServerAdmin, ServerState},
     name::{ClusterId, ComponentName},
 };
+use keelway_cluster_controller::{controller::Configuration, egress::EgressConfig, gateway::GatewayConfig};
 
 /// The directory of a pod's files as its containers see it.
 const FILES: &str = "/etc/keelway/";
@@ -17,6 +18,8 @@ pub(super) enum Program {
     ApiServer { listen: SocketAddr, stores: Vec<SocketAddr> },
     Controller { listen: SocketAddr, server: SocketAddr },
     Proxy { binds: Vec<SocketAddr>, servers: BTreeMap<String, ServerState> },
+    Gateway { connect: SocketAddr, health: SocketAddr },
+    Egress { health: SocketAddr },
 }
 
 /// A member of a store as its flags say.
@@ -43,6 +46,7 @@ impl Program {
                 let named = container.command.iter().filter_map(|word| word.strip_prefix(FILES));
                 proxy(&named.map(|name| text(&file, name)).collect::<Result<Vec<_>, _>>()?.concat())
             }
+            Some("/keelway-cluster-controller") => own(&container.command, &flags, &file),
             other => Err(format!("no such program: {other:?}")),
         }
     }
@@ -53,8 +57,60 @@ impl Program {
             Self::Etcd(member) => vec![member.client, member.peer],
             Self::ApiServer { listen, .. } | Self::Controller { listen, .. } => vec![*listen],
             Self::Proxy { binds, .. } => binds.clone(),
+            Self::Gateway { connect, health } => vec![*connect, *health],
+            Self::Egress { health } => vec![*health],
         }
     }
+
+    /// Whether a component is there for it, and not it for another program beside it.
+    pub(super) fn is_main(&self) -> bool {
+        !matches!(self, Self::Egress { .. })
+    }
+}
+
+/// A program of Keelway's own, as strict about its configuration as the real one.
+fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<Program, String> {
+    let path = flags.get("config")?.strip_prefix(FILES).ok_or("config")?;
+    let config = text(file, path)?;
+    let named = |path: &Path| {
+        let name = path.strip_prefix(FILES).ok().and_then(Path::to_str);
+        name.is_none_or(|name| file(name).is_some()).then_some(()).ok_or_else(|| format!("open {}", path.display()))
+    };
+    match command.get(1).map(String::as_str) {
+        Some("gateway") => {
+            let GatewayConfig { wire_guard, peers, connect, health, .. } =
+                serde_json::from_str(&config).map_err(|error| error.to_string())?;
+            let tls = [&connect.tls.certificate_file, &connect.tls.key_file, &connect.tls.authority_file];
+            tls.into_iter()
+                .chain(&peers.kubeconfig)
+                .chain([&wire_guard.private_key_file])
+                .try_for_each(|path| named(path))?;
+            let connect = *connect.listen.first().ok_or("connect.listen")?;
+            Ok(Program::Gateway { connect, health })
+        }
+        Some("egress") => {
+            let EgressConfig { cluster, health, .. } =
+                serde_json::from_str(&config).map_err(|error| error.to_string())?;
+            let tls = [&cluster.tls.certificate_file, &cluster.tls.key_file, &cluster.tls.authority_file];
+            tls.into_iter().try_for_each(|path| named(path))?;
+            Ok(Program::Egress { health })
+        }
+        Some("run") => {
+            flags.get("identity")?;
+            let Configuration { health, kubeconfig, authorities, .. } =
+                serde_json::from_str(&config).map_err(|error| error.to_string())?;
+            [&kubeconfig, &authorities].into_iter().try_for_each(|path| named(path))?;
+            Ok(Program::Controller { listen: health, server: server_of(file)? })
+        }
+        other => Err(format!("no such program: {other:?}")),
+    }
+}
+
+/// The API server that the kubeconfig beside the program names.
+fn server_of(file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<SocketAddr, String> {
+    let kubeconfig: serde_json::Value =
+        serde_json::from_str(&text(file, "kubeconfig.json")?).map_err(|error| error.to_string())?;
+    address(kubeconfig["clusters"][0]["cluster"]["server"].as_str().ok_or("a kubeconfig without a server")?)
 }
 
 struct Flags<'a>(BTreeMap<&'a str, &'a str>);
@@ -102,10 +158,7 @@ impl<'a> Flags<'a> {
     fn controller(&self, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<Program, String> {
         let ip = self.get("bind-address")?.parse().map_err(|_| "bind-address")?;
         let port = self.get("secure-port")?.parse().map_err(|_| "secure-port")?;
-        let kubeconfig: serde_json::Value =
-            serde_json::from_str(&text(file, "kubeconfig.json")?).map_err(|error| error.to_string())?;
-        let server = kubeconfig["clusters"][0]["cluster"]["server"].as_str().ok_or("a kubeconfig without a server")?;
-        Ok(Program::Controller { listen: SocketAddr::new(ip, port), server: address(server)? })
+        Ok(Program::Controller { listen: SocketAddr::new(ip, port), server: server_of(file)? })
     }
 }
 

@@ -12,13 +12,13 @@ use keelway_api::{
 use keelway_hypervisor_agent::action::{Action, PodAction};
 use keelway_planner::{Health, Observation, invariants, machine_configs, refuse};
 
-use super::{machine::Machine, program::Member, world::World};
+use super::{machine::Machine, program::Member, runtime::Kept, world::World};
 
 /// Whether a member of a born store that lost its data is recognised, and not started as a new one.
 const LOST_DATA_IS_RECOGNISED: bool = true;
 
 /// Roles without which requests fail.
-const RELIED_ON: [Role; 3] = [Role::Etcd, Role::KubeApiserver, Role::Ingress];
+const RELIED_ON: [Role; 4] = [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway];
 
 /// What every simulated key begins with.
 pub(super) const KEY: &str = "SIMKEY";
@@ -174,7 +174,8 @@ impl World {
         }
         let of_role = |pod: &PodName| pod.cluster == *id && role_of(pod) == Some(role);
         let processes = self.machines.values().flat_map(|machine| machine.runtime.processes());
-        processes.filter(|(kept, _)| of_role(&kept.pod)).any(|(_, process)| self.is_well(process))
+        let mut main = processes.filter(|(kept, process)| of_role(&kept.pod) && process.program.is_main());
+        main.any(|(_, process)| self.is_well(process))
     }
 
     /// Whether the pass that runs has seen that the others of a pod do its work, or that none does, and has ended none of them.
@@ -182,7 +183,7 @@ impl World {
     pub(super) fn is_spared(&mut self, pod: &PodName) -> bool {
         let Some(role) = role_of(pod) else { return true };
         let mut processes = self.machines.values().flat_map(|machine| machine.runtime.processes());
-        if !processes.any(|(kept, _)| kept.pod == *pod) {
+        if !processes.any(|(kept, process)| kept.pod == *pod && process.program.is_main()) {
             return true;
         }
         let ended = self.pass.ended.entry((pod.cluster.clone(), role)).or_insert_with(|| pod.clone()).clone();
@@ -279,12 +280,11 @@ impl World {
         if there.len() != wanted.len() || !there.iter().all(|pod| wanted.contains(*pod)) {
             found.push(format!("pods {there:?} instead of {wanted:?}"));
         }
-        let well: BTreeSet<&PodName> = machine
-            .runtime
-            .processes()
-            .filter(|(_, process)| self.is_well(process))
-            .map(|(kept, _)| &kept.pod)
-            .collect();
+        let is_well = |kept: &Kept| kept.process.as_ref().is_some_and(|process| self.is_well(process));
+        let mut well: BTreeSet<&PodName> = machine.runtime.containers.iter().map(|kept| &kept.pod).collect();
+        for kept in machine.runtime.containers.iter().filter(|kept| !is_well(kept)) {
+            well.remove(&kept.pod);
+        }
         found.extend(wanted.iter().filter(|pod| !well.contains(pod)).map(|pod| format!("{pod} is not well")));
         let clusters: BTreeSet<&ClusterId> = wanted.iter().map(|pod| &pod.cluster).collect();
         let files = machine.disk.files();

@@ -155,7 +155,7 @@ impl Runtime {
     pub(super) fn servers(&self) -> BTreeMap<PodName, BTreeMap<String, ServerState>> {
         let of = |(kept, process): (&Kept, &Process)| match &process.program {
             Program::Proxy { servers, .. } => Some((kept.pod.clone(), servers.clone())),
-            Program::Etcd(_) | Program::ApiServer { .. } | Program::Controller { .. } => None,
+            _ => None,
         };
         self.processes().filter_map(of).collect()
     }

@@ -175,7 +175,11 @@ impl World {
             self.check_ports(machine, &kept, &program)?;
             match &program {
                 Program::Etcd(member) => self.start_member(machine, &kept.pod, member)?,
-                Program::ApiServer { .. } | Program::Controller { .. } | Program::Proxy { .. } => {}
+                Program::ApiServer { .. }
+                | Program::Controller { .. }
+                | Program::Proxy { .. }
+                | Program::Gateway { .. }
+                | Program::Egress { .. } => {}
             }
             Ok(self.as_its_data_says(machine, &kept, program))
         });
@@ -253,9 +257,7 @@ impl World {
         machines.flat_map(|machine| machine.runtime.processes()).filter_map(move |(kept, process)| {
             match &process.program {
                 Program::Etcd(member) if member.cluster == *cluster => Some((&kept.pod, member)),
-                Program::Etcd(_) | Program::ApiServer { .. } | Program::Controller { .. } | Program::Proxy { .. } => {
-                    None
-                }
+                _ => None,
             }
         })
     }
@@ -288,6 +290,8 @@ impl World {
                     let mut serving = servers.values().filter(|server| server.admin == ServerAdmin::Serves);
                     serving.any(|server| reached(&server.address))
                 }
+                // They have what they need on disk.
+                Program::Gateway { .. } | Program::Egress { .. } => true,
             }
     }
 

@@ -11,7 +11,10 @@ pub(crate) fn are_spread(plane: &Plane<'_>) {
     for role in Role::ALL {
         let components = plane.of_role(role);
         let machines: BTreeSet<_> = components.iter().map(|component| &component.spec.hypervisor).collect();
-        let wanted = if role == Role::Ingress { 2 } else { 3 };
+        let wanted = match role {
+            Role::ClusterController | Role::Ingress | Role::Gateway => 2,
+            Role::Etcd | Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => 3,
+        };
         assert_eq!((components.len(), machines.len()), (wanted, wanted), "{role}");
         assert!(components.iter().all(|component| !plane.container(component).is_empty()));
     }

@@ -14,6 +14,8 @@ mod reference;
 mod round;
 mod world;
 
+use std::collections::BTreeSet;
+
 use cut::{Cut, Point};
 use keelway_cri::fake::When;
 use keelway_planner::first_bindings;
@@ -42,7 +44,14 @@ async fn a_signal_at_each_failpoint() {
 #[tokio::test]
 async fn a_signal_while_objects_are_stored_in_the_cluster() {
     let found = reference().await;
-    let stored = cuts((1..=first_bindings().0.len()).map(Point::Stored));
+    let ends = first_bindings().map(|stage| stage.len()).into_iter().scan(0, |before, length| {
+        let first = *before + 1;
+        *before += length;
+        Some([first, *before])
+    });
+    // Those of a stage are stored beside each other.
+    let ends: BTreeSet<usize> = ends.flatten().collect();
+    let stored = cuts(ends.into_iter().map(Point::Stored));
     let deletions = cuts((1..=found.deletion.calls[0]).map(|nth| Point::Call(0, nth, When::AfterAnswer)));
     rounds("stored objects", stored, deletions).await;
 }

@@ -46,7 +46,7 @@ async fn make() -> Reference {
     assert_eq!(world.settle(&settled).await, settled);
     let documents = Documents::read(settled.as_bytes()).unwrap();
     let standing = world.seen(only_cluster(&documents)).await;
-    assert_eq!(standing.clone().map(|seen| seen.containers.len()), [4, 1]);
+    assert_eq!(standing.clone().map(|seen| seen.containers.len()), [6, 2]);
 
     let (deletion, _) = reconcile(&world, &world.deleted(&settled).await).await;
     let empty = world.seen("").await;

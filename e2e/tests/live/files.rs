@@ -84,6 +84,14 @@ pub(crate) fn processes_have_no_privilege(plane: &ControlPlane<'_>) {
         assert_eq!(process::status(container, "CapBnd").unwrap().trim_start_matches('0'), "", "{name}");
         checked.extend([container, sandbox].map(|pid| (pid, component.spec.user)));
     }
+    for machine in &plane.machines {
+        for (name, beside) in machine.running_beside() {
+            let (pid, user) = (machine.container_pid(&beside.container), components[&name].spec.user);
+            has_no_privilege(&name, pid, user);
+            assert_eq!(process::status(pid, "CapBnd").unwrap().trim_start_matches('0'), "", "beside {name}");
+            checked.insert(pid, user);
+        }
+    }
     // Nobody else runs there but the runtime itself, the agent, and haproxy's worker below its master.
     for machine in &plane.machines {
         let agent = machine.has_agent().then(|| machine.agent_pid());

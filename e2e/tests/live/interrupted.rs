@@ -56,7 +56,7 @@ fn scenario() {
     fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
     let plane = ControlPlane::new(keelway, text.clone(), "c1.kubeconfig");
     assert_eq!(plane.kubectl.run(&["get", "--raw", "/readyz"]).succeeded().text(), "ok");
-    assert_eq!(plane.running().len(), 5);
+    assert_eq!(plane.running().len(), 7);
     for machine in &plane.machines {
         assert_eq!(machine.sandboxes(), (machine.running().len(), 0), "no pod was made twice");
     }

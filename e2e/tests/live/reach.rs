@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
-use keelway_api::role::{PEER, Role};
+use keelway_api::role::{EGRESS, HEALTH, PEER, Role};
 use keelway_e2e::{
     ControlPlane, Machine, deadline,
     https::{ALERT, HANDSHAKE, Https, PROTOCOL_VERSION, TLS_1_1, TLS_1_2, hello, plain},
@@ -35,7 +35,9 @@ pub(crate) fn only_the_ingress(plane: &ControlPlane<'_>) {
                 }
             }
         }
-        assert_eq!(listening::udp(machine.pid()), BTreeSet::new(), "{}", machine.name());
+        let datagrams: BTreeSet<u16> = listening::udp(machine.pid()).iter().map(SocketAddr::port).collect();
+        let expected = machine.is_public().then(|| plane.ingress().port()).into_iter().collect();
+        assert_eq!(datagrams, expected, "{}: WireGuard has the number of the ingress", machine.name());
     }
     assert_eq!(answered, BTreeSet::from([plane.ingress()]));
     // They do answer where one may ask.
@@ -48,7 +50,14 @@ pub(crate) fn only_the_ingress(plane: &ControlPlane<'_>) {
 pub(crate) fn only_health(plane: &ControlPlane<'_>) {
     let machine = plane.private();
     let runtime = runtime_sockets(machine);
-    for address in listening::tcp(machine.pid()).difference(&runtime) {
+    let own = own_health(plane, machine);
+    for address in &own {
+        for (path, expected) in [("/healthz", 200), ("/metrics", 200), ("/", 404), ("/debug/pprof/", 404)] {
+            let answer = plain(machine.connect(*address).unwrap(), path).unwrap();
+            assert_eq!(answer.status, expected, "{address}{path}");
+        }
+    }
+    for address in listening::tcp(machine.pid()).difference(&runtime).filter(|address| !own.contains(address)) {
         for path in ["/", "/metrics", "/debug/pprof/", "/healthz", "/version", "/health"] {
             let stream = machine.connect(*address).unwrap();
             // An error is an end without an answer.
@@ -65,15 +74,16 @@ pub(crate) fn only_health(plane: &ControlPlane<'_>) {
 /// Without a certificate: etcd says nothing at all, the others only how they are.
 fn strangers(plane: &ControlPlane<'_>, probe: &Probe) {
     let machine = plane.private();
-    let bundle = plane.secret(&probe.authority.name, "bundle.crt");
+    let Some(tls) = &probe.tls else { return };
+    let bundle = plane.secret(&tls.authority.name, "bundle.crt");
     let get = |https: &Https, path: &str| https.get(machine.connect(probe.address).unwrap(), path);
-    let stranger = Https::new(&bundle, &probe.server_name, None);
-    if let Some(identity) = &probe.identity {
+    let stranger = Https::new(&bundle, &tls.server_name, None);
+    if let Some(identity) = &tls.identity {
         let refused = get(&stranger, probe.path).unwrap_err().to_string();
         assert!(refused.contains("CertificateRequired"), "{}: {refused}", probe.address);
         let value = |suffix: &str| plane.secret(&identity.secret.name, &format!("{}.{suffix}", identity.name));
         let (certificate, key) = (value("crt"), value("key"));
-        let known = Https::new(&bundle, &probe.server_name, Some((&certificate, &key)));
+        let known = Https::new(&bundle, &tls.server_name, Some((&certificate, &key)));
         assert_eq!(get(&known, probe.path).unwrap().status, 200);
     } else {
         assert_eq!(get(&stranger, probe.path).unwrap().status, 200, "{}", probe.address);
@@ -104,6 +114,14 @@ fn versions(machine: &Machine, address: SocketAddr) {
 fn private_probes(plane: &ControlPlane<'_>) -> Vec<Probe> {
     let all = probes(&plane.documents).unwrap();
     all.into_iter().filter(|probe| probe.machine.as_str() == plane.private().name()).collect()
+}
+
+/// Where programs of Keelway's own tell their health to whoever is on the machine.
+fn own_health(plane: &ControlPlane<'_>, machine: &Machine) -> BTreeSet<SocketAddr> {
+    let components = plane.components();
+    let here = components.values().filter(|component| component.spec.hypervisor.as_str() == machine.name());
+    let ports = here.flat_map(|component| [HEALTH, EGRESS].map(|port| component.spec.ports.get(port).copied()));
+    ports.flatten().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
 }
 
 /// What the machine listened on before it held anything: containerd's streaming server, whose addresses are secrets.

@@ -23,15 +23,17 @@ CLUSTER   AVAILABLE   VERSION   ETCD   API   ENDPOINT                    AGE
 c1        True        1.37.0    1/1    1/1   https://198.18.0.11:20000   AGE
 
 COMPONENT                      READY   VERSION   HYPERVISOR
+c1/cluster-controller-0        True    1.37.0    e2eone-FLEET0-private-1
 c1/etcd-0                      True    1.37.0    e2eone-FLEET0-private-1
+c1/gateway-0                   True    1.37.0    e2eone-FLEET0-public-1
 c1/ingress-0                   True    1.37.0    e2eone-FLEET0-public-1
 c1/kube-apiserver-0            True    1.37.0    e2eone-FLEET0-private-1
 c1/kube-controller-manager-0   True    1.37.0    e2eone-FLEET0-private-1
 c1/kube-scheduler-0            True    1.37.0    e2eone-FLEET0-private-1
 
 HYPERVISOR                ROLE      READY   COMPONENTS
-e2eone-FLEET0-private-1   Private   True    4
-e2eone-FLEET0-public-1    Public    True    1
+e2eone-FLEET0-private-1   Private   True    5
+e2eone-FLEET0-public-1    Public    True    2
 ";
 
 /// Tables for people, and the same for programs.
@@ -51,7 +53,7 @@ pub(crate) fn status(plane: &ControlPlane<'_>, fleet: &str) {
             list["items"].as_array().unwrap().iter().filter(|item| item["kind"] == kind).collect()
         };
         assert_eq!(of("Cluster")[0]["status"]["endpoints"][0], format!("https://{}", plane.ingress()));
-        assert_eq!((of("Component").len(), of("Secret").len()), (5, 0));
+        assert_eq!((of("Component").len(), of("Secret").len()), (7, 0));
         assert_eq!(of("Hypervisor")[0]["spec"]["role"], "Private");
     }
 }

@@ -23,6 +23,12 @@ pub(crate) fn programs_answer(plane: &ControlPlane<'_>) {
             release::haproxy_image(None),
             format!("HAProxy version {}", release::HAPROXY),
         ),
+        (
+            "gateway-0",
+            &["/keelway-cluster-controller", "--version"],
+            release::cluster_controller_image(None),
+            format!("keelway-cluster-controller {}", release::KEELWAY.trim_start_matches('v')),
+        ),
     ] {
         let (machine, running) = find(&plane.machines, component);
         assert_eq!(running.image, image);

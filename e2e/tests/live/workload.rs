@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::OpenOptionsExt, process::Command};
 
-use keelway_e2e::{ControlPlane, Kubectl, https::Https};
+use keelway_e2e::{ControlPlane, Kubectl, deadline, https::Https};
 use keelway_planner::{DRIVER_SECRET, probes};
 use serde_json::Value;
 
@@ -141,6 +141,10 @@ pub(crate) fn endpoints(plane: &ControlPlane<'_>) {
     for address in &plane.private().document.spec.addresses.private {
         assert!(!all.contains(address), "{all}");
     }
-    let slice = plane.kubectl.run(&["get", "endpointslices", "kubernetes"]);
-    assert_ne!(slice.code(), 0);
+    // The cluster-controller's, which every worker's own balancer answers for.
+    let slice = || plane.kubectl.run(&["get", "endpointslices", "kubernetes", "-o", "json"]);
+    deadline::until("the endpoints of the API", deadline::KUBERNETES, || slice().code() == 0);
+    let slice = slice().json();
+    assert_eq!(slice["endpoints"][0]["addresses"], serde_json::json!(["100.80.0.1"]), "{slice}");
+    assert_eq!(slice["ports"][0]["port"], 6443, "{slice}");
 }

@@ -128,6 +128,13 @@ async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) 
             clients.keep(question, client);
             Ok(())
         }
+        Check::Http { address, path } => {
+            let stream = machine.dial(*address, question.within).await?;
+            match https::get_plain(stream, *address, path).await? {
+                StatusCode::OK => Ok(()),
+                status => Err(ProbeError::Status { path: path.to_owned(), status }),
+            }
+        }
         Check::Socket { path, request, answer } => line(machine, pod, path, request, answer).await,
     }
 }

@@ -10,7 +10,7 @@ use keelway_api::{
 use super::{servers, tree};
 use crate::{
     action::{NewContainer, NewSandbox, PodAction},
-    layout::{cgroup_parent, pod_directory},
+    layout::{cgroup_parent, is_named_after, pod_directory},
 };
 
 /// The grace of a container that carries none: Kubernetes' own default for pods.
@@ -126,9 +126,12 @@ impl<'a> Seen<'a> {
         self.state.containers.iter().filter(move |container| container.sandbox == id)
     }
 
-    /// Containers get their time to drain before the sandbox's end, which gives none.
+    /// Containers get their time to drain before the sandbox's end, which gives none. The one that the component is named after
+    /// ends first: what is beside it is what it relies on.
     fn plan_end_of(&self, sandbox: &SandboxState) -> Vec<PodAction> {
-        let mut steps: Vec<_> = self.containers_in(sandbox).filter_map(plan_stop).collect();
+        let mut containers: Vec<_> = self.containers_in(sandbox).collect();
+        containers.sort_by_key(|container| !is_named_after(self.name, &container.name));
+        let mut steps: Vec<_> = containers.into_iter().filter_map(plan_stop).collect();
         steps.push(PodAction::StopSandbox { id: sandbox.id.clone() });
         steps.push(PodAction::RemoveSandbox { id: sandbox.id.clone() });
         steps

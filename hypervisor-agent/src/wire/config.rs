@@ -172,6 +172,9 @@ impl From<&Liveness> for proto::Liveness {
                     key: files.key.clone(),
                 }),
             }),
+            Check::Http { address, path } => {
+                WireCheck::Http(proto::HttpCheck { address: address.to_string(), path: path.clone() })
+            }
             Check::Socket { path, request, answer } => WireCheck::Socket(proto::SocketCheck {
                 path: path.clone(),
                 request: request.clone(),
@@ -202,6 +205,7 @@ impl TryFrom<proto::Liveness> for Liveness {
                     .identity
                     .map(|files| CertificateFiles { certificate: files.certificate, key: files.key }),
             },
+            WireCheck::Http(http) => Check::Http { address: http.address.parse()?, path: http.path },
             WireCheck::Socket(socket) => {
                 Check::Socket { path: socket.path, request: socket.request, answer: socket.answer }
             }

@@ -45,6 +45,7 @@ fn check() -> impl Strategy<Value = Check> {
             authority: "ca.crt".to_owned(),
             identity,
         }),
+        address().prop_map(|address| Check::Http { address, path: "/healthz".to_owned() }),
         "[a-z]{1,9}".prop_map(|name| Check::Socket {
             path: format!("run/{name}"),
             request: "show info".to_owned(),

@@ -41,6 +41,7 @@ impl Site<'_> {
             check: self.liveness(),
             // A member serves nobody until it finds a quorum, for as long as that takes.
             startup_seconds: None,
+            beside: vec![],
             data: vec![(birth::DATA, "/var/lib/etcd")],
             servers: None,
             image: self.cluster.release.etcd_image(self.cluster.registry.as_deref()),

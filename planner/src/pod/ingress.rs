@@ -49,6 +49,7 @@ impl Site<'_> {
                 answer: "Name: HAProxy".to_string(),
             },
             startup_seconds: Some(STARTUP_SECONDS),
+            beside: vec![],
         })
     }
 

@@ -14,6 +14,7 @@ use keelway_api::{
 };
 use serde_json::json;
 
+use super::egress::{SELECTION, SOCKETS};
 use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, text, url};
 use crate::certificates::{self, API_SERVER_NAME};
 
@@ -45,14 +46,19 @@ impl Site<'_> {
         for name in ["etcd-client", "kubelet-client", "front-proxy-client"] {
             files.extend(self.certificate(name)?);
         }
+        let vpn = self.cluster.vpn_enabled;
+        if vpn {
+            files.extend(self.egress_files()?);
+        }
         Ok(Parts {
             files,
-            data: vec![],
+            data: if vpn { vec![SOCKETS] } else { vec![] },
             servers: None,
             image: self.kubernetes_image(),
             command: self.command(),
             check: self.https(self.machine.private.first(), SECURE, LIVENESS, (API_SERVER_NAME, "ca.crt"), None),
             startup_seconds: Some(STARTUP_SECONDS),
+            beside: if vpn { vec![self.egress()] } else { vec![] },
         })
     }
 
@@ -104,7 +110,7 @@ impl Site<'_> {
 
     fn network_flags(&self) -> Vec<String> {
         let services: Vec<String> = self.cluster.services.iter().map(ToString::to_string).collect();
-        vec![
+        let mut flags = vec![
             flag("service-cluster-ip-range", services.join(",")),
             // The `kubernetes` EndpointSlice is not the API server's: it would publish private machines to workers.
             flag("endpoint-reconciler-type", "none"),
@@ -113,7 +119,11 @@ impl Site<'_> {
             flag("kubelet-client-certificate", at("kubelet-client.crt")),
             flag("kubelet-client-key", at("kubelet-client.key")),
             flag("kubelet-preferred-address-types", "InternalIP"),
-        ]
+        ];
+        if self.cluster.vpn_enabled {
+            flags.push(flag("egress-selector-config-file", at(SELECTION)));
+        }
+        flags
     }
 
     /// Behind the certificate stand the authorities: a worker that is about to join knows these by their hashes, and looks for one before

@@ -14,8 +14,8 @@ use keelway_api::{
 use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, flag};
 use crate::{certificates, probe::controller_liveness};
 
-/// How long certificates of workers live.
-const WORKER_TTL: &str = "168h";
+/// All but the one that approves kubelets' certificates by rules of its own: the cluster-controller does, by ours.
+const CONTROLLERS: &str = "*,token-cleaner-controller,-certificatesigningrequest-approving-controller";
 
 impl Site<'_> {
     pub(super) fn kube_controller_manager(&self) -> Result<Parts, MissingKey> {
@@ -35,11 +35,11 @@ impl Site<'_> {
             flag("service-cluster-ip-range", join(&self.cluster.services)),
             flag("cluster-signing-cert-file", at("signer.crt")),
             flag("cluster-signing-key-file", at("signer.key")),
-            flag("cluster-signing-duration", WORKER_TTL),
+            flag("cluster-signing-duration", self.cluster.certificates.worker_ttl),
             flag("root-ca-file", at("ca.crt")),
             flag("service-account-private-key-file", at("service-account.key")),
             flag("use-service-account-credentials", true),
-            flag("controllers", "*,token-cleaner-controller"),
+            flag("controllers", CONTROLLERS),
         ]);
         command.extend(self.extra_flags());
         Ok(Parts {
@@ -50,6 +50,7 @@ impl Site<'_> {
             command,
             check: self.controller_check(),
             startup_seconds: Some(STARTUP_SECONDS),
+            beside: vec![],
         })
     }
 

@@ -17,6 +17,7 @@ impl Site<'_> {
             command,
             check: self.controller_check(),
             startup_seconds: Some(STARTUP_SECONDS),
+            beside: vec![],
         })
     }
 }

@@ -1,13 +1,14 @@
 //! The kubeconfig of a component that talks to an API server.
 
 use alloc::format;
+use core::net::SocketAddr;
 
 use keelway_api::{
     machine::{File, OnChange},
     role::{Role, SECURE},
 };
 
-use super::{FILES, MissingKey, Site, text, url};
+use super::{FILES, MissingKey, Site, text};
 use crate::certificates::API_SERVER_NAME;
 
 impl Site<'_> {
@@ -16,6 +17,11 @@ impl Site<'_> {
         let beside = self.siblings(Role::KubeApiserver).find(|(_, _, machine)| machine.name == self.machine.name);
         let (_, spec, machine) = beside.or_else(|| self.siblings(Role::KubeApiserver).next()).ok_or(MissingKey)?;
         let address = machine.private.first().ok_or(MissingKey)?;
+        Ok(Self::kubeconfig_of(&SocketAddr::new(*address, spec.port(SECURE))))
+    }
+
+    /// Names this address of the API.
+    pub(super) fn kubeconfig_of(server: &SocketAddr) -> File {
         // Nothing in it needs to be escaped in JSON.
         let content = format!(
             r#"{{
@@ -25,7 +31,7 @@ impl Site<'_> {
     {{
       "name": "cluster",
       "cluster": {{
-        "server": "{server}",
+        "server": "https://{server}",
         "certificate-authority": "{FILES}/ca.crt",
         "tls-server-name": "{API_SERVER_NAME}"
       }}
@@ -52,8 +58,7 @@ impl Site<'_> {
   "current-context": "context"
 }}
 "#,
-            server = url(address, spec.port(SECURE)),
         );
-        Ok(text("kubeconfig.json", content, OnChange::Restart))
+        text("kubeconfig.json", content, OnChange::Restart)
     }
 }

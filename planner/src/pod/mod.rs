@@ -1,6 +1,9 @@
 //! The pods of components: pure templates.
 
+mod cluster_controller;
+mod egress;
 mod etcd;
+mod gateway;
 mod ingress;
 mod kube_apiserver;
 mod kube_controller_manager;
@@ -23,13 +26,13 @@ use keelway_api::{
     component::ComponentSpec,
     machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod, Servers, Start},
     name::PodName,
-    role::Role,
+    role::{HEALTH, Role},
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
 pub(crate) use ingress::server_name;
 
-use crate::{birth, tenant::Tenant, world::World};
+use crate::{birth, probe::OWN_LIVENESS, tenant::Tenant, world::World};
 
 /// Where a container finds its pod's files.
 const FILES: &str = "/etc/keelway";
@@ -56,6 +59,8 @@ struct Parts {
     servers: Option<Servers>,
     check: Check,
     startup_seconds: Option<u32>,
+    /// Containers that it relies on: they are started before it.
+    beside: Vec<Container>,
 }
 
 /// A process that is well answers in milliseconds. A busy machine may make it wait for seconds, and a restart would make that
@@ -85,35 +90,25 @@ impl<'a> Site<'a> {
             Role::KubeApiserver => self.kube_apiserver(),
             Role::KubeControllerManager => self.kube_controller_manager(),
             Role::KubeScheduler => self.kube_scheduler(),
+            Role::ClusterController => self.cluster_controller(),
             Role::Ingress => self.ingress(),
+            Role::Gateway => self.gateway(),
         }?;
         let row = self.spec.role.row();
-        let files = Mount { source: "files".to_string(), target: FILES.to_string(), read_only: true };
-        let written = parts.data.iter().map(|(source, target)| Mount {
-            source: (*source).to_string(),
-            target: (*target).to_string(),
-            read_only: false,
-        });
         let container = Container {
             name: row.name.to_string(),
             image: parts.image,
             command: parts.command,
-            mounts: core::iter::once(files).chain(written).collect(),
+            mounts: mounts(&parts.data),
             resources: row.resources,
             stop_seconds: row.stop_seconds,
-            liveness: Some(Liveness {
-                check: parts.check,
-                period_seconds: CHECK_PERIOD_SECONDS,
-                timeout_seconds: CHECK_TIMEOUT_SECONDS,
-                failure_threshold: CHECK_FAILURES,
-                startup_seconds: parts.startup_seconds,
-            }),
+            liveness: Some(liveness(parts.check, parts.startup_seconds)),
         };
         Ok(Pod {
             user: self.spec.user,
             files: parts.files,
             data: parts.data.iter().map(|(source, _)| (*source).to_string()).collect(),
-            containers: vec![container],
+            containers: parts.beside.into_iter().chain([container]).collect(),
             pause_image: self.cluster.release.pause_image(self.cluster.registry.as_deref()),
             servers: parts.servers,
             start: self.start(),
@@ -127,10 +122,13 @@ impl<'a> Site<'a> {
         match self.spec.role {
             Role::Etcd => birth::start_of(Some(document), &self.pod.component),
             Role::KubeApiserver if !birth::any_may_start(document) => Start::Never,
-            role @ (Role::KubeControllerManager | Role::KubeScheduler) if birth::waits_for_api(document, role) => {
-                Start::Never
-            }
-            Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler | Role::Ingress => Start::Always,
+            role if birth::waits_for_api(document, role) => Start::Never,
+            Role::KubeApiserver
+            | Role::KubeControllerManager
+            | Role::KubeScheduler
+            | Role::ClusterController
+            | Role::Ingress
+            | Role::Gateway => Start::Always,
         }
     }
 
@@ -161,6 +159,25 @@ impl<'a> Site<'a> {
             authority: authority.to_string(),
             identity,
         }
+    }
+
+    /// One of this component's ports on loopback.
+    fn loopback(&self, port: &str) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.spec.port(port))
+    }
+
+    /// Where a program of Keelway's own tells its health.
+    fn health_address(&self) -> SocketAddr {
+        self.loopback(HEALTH)
+    }
+
+    /// Whether such a program lives.
+    fn health_check(&self) -> Check {
+        self.loopback_check(HEALTH)
+    }
+
+    fn loopback_check(&self, port: &str) -> Check {
+        Check::Http { address: self.loopback(port), path: OWN_LIVENESS.to_string() }
     }
 
     fn kubernetes_image(&self) -> String {
@@ -206,6 +223,32 @@ impl<'a> Site<'a> {
             self.shared(&key, secret, &key, OnChange::PickedUp)?,
         ])
     }
+}
+
+/// The files of a pod, and what its containers write, as one of them sees them.
+fn mounts(data: &[(&str, &str)]) -> Vec<Mount> {
+    let mount = |source: &str, target: &str, read_only| Mount {
+        source: source.to_string(),
+        target: target.to_string(),
+        read_only,
+    };
+    let written = data.iter().map(|(source, target)| mount(source, target, false));
+    core::iter::once(mount("files", FILES, true)).chain(written).collect()
+}
+
+fn liveness(check: Check, startup_seconds: Option<u32>) -> Liveness {
+    Liveness {
+        check,
+        period_seconds: CHECK_PERIOD_SECONDS,
+        timeout_seconds: CHECK_TIMEOUT_SECONDS,
+        failure_threshold: CHECK_FAILURES,
+        startup_seconds,
+    }
+}
+
+/// A program of the image that all of Keelway's own share.
+fn keelway_command(program: &str, config: &str) -> Vec<String> {
+    vec!["/keelway-cluster-controller".to_string(), program.to_string(), flag("config", at(config))]
 }
 
 /// `https://ADDRESS:PORT`, with the brackets that an IPv6 address wants.

@@ -26,6 +26,7 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
                 (secret, ["active.key", "bundle.pub"].map(str::to_owned).to_vec())
             }
             MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
+            MintRequest::WireGuardKey { secret, name } => (secret, vec![format!("{name}.key"), format!("{name}.pub")]),
             MintRequest::Certificate { secret, name, subject, .. } => {
                 let seen = CertificateSeen {
                     common_name: subject.common_name.clone(),

@@ -1,0 +1,102 @@
+//! Gateways: one beside each ingress, with its number and on its machine, for as long as that stays.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Component, Documents,
+    component::ComponentSpec,
+    name::{ClusterId, PodName},
+    reserved,
+    role::Role,
+    validated::ValidatedCluster,
+};
+
+use crate::{Decision, fleet::Fleet, placement, plan::Plan, retirement};
+
+/// Places a gateway beside each ingress that has none, and takes away those whose ingress is gone.
+pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (&ClusterId, &ValidatedCluster)) {
+    for pod in lonely(&plan.documents, id, cluster.vpn_enabled) {
+        let component = format!("{}/{}", cluster.reference, pod.component);
+        let reason = if cluster.vpn_enabled { "its ingress is gone" } else { "the cluster asks for no VPN" };
+        plan.decisions.push(Decision::Retire { component, reason: reason.to_string() });
+        retirement::remove(plan, fleet, &pod);
+    }
+    if !cluster.vpn_enabled {
+        return;
+    }
+    for ingress in without(&plan.documents, id) {
+        let Ok(name) = Role::Gateway.component(ingress.index) else { continue };
+        let pod = PodName { cluster: id.clone(), component: name };
+        let component = format!("{}/{}", cluster.reference, pod.component);
+        match place(&plan.documents, fleet, cluster, &pod, &ingress) {
+            Ok(document) => {
+                fleet.enter(&document.spec);
+                let hypervisor = document.spec.hypervisor.clone();
+                let reason = document.status.as_ref().map(|status| status.placement.clone()).unwrap_or_default();
+                plan.decisions.push(Decision::Place { component, hypervisor, reason });
+                plan.documents.components.insert(pod, document);
+            }
+            Err(why) => plan.wait(&component, why),
+        }
+    }
+}
+
+/// Whether a gateway and an ingress are beside each other.
+pub(crate) fn are_twins(one: &ComponentSpec, other: &ComponentSpec) -> bool {
+    (one.index, &one.hypervisor) == (other.index, &other.hypervisor)
+}
+
+fn of_role<'a>(documents: &'a Documents, id: &'a ClusterId, role: Role) -> impl Iterator<Item = &'a Component> {
+    documents.components_of(id).map(|(_, component)| component).filter(move |component| component.spec.role == role)
+}
+
+/// Gateways without an ingress that stays, or all of them.
+fn lonely(documents: &Documents, id: &ClusterId, enabled: bool) -> Vec<PodName> {
+    let gateways = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::Gateway);
+    let has_ingress = |gateway: &Component| {
+        let mut stay = of_role(documents, id, Role::Ingress).filter(|ingress| !ingress.is_leaving());
+        stay.any(|ingress| are_twins(&ingress.spec, &gateway.spec))
+    };
+    let lonely = gateways.filter(|(_, gateway)| !(enabled && has_ingress(gateway)));
+    lonely.map(|(pod, _)| pod.clone()).collect()
+}
+
+/// Ingresses that stay and have no gateway.
+fn without(documents: &Documents, id: &ClusterId) -> Vec<ComponentSpec> {
+    let stay = of_role(documents, id, Role::Ingress).filter(|ingress| !ingress.is_leaving());
+    let has_gateway = |ingress: &Component| {
+        of_role(documents, id, Role::Gateway).any(|gateway| are_twins(&gateway.spec, &ingress.spec))
+    };
+    stay.filter(|ingress| !has_gateway(ingress)).map(|ingress| ingress.spec.clone()).collect()
+}
+
+fn place(
+    documents: &Documents,
+    fleet: &mut Fleet,
+    cluster: &ValidatedCluster,
+    pod: &PodName,
+    ingress: &ComponentSpec,
+) -> Result<Component, String> {
+    let machine = &ingress.hypervisor;
+    if !cluster.vpn.iter().all(|range| reserved::of_gateway(range, ingress.index).is_some()) {
+        return Err(format!("an address of the VPN: {} of each range are for gateways", reserved::GATEWAYS));
+    }
+    let ports = fleet.ports_beside(Role::Gateway, machine)?;
+    let brother = of_role(documents, &pod.cluster, Role::Gateway).map(|gateway| gateway.spec.user).next();
+    let user = brother.or_else(|| fleet.take_user()).ok_or("a user id: all are used")?;
+    let spec = ComponentSpec {
+        cluster: cluster.reference.clone(),
+        cluster_id: pod.cluster.clone(),
+        role: Role::Gateway,
+        index: ingress.index,
+        version: cluster.release.kubernetes.to_string(),
+        hypervisor: machine.clone(),
+        ports,
+        user,
+    };
+    Ok(placement::document(pod, spec, &format!("beside {}-{}", Role::Ingress, ingress.index)))
+}

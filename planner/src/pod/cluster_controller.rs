@@ -1,0 +1,79 @@
+//! The cluster-controller.
+
+use alloc::{string::ToString, vec, vec::Vec};
+use core::net::SocketAddr;
+
+use keelway_api::{
+    component::ComponentSpec,
+    machine::{File, OnChange},
+    release,
+    role::{API, Role},
+    validated::ValidatedHypervisor,
+};
+use serde_json::{Value, json};
+
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, keelway_command};
+use crate::{certificates, gateways::are_twins};
+
+impl Site<'_> {
+    pub(super) fn cluster_controller(&self) -> Result<Parts, MissingKey> {
+        let mut files = vec![
+            self.cluster_controller_file(),
+            self.kubeconfig()?,
+            // It tells workers whom to trust.
+            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
+        ];
+        files.extend(self.certificate("client")?);
+        let mut command = keelway_command("run", "cluster-controller.json");
+        command.push(flag("identity", &self.pod.component));
+        Ok(Parts {
+            files,
+            data: vec![],
+            servers: None,
+            image: release::cluster_controller_image(self.cluster.registry.as_deref()),
+            command,
+            check: self.health_check(),
+            startup_seconds: Some(STARTUP_SECONDS),
+            beside: vec![],
+        })
+    }
+
+    fn cluster_controller_file(&self) -> File {
+        let ingresses = self.siblings(Role::Ingress);
+        let endpoints: Vec<Value> = ingresses.flat_map(|(_, spec, machine)| self.endpoints_of(spec, machine)).collect();
+        let cluster = self.cluster;
+        let mut content = json!({
+            "kubeconfig": at("kubeconfig.json"),
+            "version": cluster.release.kubernetes,
+            "vpnCIDRs": cluster.vpn,
+            "podCIDRs": cluster.pods,
+            "serviceCIDRs": cluster.services,
+            "dnsDomain": cluster.domain,
+            "endpoints": endpoints,
+            "authorities": at("ca.crt"),
+            "workerTTL": cluster.certificates.worker_ttl,
+            "health": self.health_address(),
+        });
+        if let (Some(registry), Some(fields)) = (&cluster.registry, content.as_object_mut()) {
+            fields.insert("registry".to_string(), json!(registry));
+        }
+        document("cluster-controller.json", &content, OnChange::Restart)
+    }
+
+    /// Where workers reach an ingress, and the gateway beside it.
+    fn endpoints_of(&self, ingress: &ComponentSpec, machine: &ValidatedHypervisor) -> Vec<Value> {
+        let mut gateways = self.siblings(Role::Gateway);
+        let gateway = gateways.find(|(_, gateway, _)| are_twins(gateway, ingress));
+        let gateway = gateway.and_then(|(name, spec, _)| {
+            Some(json!({ "publicKey": self.public_key_of(name)?, "addresses": self.vpn_addresses(spec.index) }))
+        });
+        let endpoint = |address| {
+            let mut endpoint = json!({ "address": SocketAddr::new(address, ingress.port(API)) });
+            if let (Some(gateway), Some(fields)) = (&gateway, endpoint.as_object_mut()) {
+                fields.insert("gateway".to_string(), gateway.clone());
+            }
+            endpoint
+        };
+        machine.public.iter().copied().map(endpoint).collect()
+    }
+}

@@ -1,0 +1,95 @@
+//! The egress beside an API server: what makes its connections to workers, webhooks and issuers.
+
+use alloc::{
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+
+use keelway_api::{
+    machine::{Container, File, OnChange},
+    release,
+    role::{EGRESS, EGRESS_RESOURCES, EGRESS_STOP_SECONDS, Role},
+};
+use serde_json::{Value, json};
+
+use super::{MissingKey, STARTUP_SECONDS, Site, at, document, keelway_command};
+use crate::certificates::{self, GATEWAY_NAME};
+
+/// The directory of the sockets, in the pod and inside both containers.
+pub(super) const SOCKETS: (&str, &str) = ("egress", "/run/keelway-egress");
+/// The file that tells the API server of them.
+pub(super) const SELECTION: &str = "egress-selection.json";
+
+impl Site<'_> {
+    /// The files of both sides.
+    pub(super) fn egress_files(&self) -> Result<Vec<File>, MissingKey> {
+        let mut files = vec![
+            self.egress_file(),
+            selection(),
+            self.shared("infrastructure-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
+        ];
+        files.extend(self.certificate("egress")?);
+        Ok(files)
+    }
+
+    /// The container. It is started before the API server and stopped after it.
+    pub(super) fn egress(&self) -> Container {
+        let check = self.loopback_check(EGRESS);
+        Container {
+            name: EGRESS.to_string(),
+            image: release::cluster_controller_image(self.cluster.registry.as_deref()),
+            command: keelway_command("egress", "egress.json"),
+            mounts: super::mounts(&[SOCKETS]),
+            resources: EGRESS_RESOURCES,
+            stop_seconds: EGRESS_STOP_SECONDS,
+            liveness: Some(super::liveness(check, Some(STARTUP_SECONDS))),
+        }
+    }
+
+    /// Gateways and forbidden ranges, which change, are read again while it runs; all else follows from the component.
+    fn egress_file(&self) -> File {
+        let gateways = self.siblings(Role::Gateway).filter_map(|(name, spec, machine)| {
+            Some(json!({ "name": name.component, "address": Self::connect_address(spec, machine)? }))
+        });
+        let gateways: Vec<Value> = gateways.collect();
+        let content = json!({
+            "cluster": {
+                "socket": socket("cluster"),
+                "gateways": gateways,
+                "serverName": GATEWAY_NAME,
+                "tls": {
+                    "certificateFile": at("egress.crt"),
+                    "keyFile": at("egress.key"),
+                    "authorityFile": at("infrastructure-ca.crt"),
+                },
+            },
+            "controlPlane": {
+                "socket": socket("controlplane"),
+                "forbiddenCIDRs": self.world.private_ranges(),
+            },
+            "health": self.loopback(EGRESS),
+        });
+        document("egress.json", &content, OnChange::PickedUp)
+    }
+}
+
+/// The socket of a selection, inside the containers.
+fn socket(selection: &str) -> String {
+    let (_, directory) = SOCKETS;
+    [directory, "/", selection, ".sock"].concat()
+}
+
+/// An `EgressSelectorConfiguration`.
+fn selection() -> File {
+    let way = |name: &str| {
+        let transport = json!({ "uds": { "udsName": socket(name) } });
+        json!({ "name": name, "connection": { "proxyProtocol": "HTTPConnect", "transport": transport } })
+    };
+    let content = json!({
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [way("cluster"), way("controlplane")],
+    });
+    document(SELECTION, &content, OnChange::Restart)
+}

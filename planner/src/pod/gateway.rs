@@ -1,0 +1,112 @@
+//! The gateway beside an ingress.
+
+use alloc::{format, vec, vec::Vec};
+use core::net::{IpAddr, SocketAddr};
+
+use keelway_api::{
+    component::ComponentSpec,
+    machine::{File, OnChange},
+    name::PodName,
+    release, reserved,
+    role::{CONNECT, Role},
+    validated::ValidatedHypervisor,
+};
+use serde_json::{Value, json};
+
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, keelway_command};
+use crate::certificates::{self, EGRESS_NAME, WIREGUARD};
+
+/// Where a gateway keeps its peers, inside its container.
+const PEERS: &str = "/var/lib/keelway-gateway";
+
+impl Site<'_> {
+    pub(super) fn gateway(&self) -> Result<Parts, MissingKey> {
+        let key = format!("{WIREGUARD}.key");
+        let mut files = vec![
+            self.gateway_file()?,
+            Self::kubeconfig_of(&self.ingress_beside()?),
+            self.shared(&key, self.pod.component.as_str(), &key, OnChange::Restart)?,
+            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
+            self.shared("infrastructure-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
+        ];
+        files.extend(self.certificate("client")?);
+        files.extend(self.certificate("server")?);
+        Ok(Parts {
+            files,
+            data: vec![("peers", PEERS)],
+            servers: None,
+            image: release::cluster_controller_image(self.cluster.registry.as_deref()),
+            command: keelway_command("gateway", "gateway.json"),
+            check: self.health_check(),
+            startup_seconds: Some(STARTUP_SECONDS),
+            beside: vec![],
+        })
+    }
+
+    /// It is read once: who runs with an earlier one is replaced, one gateway after the other.
+    fn gateway_file(&self) -> Result<File, MissingKey> {
+        let others = self.siblings(Role::Gateway).filter(|(name, ..)| *name != self.pod);
+        let others: Vec<Value> = others.filter_map(|(name, spec, machine)| self.other(name, spec, machine)).collect();
+        let cluster = self.cluster;
+        let content = json!({
+            "wireGuard": {
+                "privateKeyFile": at(&format!("{WIREGUARD}.key")),
+                "listenPort": self.number()?,
+                "addresses": self.vpn_addresses(self.spec.index),
+                "addressCIDRs": cluster.vpn,
+                "podCIDRs": cluster.pods,
+            },
+            "gateways": others,
+            "peers": { "kubeconfig": at("kubeconfig.json"), "file": format!("{PEERS}/peers.json") },
+            "connect": {
+                "listen": [Self::connect_address(self.spec, self.machine).ok_or(MissingKey)?],
+                "tls": {
+                    "certificateFile": at("server.crt"),
+                    "keyFile": at("server.key"),
+                    "authorityFile": at("infrastructure-ca.crt"),
+                },
+                "clients": [EGRESS_NAME],
+            },
+            "health": self.health_address(),
+        });
+        Ok(document("gateway.json", &content, OnChange::Restart))
+    }
+
+    /// Another gateway, once it has a key.
+    fn other(&self, name: &PodName, spec: &ComponentSpec, machine: &ValidatedHypervisor) -> Option<Value> {
+        let endpoint = SocketAddr::new(*machine.public.first()?, self.number().ok()?);
+        Some(json!({
+            "name": name.component,
+            "publicKey": self.public_key_of(name)?,
+            "endpoint": endpoint,
+            "addresses": self.vpn_addresses(spec.index),
+        }))
+    }
+
+    /// The public half of a gateway's key.
+    pub(super) fn public_key_of(&self, gateway: &PodName) -> Option<&str> {
+        let key = self.tenant.value(gateway.component.as_str(), &format!("{WIREGUARD}.pub"))?;
+        core::str::from_utf8(key).ok()
+    }
+
+    /// The addresses of a gateway in the VPN.
+    pub(super) fn vpn_addresses(&self, index: u32) -> Vec<IpAddr> {
+        self.cluster.vpn.iter().filter_map(|range| reserved::of_gateway(range, index)).collect()
+    }
+
+    /// Where an API server asks a gateway for connections.
+    pub(super) fn connect_address(spec: &ComponentSpec, machine: &ValidatedHypervisor) -> Option<SocketAddr> {
+        Some(SocketAddr::new(*machine.private.first()?, spec.port(CONNECT)))
+    }
+
+    /// The number of the cluster on public machines.
+    pub(super) fn number(&self) -> Result<u16, MissingKey> {
+        self.tenant.document.status.as_ref().and_then(|status| status.ingress_port).ok_or(MissingKey)
+    }
+
+    /// The API as it is reached from here: private machines are not.
+    fn ingress_beside(&self) -> Result<SocketAddr, MissingKey> {
+        let address = self.machine.public.first().ok_or(MissingKey)?;
+        Ok(SocketAddr::new(*address, self.number()?))
+    }
+}
