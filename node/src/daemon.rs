@@ -1,6 +1,12 @@
 //! The one daemon of a worker: tunnels, balancer, kubelet, and what it reads of its cluster.
 
-use std::{collections::BTreeMap, fs, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -92,6 +98,8 @@ struct Daemon {
     facts: Facts,
     balancer: Arc<Balancer>,
     cni: Directories,
+    /// The client of before, and what it was made of.
+    client: Mutex<Option<([String; 2], Client)>>,
 }
 
 /// Runs the worker until `stop`. Kubelet and pods go on after it.
@@ -122,7 +130,8 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
         tunnels: watch::Sender::new(tunnels.status()),
         kubelet: watch::Sender::default(),
     };
-    let daemon = Daemon { layout: layout.clone(), options: options.clone(), facts, balancer, cni };
+    let daemon =
+        Daemon { layout: layout.clone(), options: options.clone(), facts, balancer, cni, client: Mutex::default() };
     for listener in listeners {
         tokio::spawn(Arc::clone(&daemon.balancer).serve(listener));
     }
@@ -285,15 +294,24 @@ impl Daemon {
         }
     }
 
-    /// The API by way of the balancer, as this node.
+    /// The API by way of the balancer, as this node: the same client for all, until its certificate or authorities are others.
     fn client(&self) -> Result<Client, ApiError> {
         let known = self.facts.known.borrow().clone();
-        let address =
-            known.cluster.api.addresses.first().map(|address| SocketAddr::new(*address, known.cluster.api.port));
+        let api = &known.cluster.api;
+        let address = api.addresses.first().map(|address| SocketAddr::new(*address, api.port));
         let held = certificate::held(&self.layout, Timestamp::now()).map_err(ApiError::File)?;
         let (Some(address), Some(held)) = (address, held) else { return Err(ApiError::NoIdentity) };
+        let mut last = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let made_of = [held.certificate.clone(), known.authorities.clone()];
+        if let Some((same, client)) = last.as_ref()
+            && *same == made_of
+        {
+            return Ok(client.clone());
+        }
         let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
-        api::client(address, api::certificates(&known.authorities)?, &identity)
+        let client = api::client(address, api::certificates(&known.authorities)?, &identity)?;
+        *last = Some((made_of, client.clone()));
+        Ok(client)
     }
 
     fn take_information(&self, map: Option<ConfigMap>) -> Option<()> {

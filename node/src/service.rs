@@ -61,7 +61,6 @@ pub(crate) fn unit(program: &Path, layout: &Layout) -> String {
     format!(
         "[Unit]
 Description=Keelway worker: tunnels, API balancer, kubelet
-Documentation=https://keelway.dev/docs/workers
 After=network-online.target containerd.service
 Wants=network-online.target
 
@@ -97,8 +96,11 @@ pub(crate) fn start(service: Service, program: &Path, layout: &Layout) -> Result
     }
 }
 
-/// In a session of its own, which the daemon makes itself.
+/// In a session of its own, which the daemon makes itself. One that runs goes on.
 fn detach(program: &Path, layout: &Layout) -> Result<(), ServiceError> {
+    if ProcessId::kept(&layout.daemon_process())?.is_some() {
+        return Ok(());
+    }
     files::make_dir(&layout.logs(), 0o700)?;
     let log = layout.logs().join("node.log");
     let open = || fs::File::options().create(true).append(true).open(&log).map_err(FileError::new("open", &log));

@@ -26,12 +26,14 @@ fn nothing_stands_against_a_good_machine() {
     assert_eq!(faults(&good(), STRICT), []);
 }
 
+/// What is wrong, and words of the fault and its mend.
+type Row<'a> = (&'a dyn Fn(&mut Facts), &'a str, &'a str);
+
 #[test]
 fn each_fault_names_what_mends_it() {
     let runtime = |name: &str, version: &str, components| {
         Ok(RuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
     };
-    type Row<'a> = (&'a dyn Fn(&mut Facts), &'a str, &'a str);
     let table: [Row<'_>; 15] = [
         (&|f| f.is_root = false, "root", "sudo"),
         (&|f| f.runtime = Err("no such file".to_owned()), "no such file", "install and start containerd"),
