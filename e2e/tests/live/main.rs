@@ -21,4 +21,5 @@ mod settled;
 mod two_clusters;
 mod versions;
 mod watch;
+mod workers;
 mod workload;

@@ -11,7 +11,7 @@ use keelway_e2e::{
 use crate::{
     files,
     input::{self, among_others, others_are_in_place},
-    look, reach, recovery, settled, versions, watch, workload,
+    look, reach, recovery, settled, versions, watch, workers, workload,
 };
 
 #[test]
@@ -89,6 +89,11 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
     stage("versions", || {
         versions::programs_answer(plane);
         versions::programs_take_arguments(plane);
+    });
+    stage("workers", || {
+        workers::tokens(plane);
+        workers::eviction(plane);
+        workers::driver(plane);
     });
     stage("input", || {
         input::bad_input_does_nothing(plane);

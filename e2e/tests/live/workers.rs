@@ -1,0 +1,182 @@
+//! What people do about workers: tokens that let machines in, and eviction.
+
+use std::{fs, os::unix::fs::OpenOptionsExt};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{crd::worker_crds, worker::BOOTSTRAPPERS};
+use keelway_e2e::{ControlPlane, Kubectl, Ran, deadline};
+use keelway_pki::{AuthorityHash, BootstrapToken, JoinToken};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use serde_json::{Value, json};
+
+fn keelway(plane: &ControlPlane<'_>, arguments: &[&str]) -> Ran {
+    let arguments: Vec<&str> = arguments.iter().chain(&["--cluster", "c1"]).copied().collect();
+    plane.keelway.run(&arguments, &plane.text)
+}
+
+fn token(plane: &ControlPlane<'_>) -> JoinToken {
+    let made = keelway(plane, &["join-token", "create", "--ttl", "10m"]).succeeded();
+    assert_eq!(made.stderr, "");
+    assert_eq!(made.text().lines().count(), 1);
+    made.text().parse().unwrap()
+}
+
+/// `kubectl` with a bootstrap token and nothing else.
+fn bearer(plane: &ControlPlane<'_>, token: &BootstrapToken) -> Kubectl {
+    let mut kubeconfig = plane.kubectl.kubeconfig();
+    kubeconfig["users"][0]["user"] = json!({ "token": *token.expose() });
+    let path = plane.keelway.directory().join("bearer.kubeconfig");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
+    std::io::Write::write_all(&mut file, kubeconfig.to_string().as_bytes()).unwrap();
+    Kubectl::new(&path)
+}
+
+/// A kubelet's request for its first certificate.
+fn request(name: &str) -> String {
+    let mut parameters = CertificateParams::default();
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, "system:nodes");
+    subject.push(DnType::CommonName, format!("system:node:{name}"));
+    parameters.distinguished_name = subject;
+    let request = parameters.serialize_request(&KeyPair::generate().unwrap()).unwrap();
+    let body = STANDARD.encode(request.der());
+    let request = format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n");
+    json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": { "name": format!("of-{name}") },
+        "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"],
+            "request": STANDARD.encode(request),
+        },
+    })
+    .to_string()
+}
+
+/// The kinds of workers, as the cluster has them already where a cluster-controller is in it.
+fn define(plane: &ControlPlane<'_>) {
+    for kind in worker_crds() {
+        let kind = serde_json::to_vec(&kind).unwrap();
+        let _ = plane.kubectl.run_with(&["apply", "--server-side", "-f", "-"], &kind).succeeded();
+    }
+    plane.kubectl.wait(
+        "condition=Established",
+        &["crd/tombstones.keelway.dev", "crd/wireguardpeers.keelway.dev", "crd/addressclaims.keelway.dev"],
+    );
+}
+
+/// A token leads to the cluster and into it, is shown without its secret, and ends when it is revoked.
+pub(crate) fn tokens(plane: &ControlPlane<'_>) {
+    // The cluster-controller's to bind.
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": "e2e-bootstrappers" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:node-bootstrapper" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": BOOTSTRAPPERS }],
+    });
+    plane.kubectl.apply(&binding.to_string());
+    let token = token(plane);
+    assert_eq!(token.endpoints, [plane.ingress()]);
+    let bundle = String::from_utf8(plane.secret("kubernetes-ca", "bundle.crt")).unwrap();
+    assert_eq!(token.authorities, AuthorityHash::of_bundle(&bundle).unwrap());
+
+    let worker = bearer(plane, &token.bootstrap);
+    let who = || worker.run(&["auth", "whoami", "-o", "json"]);
+    let groups = who().succeeded().json()["status"]["userInfo"]["groups"].clone();
+    assert!(groups.as_array().unwrap().contains(&BOOTSTRAPPERS.into()), "{groups}");
+    let _ = worker.run_with(&["create", "-f", "-"], request("e2e").as_bytes()).succeeded();
+    assert_eq!(worker.run(&["get", "secrets", "-n", "kube-system"]).code(), 1);
+
+    let id = token.bootstrap.id();
+    let listed = keelway(plane, &["join-token", "list"]).succeeded();
+    assert!(listed.text().lines().any(|line| line.starts_with(&format!("{id}   Active   "))), "{}", listed.text());
+    for output in ["json", "yaml", "wide", "name"] {
+        let listed = keelway(plane, &["join-token", "list", "-o", output]).succeeded();
+        assert!(listed.text().contains(id) && !listed.text().contains(token.bootstrap.secret()), "{}", listed.text());
+    }
+    let _ = keelway(plane, &["join-token", "revoke", id]).succeeded();
+    let took = deadline::until("a revoked token is refused", deadline::KUBERNETES, || {
+        let refused = who();
+        refused.code() != 0 && refused.stderr.contains("Unauthorized")
+    });
+    println!("{:>7} ms  a revoked token is refused", took.as_millis());
+    assert_eq!(keelway(plane, &["join-token", "revoke", id]).code(), 2);
+    assert_eq!(keelway(plane, &["join-token", "list"]).succeeded().text(), "");
+}
+
+fn join(plane: &ControlPlane<'_>, name: &str) -> String {
+    let key = STANDARD.encode(KeyPair::generate().unwrap().public_key_raw().split_at(32).0);
+    let peer = json!({
+        "apiVersion": "keelway.dev/v1alpha1",
+        "kind": "WireGuardPeer",
+        "metadata": { "name": name },
+        "spec": { "publicKey": key },
+    });
+    let node =
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": { "unschedulable": true } });
+    plane.kubectl.apply(&peer.to_string());
+    plane.kubectl.apply(&node.to_string());
+    key
+}
+
+fn is_there(plane: &ControlPlane<'_>, kind: &str, name: &str) -> bool {
+    !plane.kubectl.run(&["get", kind, name, "--ignore-not-found", "-o", "name"]).succeeded().stdout.is_empty()
+}
+
+/// What is left of an evicted worker is its tombstone.
+pub(crate) fn eviction(plane: &ControlPlane<'_>) {
+    define(plane);
+    let key = join(plane, "evicted");
+    let _ = keelway(plane, &["node", "evict", "evicted"]).succeeded();
+    let gone = |name: &str| {
+        assert!(!is_there(plane, "wireguardpeer", name), "the peer of {name}");
+        assert!(!is_there(plane, "node", name), "the Node of {name}");
+        assert!(is_there(plane, "tombstone", name), "the tombstone of {name}");
+    };
+    gone("evicted");
+    assert_eq!(plane.kubectl.get(&["tombstone", "evicted"])["spec"]["publicKey"], Value::from(key));
+    let again = keelway(plane, &["node", "evict", "evicted"]).succeeded();
+    assert!(again.stderr.contains("evicted before"), "{}", again.stderr);
+    assert_eq!(keelway(plane, &["node", "evict", "stranger"]).code(), 2);
+
+    // Whoever joined with a token goes with it.
+    let token = token(plane);
+    let (id, key) = (token.bootstrap.id(), join(plane, "guest"));
+    let claim = json!({
+        "apiVersion": "keelway.dev/v1alpha1",
+        "kind": "AddressClaim",
+        "metadata": { "name": "v4-6450ff00", "labels": { "keelway.dev/join-token": id } },
+        "spec": { "node": "guest", "publicKey": key },
+    });
+    plane.kubectl.apply(&claim.to_string());
+    let _ = keelway(plane, &["join-token", "revoke", id, "--evict"]).succeeded();
+    gone("guest");
+}
+
+/// The pass's own identity can do this, and nothing like it elsewhere.
+pub(crate) fn driver(plane: &ControlPlane<'_>) {
+    let can = |words: &str| {
+        let arguments: Vec<&str> =
+            ["auth", "can-i", "--as", "keelway:driver"].into_iter().chain(words.split(' ')).collect();
+        plane.kubectl.run(&arguments).text().trim() == "yes"
+    };
+    for right in ["create secrets -n kube-system", "delete nodes", "create tombstones.keelway.dev"] {
+        assert!(can(right), "{right}");
+    }
+    for right in [
+        "create secrets -n default",
+        "update secrets -n kube-system",
+        "list secrets -n default",
+        "update nodes",
+        "get nodes --subresource=proxy",
+        "delete tombstones.keelway.dev",
+        "create wireguardpeers.keelway.dev",
+        "delete pods",
+        "approve certificatesigningrequests",
+    ] {
+        assert!(!can(right), "{right}");
+    }
+}
