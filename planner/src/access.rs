@@ -132,6 +132,8 @@ fn own_access() -> Vec<Value> {
         // Workers that are evicted, and what is told of them.
         rule(OWN, &["tombstones"], &["get", "list", "create"], &[]),
         rule(OWN, &["wireguardpeers"], &["get", "list", "delete"], &[]),
+        // Which token a worker joined with is told by its address.
+        rule(OWN, &["addressclaims"], &["list"], &[]),
         rule("", &["nodes"], &["get", "list", "delete"], &[]),
     ]);
     // Bootstrap tokens, which have no kind of their own.

@@ -145,13 +145,17 @@ pub(crate) fn eviction(plane: &ControlPlane<'_>) {
     // Whoever joined with a token goes with it.
     let token = token(plane);
     let (id, key) = (token.bootstrap.id(), join(plane, "guest"));
-    let claim = json!({
-        "apiVersion": "keelway.dev/v1alpha1",
-        "kind": "AddressClaim",
-        "metadata": { "name": "v4-6450ff00", "labels": { "keelway.dev/join-token": id } },
-        "spec": { "node": "guest", "publicKey": key },
-    });
-    plane.kubectl.apply(&claim.to_string());
+    // No kubelet asked for it by the token: the cluster-controller knows none of this worker.
+    let claim = || {
+        let claims = plane.kubectl.get(&["addressclaims"]);
+        let claims = claims["items"].as_array().unwrap();
+        let of_guest =
+            claims.iter().find(|claim| claim["spec"]["node"] == "guest" && claim["spec"]["publicKey"] == key.as_str());
+        of_guest.map(|claim| claim["metadata"]["name"].as_str().unwrap().to_owned())
+    };
+    deadline::until("a worker has its address", deadline::KUBERNETES, || claim().is_some());
+    let label = format!("keelway.dev/join-token={id}");
+    let _ = plane.kubectl.run(&["label", "addressclaim", &claim().unwrap(), &label]).succeeded();
     let _ = keelway(plane, &["join-token", "revoke", id, "--evict"]).succeeded();
     gone("guest");
 }
