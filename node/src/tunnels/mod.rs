@@ -166,6 +166,11 @@ impl Tunnels {
             let peers = tunnel.gateway.peers(&self.ranges);
             let endpoint = tunnel.gateway.endpoint;
             tunnel.path.set_peers(&peers).map_err(|source| TunnelError::Device { endpoint, source })?;
+            // Linux takes nothing from another tunnel's peers on an interface without an address, also where its filter is loose.
+            let interface = Interface::find(tunnel.path.name()).map_err(TunnelError::Network)?;
+            for address in &given.addresses {
+                interface.add_address(IpNet::from(*address)).map_err(TunnelError::Network)?;
+            }
         }
         self.route().map_err(TunnelError::Network)
     }
