@@ -31,11 +31,16 @@ impl Kubectl {
 
     /// Runs it with this input.
     pub fn run_with(&self, arguments: &[&str], stdin: &[u8]) -> Ran {
+        run(&mut self.command(arguments), stdin, deadline::KUBERNETES)
+    }
+
+    /// It, with these arguments, for those who have something to do while it runs.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(cache().unwrap().join("bin/kubectl"));
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments);
         // Its discovery cache.
         command.env("HOME", self.kubeconfig.parent().unwrap());
-        run(&mut command, stdin, deadline::KUBERNETES)
+        command
     }
 
     /// Runs it.

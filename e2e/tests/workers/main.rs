@@ -1,0 +1,56 @@
+//! Workers of clusters, behind NATs and on the public network: real containerd, kubelets and pods.
+//!
+//! Needs root, `runc`, `ip`, `nft`, `conntrack`, and Keelway's cache (`make images`).
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
+mod access;
+mod addons;
+mod admission;
+mod nats;
+mod pods;
+mod public;
+mod setting;
+
+use std::time::Instant;
+
+use keelway_e2e::host::on_own_host;
+use setting::Setting;
+
+/// One cluster and its three workers.
+#[test]
+fn workers() {
+    on_own_host("workers", || {
+        let setting = Setting::new("e2ework");
+        let c1 = stage("cluster", || setting.cluster("c1"));
+        stage("join", || setting.join(&c1, &["w1", "w2", "w3"]));
+        stage("add-ons", || addons::all_are_there(&c1));
+        stage("pods", || {
+            pods::start(&c1);
+            pods::each_reaches_each(&c1);
+            pods::much_arrives_as_it_was_sent(&c1);
+        });
+        stage("access", || {
+            access::logs(&c1);
+            access::attach(&c1);
+            access::port_forward(&c1);
+            access::top(&c1);
+            access::watch_from_a_pod(&c1);
+        });
+        stage("admission", || admission::by_a_pod(&c1));
+        stage("public", || public::nothing_has_privilege(&setting));
+        stage("NATs", || nats::forget_and_move(&setting, &c1));
+    });
+}
+
+fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let result = body();
+    println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
+    result
+}

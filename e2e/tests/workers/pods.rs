@@ -1,0 +1,97 @@
+//! Pods that talk to one another.
+
+use std::collections::BTreeSet;
+
+use keelway_e2e::deadline;
+
+use crate::setting::{AGNHOST, Cluster};
+
+/// A function of a shell that asks over HTTP, and writes what comes after the header.
+const GET: &str = "get() { exec 3<>/dev/tcp/$1/$2; printf 'GET %s HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n' $3 >&3; \
+    while IFS= read -r line <&3; do [ \"$line\" = $'\\r' ] && break; done; cat <&3; }; ";
+/// What is sent through a Service.
+const MUCH: &str = "400M";
+
+/// A pod on each worker, with a Service over all.
+pub(crate) fn start(cluster: &Cluster) {
+    for worker in ["w1", "w2", "w3"] {
+        cluster.kubectl.apply(&format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: on-{worker}, labels: {{app: peer}}}}
+spec:
+  nodeName: {worker}
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: peer, image: '{AGNHOST}', args: [netexec, --http-port=8080]}}]
+"
+        ));
+    }
+    cluster.kubectl.apply(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: peers}
+spec: {selector: {app: peer}, ports: [{port: 80, targetPort: 8080}]}
+",
+    );
+    cluster.kubectl.apply(&format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: store, labels: {{app: store}}}}
+spec:
+  nodeName: w1
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: store
+      image: {AGNHOST}
+      command: [/bin/bash, -c, 'head -c {MUCH} /dev/urandom > /data/much && exec /agnhost test-webserver --port=8080']
+      volumeMounts: [{{name: data, mountPath: /data}}]
+      readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+  volumes: [{{name: data, emptyDir: {{}}}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: store}}
+spec: {{selector: {{app: store}}, ports: [{{port: 80, targetPort: 8080}}]}}
+"
+    ));
+    cluster.kubectl.wait("condition=Ready", &["pod/on-w1", "pod/on-w2", "pod/on-w3", "pod/store"]);
+}
+
+/// By address, by the Service's address, and by its name.
+pub(crate) fn each_reaches_each(cluster: &Cluster) {
+    let workers = ["w1", "w2", "w3"];
+    let service = cluster.value("service/peers", "{.spec.clusterIP}");
+    for from in workers {
+        let pod = format!("on-{from}");
+        for to in workers {
+            let address = cluster.value(&format!("pod/on-{to}"), "{.status.podIP}");
+            let said = cluster.shell(&pod, &format!("{GET} get {address} 8080 /hostname"));
+            assert_eq!(said.text(), format!("on-{to}"), "{pod} asks {address}: {}", said.stderr);
+        }
+        for host in [service.as_str(), "peers", "peers.default.svc.cluster.local"] {
+            all_answer(cluster, &pod, host);
+        }
+    }
+}
+
+fn all_answer(cluster: &Cluster, pod: &str, host: &str) {
+    deadline::until(&format!("{pod} is answered by all of {host}"), deadline::KUBERNETES, || {
+        let script = format!("{GET} for i in 1 2 3 4 5 6 7 8 9 10 11 12; do get {host} 80 /hostname; echo; done");
+        let said = cluster.shell(pod, &script).succeeded();
+        said.text().lines().collect::<BTreeSet<_>>().len() == 3
+    });
+}
+
+pub(crate) fn much_arrives_as_it_was_sent(cluster: &Cluster) {
+    let digest = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
+    let sent = cluster.shell("store", "sha256sum /data/much").succeeded();
+    for from in ["on-w2", "on-w3"] {
+        let got = cluster.shell(from, &format!("{GET} get store 80 /data/much | sha256sum")).succeeded();
+        assert_eq!(digest(got.text()), digest(sent.text()), "{from}");
+        println!("{:>7} ms  {MUCH} from w1 to {from}", got.took.as_millis());
+    }
+    let _ = cluster.kubectl.run(&["delete", "pod/store", "--wait=false"]).succeeded();
+}
