@@ -400,9 +400,8 @@ impl ClusterSpec {
             Role::ClusterController => {
                 plane.cluster_controller.replicas.unwrap_or_else(|| self.replicas(Role::KubeApiserver).min(2))
             }
-            Role::Ingress => self.ingress.replicas,
             Role::Gateway if !self.vpn.enabled => 0,
-            Role::Gateway => self.ingress.replicas,
+            Role::Ingress | Role::Gateway => self.ingress.replicas,
         }
     }
 

@@ -317,7 +317,7 @@ fn title((kind, namespace, name): &Identity) -> String {
 /// A document of its type, which may not mean anything yet.
 enum Typed {
     Hypervisor(Hypervisor),
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
     Component(Component),
     Secret(Secret),
 }
@@ -327,7 +327,7 @@ impl Typed {
         schema::prune(kind, &mut json);
         Ok(match kind {
             Kind::Hypervisor => Self::Hypervisor(decode(json)?),
-            Kind::Cluster => Self::Cluster(decode(json)?),
+            Kind::Cluster => Self::Cluster(Box::new(decode(json)?)),
             Kind::Component => Self::Component(decode(json)?),
             Kind::Secret => Self::Secret(with_string_data(decode(json)?)),
             Kind::Observation => return Err(vec![of_no_world()]),
@@ -338,9 +338,7 @@ impl Typed {
     fn sound(self) -> Result<Sound, Vec<Fault>> {
         Ok(match self {
             Self::Hypervisor(document) => Sound::Hypervisor(ValidatedHypervisor::parse(&document)?.name, document),
-            Self::Cluster(document) => {
-                Sound::Cluster(ValidatedCluster::parse(&document)?.reference, Box::new(document))
-            }
+            Self::Cluster(document) => Sound::Cluster(ValidatedCluster::parse(&document)?.reference, document),
             Self::Component(document) => Sound::Component(validated::component(&document)?, document),
             Self::Secret(document) => {
                 validated::secret(&document)?;

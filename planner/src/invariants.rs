@@ -95,9 +95,10 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
             let prefix = format!("{name}/{role}-");
-            let wanted = match role {
-                Role::Gateway if cluster.spec.vpn.enabled => staying(&plan.documents, id, Role::Ingress),
-                _ => cluster.spec.replicas(role) as usize,
+            let wanted = if role == Role::Gateway && cluster.spec.vpn.enabled {
+                staying(&plan.documents, id, Role::Ingress)
+            } else {
+                cluster.spec.replicas(role) as usize
             };
             if there != wanted && !explained.iter().any(|what| what.starts_with(&prefix)) {
                 found.push(format!("{name} has {there} of {wanted} {role}"));
@@ -422,7 +423,11 @@ fn components_stay(step: &Step) -> Vec<String> {
         let may_go = match component.spec.role {
             Role::Etcd => surplus && !born,
             Role::Gateway => ingress_goes || !cluster.spec.vpn.enabled,
-            _ => surplus,
+            Role::KubeApiserver
+            | Role::KubeControllerManager
+            | Role::KubeScheduler
+            | Role::ClusterController
+            | Role::Ingress => surplus,
         };
         !cluster.deleted() && !may_go
     })

@@ -153,9 +153,9 @@ impl Runtime {
 
     /// What each haproxy tells of its servers.
     pub(super) fn servers(&self) -> BTreeMap<PodName, BTreeMap<String, ServerState>> {
-        let of = |(kept, process): (&Kept, &Process)| match &process.program {
-            Program::Proxy { servers, .. } => Some((kept.pod.clone(), servers.clone())),
-            _ => None,
+        let of = |(kept, process): (&Kept, &Process)| {
+            let Program::Proxy { servers, .. } = &process.program else { return None };
+            Some((kept.pod.clone(), servers.clone()))
         };
         self.processes().filter_map(of).collect()
     }

@@ -255,10 +255,8 @@ impl World {
         let now = Instant::now();
         let machines = self.machines.values().filter(move |machine| machine.on_network(now));
         machines.flat_map(|machine| machine.runtime.processes()).filter_map(move |(kept, process)| {
-            match &process.program {
-                Program::Etcd(member) if member.cluster == *cluster => Some((&kept.pod, member)),
-                _ => None,
-            }
+            let Program::Etcd(member) = &process.program else { return None };
+            (member.cluster == *cluster).then_some((&kept.pod, member))
         })
     }
 

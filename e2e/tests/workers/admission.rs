@@ -67,6 +67,6 @@ webhooks:
 /// As a Secret has it: PEM, and that in base64 once more.
 fn pem(label: &str, der: &[u8]) -> String {
     let body = STANDARD.encode(der);
-    let lines: String = body.as_bytes().chunks(64).map(|line| format!("{}\n", String::from_utf8_lossy(line))).collect();
-    STANDARD.encode(format!("-----BEGIN {label}-----\n{lines}-----END {label}-----\n"))
+    let lines: Vec<_> = body.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    STANDARD.encode(format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n")))
 }
