@@ -32,6 +32,10 @@ pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (
         let Ok(name) = Role::Gateway.component(ingress.index) else { continue };
         let pod = PodName { cluster: id.clone(), component: name };
         let component = format!("{}/{}", cluster.reference, pod.component);
+        if fleet.gives_back(id, Role::Gateway, ingress.index) {
+            plan.wait(&component, "the gateway of that name elsewhere to be taken away");
+            continue;
+        }
         match place(&plan.documents, fleet, cluster, &pod, &ingress) {
             Ok(document) => {
                 fleet.enter(&document.spec);

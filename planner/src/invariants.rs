@@ -20,7 +20,7 @@ use keelway_api::{
     role::{API, Role},
 };
 
-use crate::{Health, Observation, Plan, machine_configs};
+use crate::{Health, Observation, Plan, gateways::are_twins, machine_configs};
 
 /// A rule that a plan breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -419,7 +419,7 @@ fn components_stay(step: &Step) -> Vec<String> {
         let ingress_goes = !step
             .after
             .components_of(&component.spec.cluster_id)
-            .any(|(_, other)| (other.spec.role, other.spec.index) == (Role::Ingress, component.spec.index));
+            .any(|(_, other)| other.spec.role == Role::Ingress && are_twins(&other.spec, &component.spec));
         let may_go = match component.spec.role {
             Role::Etcd => surplus && !born,
             Role::Gateway => ingress_goes || !cluster.spec.vpn.enabled,
