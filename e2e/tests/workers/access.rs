@@ -11,7 +11,7 @@ use keelway_e2e::deadline;
 use crate::setting::{AGNHOST, Cluster, KUBECTL};
 
 pub(crate) fn logs(cluster: &Cluster) {
-    for worker in ["w1", "w2", "w3"] {
+    for worker in cluster.workers {
         cluster.wait_for_log(&format!("on-{worker}"), "Started HTTP server on port 8080");
     }
 }
@@ -58,7 +58,8 @@ pub(crate) fn top(cluster: &Cluster) {
     cluster.kubectl.wait("condition=Available", &["apiservice/v1beta1.metrics.k8s.io"]);
     let took = deadline::until("all workers are measured", deadline::KUBERNETES, || {
         let said = cluster.kubectl.run(&["top", "nodes", "--no-headers"]);
-        said.code() == 0 && said.text().lines().filter(|line| !line.contains("unknown")).count() == 3
+        said.code() == 0
+            && said.text().lines().filter(|line| !line.contains("unknown")).count() == cluster.workers.len()
     });
     println!("{:>7} ms  until all workers are measured", took.as_millis());
 }

@@ -7,7 +7,8 @@ pub(crate) fn all_are_there(cluster: &Cluster) {
     for deployment in ["coredns", "metrics-server"] {
         kubectl.wait("condition=Available", &["-n", "kube-system", &format!("deployment/{deployment}")]);
     }
-    kubectl.wait("jsonpath={.status.numberReady}=3", &["-n", "kube-system", "daemonset/kube-proxy"]);
+    let all = format!("jsonpath={{.status.numberReady}}={}", cluster.workers.len());
+    kubectl.wait(&all, &["-n", "kube-system", "daemonset/kube-proxy"]);
     let addresses = cluster.value("endpointslices/kubernetes", "{.endpoints[*].addresses[*]}:{.ports[*].port}");
     assert_eq!(addresses, "100.80.0.1:6443", "one address that every worker answers on");
 }

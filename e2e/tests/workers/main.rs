@@ -12,6 +12,10 @@
 mod access;
 mod addons;
 mod admission;
+mod beside;
+mod evicted;
+mod families;
+mod joins;
 mod nats;
 mod pods;
 mod public;
@@ -22,13 +26,18 @@ use std::time::Instant;
 use keelway_e2e::host::on_own_host;
 use setting::Setting;
 
-/// One cluster and its three workers.
+/// Two clusters, of which one has ranges of both families, and their workers.
 #[test]
 fn workers() {
     on_own_host("workers", || {
         let setting = Setting::new("e2ework");
-        let c1 = stage("cluster", || setting.cluster("c1"));
-        stage("join", || setting.join(&c1, &["w1", "w2", "w3"]));
+        stage("clusters", || {
+            setting.inject("c1", &[]);
+            setting.inject("c2", &families::RANGES);
+            setting.reconcile();
+        });
+        let (c1, c2) = (setting.cluster("c1", &["w1", "w2", "w3"]), setting.cluster("c2", &["w4", "w5"]));
+        stage("join", || setting.join(&[&c1, &c2]));
         stage("add-ons", || addons::all_are_there(&c1));
         stage("pods", || {
             pods::start(&c1);
@@ -45,6 +54,11 @@ fn workers() {
         stage("admission", || admission::by_a_pod(&c1));
         stage("public", || public::nothing_has_privilege(&setting));
         stage("NATs", || nats::forget_and_move(&setting, &c1));
+        stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
+        stage("both families", || families::both_carry(&c2));
+        let addresses = stage("evict", || evicted::from(&setting, &c1, "w2"));
+        let evicted = joins::Evicted { name: "w2", addresses: &addresses };
+        stage("ten at once", || joins::each_has_its_own(&setting, &c1, &evicted));
     });
 }
 

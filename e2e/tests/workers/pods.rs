@@ -7,14 +7,14 @@ use keelway_e2e::deadline;
 use crate::setting::{AGNHOST, Cluster};
 
 /// A function of a shell that asks over HTTP, and writes what comes after the header.
-const GET: &str = "get() { exec 3<>/dev/tcp/$1/$2; printf 'GET %s HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n' $3 >&3; \
+pub(crate) const GET: &str = "get() { exec 3<>/dev/tcp/$1/$2; printf 'GET %s HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n' $3 >&3; \
     while IFS= read -r line <&3; do [ \"$line\" = $'\\r' ] && break; done; cat <&3; }; ";
 /// What is sent through a Service.
 const MUCH: &str = "400M";
 
 /// A pod on each worker, with a Service over all.
 pub(crate) fn start(cluster: &Cluster) {
-    for worker in ["w1", "w2", "w3"] {
+    for worker in cluster.workers {
         cluster.kubectl.apply(&format!(
             "
 apiVersion: v1
@@ -62,17 +62,23 @@ spec: {{selector: {{app: store}}, ports: [{{port: 80, targetPort: 8080}}]}}
 
 /// By address, by the Service's address, and by its name.
 pub(crate) fn each_reaches_each(cluster: &Cluster) {
-    let workers = ["w1", "w2", "w3"];
     let service = cluster.value("service/peers", "{.spec.clusterIP}");
+    by_address(cluster, cluster.workers);
+    for from in cluster.workers {
+        for host in [service.as_str(), "peers", "peers.default.svc.cluster.local"] {
+            all_answer(cluster, &format!("on-{from}"), host);
+        }
+    }
+}
+
+/// Those on these workers.
+pub(crate) fn by_address(cluster: &Cluster, workers: &[&str]) {
     for from in workers {
         let pod = format!("on-{from}");
         for to in workers {
             let address = cluster.value(&format!("pod/on-{to}"), "{.status.podIP}");
             let said = cluster.shell(&pod, &format!("{GET} get {address} 8080 /hostname"));
             assert_eq!(said.text(), format!("on-{to}"), "{pod} asks {address}: {}", said.stderr);
-        }
-        for host in [service.as_str(), "peers", "peers.default.svc.cluster.local"] {
-            all_answer(cluster, &pod, host);
         }
     }
 }
@@ -81,7 +87,7 @@ fn all_answer(cluster: &Cluster, pod: &str, host: &str) {
     deadline::until(&format!("{pod} is answered by all of {host}"), deadline::KUBERNETES, || {
         let script = format!("{GET} for i in 1 2 3 4 5 6 7 8 9 10 11 12; do get {host} 80 /hostname; echo; done");
         let said = cluster.shell(pod, &script).succeeded();
-        said.text().lines().collect::<BTreeSet<_>>().len() == 3
+        said.text().lines().collect::<BTreeSet<_>>().len() == cluster.workers.len()
     });
 }
 

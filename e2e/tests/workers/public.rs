@@ -1,20 +1,30 @@
-//! The public machine, which holds other people's clusters, too.
+//! The public machines, which hold other people's clusters, too.
+
+use std::collections::BTreeSet;
 
 use keelway_e2e::process;
 
 use crate::setting::Setting;
 
-/// Ingress and gateway.
+/// Ingress and gateway of each cluster.
 pub(crate) fn nothing_has_privilege(setting: &Setting) {
     let machines = setting.world.machines();
-    let public = machines.iter().find(|machine| machine.is_public()).unwrap();
-    let pids = public.pids();
-    let names: Vec<&str> = pids.keys().map(String::as_str).collect();
-    assert_eq!(names, ["gateway-0", "ingress-0"]);
-    for (name, pid) in &pids {
-        for field in ["CapEff", "CapPrm", "CapBnd"] {
-            let value = process::status(*pid, field).unwrap();
-            assert_eq!(value.trim_start_matches('0'), "", "{field} of {name}");
+    let documents = setting.documents();
+    let mut found = BTreeSet::new();
+    for public in machines.iter().filter(|machine| machine.is_public()) {
+        for cluster in documents.clusters.values() {
+            for (name, running) in public.running_of(cluster.id().unwrap()) {
+                let pid = public.container_pid(&running.container);
+                for field in ["CapEff", "CapPrm", "CapBnd"] {
+                    let value = process::status(pid, field).unwrap();
+                    assert_eq!(value.trim_start_matches('0'), "", "{field} of {name}");
+                }
+                found.insert(format!("{}/{name}", cluster.reference().name));
+            }
         }
     }
+    let wanted = ["c1", "c2"].map(|cluster| {
+        ["gateway-0", "gateway-1", "ingress-0", "ingress-1"].map(|component| format!("{cluster}/{component}"))
+    });
+    assert_eq!(found, wanted.into_iter().flatten().collect());
 }

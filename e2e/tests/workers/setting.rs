@@ -2,6 +2,7 @@
 
 use std::{fs, sync::Mutex, thread};
 
+use keelway_api::Documents;
 use keelway_e2e::{Keelway, Kubectl, Ran, World, deadline};
 
 /// The container of tests.
@@ -9,16 +10,21 @@ pub(crate) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1
 /// kubectl, as a container.
 pub(crate) const KUBECTL: &str = "registry.k8s.io/kubectl:v1.37.0";
 
-/// One public and one private machine, and machines for workers.
+/// Machines for workers, and the NATs that each is behind, the one next to it first. Those next to `w1` and `w2` give the same addresses.
+const WORKERS: [(&str, &str); 5] = [("w1", "nat-a"), ("w2", "nat-b,nat-c"), ("w3", ""), ("w4", "nat-a"), ("w5", "")];
+
+/// Two public machines and a private one, and machines for workers.
 pub(crate) struct Setting {
     pub(crate) world: World,
-    /// What `reconcile` wrote last.
+    /// As they were written last.
     documents: Mutex<Vec<u8>>,
 }
 
 /// A cluster that runs.
 pub(crate) struct Cluster {
     pub(crate) name: &'static str,
+    /// The machines that are to be its workers.
+    pub(crate) workers: &'static [&'static str],
     pub(crate) kubectl: Kubectl,
 }
 
@@ -30,13 +36,16 @@ pub(crate) struct Worker<'a> {
 }
 
 impl Setting {
-    /// Two workers behind two NATs with equal private addresses, one of them behind another NAT, and one on the public network.
+    /// All machines.
     pub(crate) fn new(tag: &str) -> Self {
         let mut world = World::new(tag);
-        let documents = Mutex::new(world.create_two());
+        let documents = world.create(|keelway, fleet| {
+            let create = ["hypervisor", "local", "create", "--fleet", fleet];
+            keelway.run(&[&create[..], &["--public", "2", "--private", "1"]].concat(), &[])
+        });
         let (keelway, fleet) = (&world.keelway, world.fleet.as_str());
         thread::scope(|scope| {
-            for (name, behind) in [("w1", "nat-a"), ("w2", "nat-b,nat-c"), ("w3", "")] {
+            for (name, behind) in WORKERS {
                 scope.spawn(move || {
                     let place = if behind.is_empty() { vec![] } else { vec!["--behind", behind] };
                     let create = ["node", "local", "create", "--fleet", fleet, "--name", name];
@@ -45,20 +54,36 @@ impl Setting {
                 });
             }
         });
-        Self { world, documents }
+        Self { world, documents: Mutex::new(documents) }
     }
 
-    /// One more cluster.
-    pub(crate) fn cluster(&self, name: &'static str) -> Cluster {
-        let keelway = &self.world.keelway;
-        let injected =
-            keelway.run(&["cluster", "inject", "--name", name], &self.documents.lock().unwrap()).succeeded().stdout;
-        let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;
-        let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", name], &text).succeeded().stdout;
-        let file = keelway.directory().join(format!("{name}.kubeconfig"));
+    /// Asks for a cluster with an ingress and a gateway on each public machine.
+    pub(crate) fn inject(&self, name: &str, arguments: &[&str]) {
+        let inject = ["cluster", "inject", "--name", name, "--ingress-replicas", "2"];
+        self.write(&[&inject[..], arguments].concat());
+    }
+
+    /// Brings machines to what the documents ask for.
+    pub(crate) fn reconcile(&self) {
+        self.write(&["reconcile"]);
+    }
+
+    /// As they were written last.
+    pub(crate) fn documents(&self) -> Documents {
+        Documents::read(&self.documents.lock().unwrap()).unwrap()
+    }
+
+    fn write(&self, command: &[&str]) {
+        let mut documents = self.documents.lock().unwrap();
+        *documents = self.world.keelway.run(command, &documents).succeeded().stdout;
+    }
+
+    /// A cluster that runs.
+    pub(crate) fn cluster(&self, name: &'static str, workers: &'static [&'static str]) -> Cluster {
+        let kubeconfig = self.keelway(&["cluster", "kubeconfig", "--name", name]).succeeded().stdout;
+        let file = self.world.keelway.directory().join(format!("{name}.kubeconfig"));
         fs::write(&file, kubeconfig).unwrap();
-        *self.documents.lock().unwrap() = text;
-        Cluster { name, kubectl: Kubectl::new(&file) }
+        Cluster { name, workers, kubectl: Kubectl::new(&file) }
     }
 
     /// `keelway` with the documents.
@@ -70,26 +95,35 @@ impl Setting {
         Worker { keelway: &self.world.keelway, fleet: &self.world.fleet, name }
     }
 
-    /// Makes machines workers of a cluster, all at once, and waits until their Nodes are ready.
-    pub(crate) fn join(&self, cluster: &Cluster, names: &[&str]) {
-        let token = self.keelway(&["join-token", "create", "--cluster", cluster.name]).succeeded().stdout;
+    /// A token for a cluster.
+    pub(crate) fn token(&self, cluster: &Cluster) -> Vec<u8> {
+        self.keelway(&["join-token", "create", "--cluster", cluster.name]).succeeded().stdout
+    }
+
+    /// Makes machines workers of their clusters, all at once, and waits until their Nodes are ready.
+    pub(crate) fn join(&self, clusters: &[&Cluster]) {
         thread::scope(|scope| {
-            for name in names {
-                let token = &token;
-                scope.spawn(move || {
-                    let command = ["keelway", "node", "join", "-", "--allow-cgroup-v1", "--service", "detached"];
-                    let joined = self.worker(name).run(&command, token);
-                    if joined.code() != 0 {
-                        println!("{}", self.worker(name).log());
-                    }
-                    println!("{:>7} ms  {name} joined {}", joined.took.as_millis(), cluster.name);
-                    let _ = joined.succeeded();
-                });
+            for cluster in clusters {
+                let token = self.token(cluster);
+                for name in cluster.workers {
+                    let token = token.clone();
+                    scope.spawn(move || self.join_one(cluster, name, &token));
+                }
             }
         });
-        for name in names {
-            cluster.kubectl.wait("condition=Ready", &[&format!("node/{name}")]);
+        for cluster in clusters {
+            cluster.are_ready();
         }
+    }
+
+    fn join_one(&self, cluster: &Cluster, name: &str, token: &[u8]) {
+        let command = ["keelway", "node", "join", "-", "--allow-cgroup-v1", "--service", "detached"];
+        let joined = self.worker(name).run(&command, token);
+        if joined.code() != 0 {
+            println!("{}", self.worker(name).log());
+        }
+        println!("{:>7} ms  {name} joined {}", joined.took.as_millis(), cluster.name);
+        let _ = joined.succeeded();
     }
 }
 
@@ -100,6 +134,11 @@ impl Worker<'_> {
         self.keelway.run(&[&exec[..], command].concat(), stdin)
     }
 
+    /// What a shell on it says.
+    pub(crate) fn shell(&self, script: &str) -> Ran {
+        self.run(&["bash", "-ec", script], &[])
+    }
+
     /// The end of what its daemon and kubelet wrote.
     fn log(&self) -> String {
         let read = "tail -n 40 /var/lib/keelway-node/log/*.log";
@@ -108,6 +147,18 @@ impl Worker<'_> {
 }
 
 impl Cluster {
+    /// Waits until all its workers are ready.
+    pub(crate) fn are_ready(&self) {
+        let nodes: Vec<String> = self.workers.iter().map(|name| format!("node/{name}")).collect();
+        self.kubectl.wait("condition=Ready", &nodes.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// Starts pods with this label, and waits until they are ready.
+    pub(crate) fn start(&self, label: &str, pods: &[String]) {
+        self.kubectl.apply(&pods.join("---"));
+        self.kubectl.wait("condition=Ready", &["pod", "-l", label]);
+    }
+
     /// What a shell in a pod says.
     pub(crate) fn shell(&self, pod: &str, script: &str) -> Ran {
         self.kubectl.run(&["exec", pod, "--", "/bin/bash", "-c", script])

@@ -1,0 +1,157 @@
+//! Two clusters with the same ranges behind the same public machines: each address is that of one's own cluster.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    thread,
+};
+
+use crate::{
+    pods::GET,
+    setting::{AGNHOST, Cluster},
+};
+
+/// Where each worker says its name, at its own address in the VPN.
+const PORT: u16 = 8090;
+/// Where a pod does.
+const POD_PORT: u16 = 8080;
+
+/// Whom one meets where.
+type Known = BTreeMap<(Ipv4Addr, u16), String>;
+
+/// All workers of both ask at the same time.
+pub(crate) fn nobody_meets_the_other(c1: &Cluster, c2: &Cluster) {
+    for cluster in [c1, c2] {
+        start(cluster);
+    }
+    let (mut of_c1, mut of_c2) = (workers(c1), workers(c2));
+    let twins = twins(c1, c2);
+    of_c1.insert((twins.address, POD_PORT), twins.names[0].clone());
+    of_c2.insert((twins.address, POD_PORT), twins.names[1].clone());
+    let places = |known: &Known| known.keys().copied().collect::<BTreeSet<_>>();
+    let both = places(&of_c1).intersection(&places(&of_c2)).count();
+    assert_eq!(both, c2.workers.len() + 1, "the same addresses in both: {of_c1:?}, {of_c2:?}");
+    thread::scope(|scope| {
+        for (cluster, known) in [(c1, &of_c1), (c2, &of_c2)] {
+            for worker in cluster.workers {
+                scope.spawn(move || meets_its_own(cluster, worker, known));
+            }
+        }
+    });
+    for (address, port) in places(&of_c1).difference(&places(&of_c2)) {
+        let asks = format!("/agnhost connect --timeout=2s {address}:{port}");
+        let said = c2.shell(&asker(c2.workers[0]), &asks);
+        assert_ne!(said.code(), 0, "{address} is in {} only, and answers in {}", c1.name, c2.name);
+    }
+}
+
+fn asker(worker: &str) -> String {
+    format!("host-{worker}")
+}
+
+/// A pod with the network of each worker itself.
+fn start(cluster: &Cluster) {
+    let pod = |worker: &&str| {
+        format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {}, labels: {{app: host}}}}
+spec:
+  nodeName: {worker}
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: host, image: '{AGNHOST}', args: [netexec, --http-port={PORT}]}}]
+",
+            asker(worker)
+        )
+    };
+    cluster.start("app=host", &cluster.workers.iter().map(pod).collect::<Vec<_>>());
+}
+
+/// Workers, by their addresses.
+fn workers(cluster: &Cluster) -> Known {
+    let of = |worker: &str| cluster.value(&format!("wireguardpeer/{worker}"), "{.status.addresses[0]}");
+    cluster.workers.iter().map(|worker| ((of(worker).parse().unwrap(), PORT), (*worker).to_owned())).collect()
+}
+
+/// Asks everybody five times.
+fn meets_its_own(cluster: &Cluster, worker: &str, known: &Known) {
+    let asks: Vec<_> = known.keys().map(|(address, port)| format!("get {address} {port} /hostname; echo;")).collect();
+    let asks = asks.join(" ");
+    let said = cluster.shell(&asker(worker), &format!("{GET} for i in 1 2 3 4 5; do {asks} done")).succeeded();
+    let once: Vec<&str> = known.values().map(String::as_str).collect();
+    assert_eq!(said.text().lines().collect::<Vec<_>>(), once.repeat(5), "{worker} of {}", cluster.name);
+}
+
+/// A pod in each of two clusters.
+struct Twins {
+    address: Ipv4Addr,
+    names: [String; 2],
+}
+
+/// Pods of one worker, by their addresses.
+struct Siblings<'a> {
+    cluster: &'a Cluster,
+    worker: &'a str,
+    pods: BTreeMap<Ipv4Addr, String>,
+}
+
+/// Two pods with the same address. A worker gives addresses one after the other, so that whoever is behind comes to the other's.
+fn twins(c1: &Cluster, c2: &Cluster) -> Twins {
+    let range = range(c2, c2.workers[0]);
+    let (mut one, mut other) = (Siblings::of(c1, &range), Siblings::of(c2, &range));
+    one.more(1);
+    other.more(1);
+    for _ in 0..10 {
+        if let Some((address, name)) = one.pods.iter().find(|(address, _)| other.pods.contains_key(address)) {
+            return Twins { address: *address, names: [name.clone(), other.pods[address].clone()] };
+        }
+        match (one.last(), other.last()) {
+            (first, second) if first < second => one.more(second - first),
+            (first, second) => other.more(first - second),
+        }
+    }
+    panic!("no address is in both: {:?}, {:?}", one.pods, other.pods);
+}
+
+fn range(cluster: &Cluster, worker: &str) -> String {
+    cluster.value(&format!("node/{worker}"), "{.spec.podCIDR}")
+}
+
+impl<'a> Siblings<'a> {
+    /// On the worker whose pods have this range.
+    fn of(cluster: &'a Cluster, range: &str) -> Self {
+        let worker = cluster.workers.iter().find(|worker| self::range(cluster, worker) == range);
+        Self { cluster, worker: worker.unwrap(), pods: BTreeMap::new() }
+    }
+
+    fn last(&self) -> u32 {
+        self.pods.keys().next_back().unwrap().to_bits()
+    }
+
+    /// So many more.
+    fn more(&mut self, count: u32) {
+        let first = u32::try_from(self.pods.len()).unwrap();
+        let (cluster, worker) = (self.cluster, self.worker);
+        let pod = |number: u32| {
+            format!(
+                "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {}-twin-{number}, labels: {{app: twin}}}}
+spec:
+  nodeName: {worker}
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: twin, image: '{AGNHOST}', args: [netexec, --http-port={POD_PORT}]}}]
+",
+                cluster.name
+            )
+        };
+        cluster.start("app=twin", &(first..first + count).map(pod).collect::<Vec<_>>());
+        let path = "jsonpath={range .items[*]}{.status.podIP} {.metadata.name}{\"\\n\"}{end}";
+        let said = cluster.kubectl.run(&["get", "pods", "-l", "app=twin", "-o", path]).succeeded();
+        let lines = said.text().lines().filter_map(|line| line.split_once(' '));
+        self.pods = lines.map(|(address, name)| (address.parse().unwrap(), name.to_owned())).collect();
+    }
+}
