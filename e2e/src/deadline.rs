@@ -13,7 +13,7 @@ pub const SETTLE: Duration = Duration::from_secs(300);
 pub const READ: Duration = Duration::from_secs(60);
 
 /// Something that Kubernetes does by itself.
-pub const KUBERNETES: Duration = Duration::from_secs(90);
+pub const KUBERNETES: Duration = Duration::from_secs(180);
 
 /// An answer from the same machine comes within microseconds; what does not answer is a packet that was dropped.
 pub const ANSWER: Duration = Duration::from_millis(500);
