@@ -13,18 +13,20 @@ use std::{
 use keelway_cri::testing::cache;
 use sha2::{Digest, Sha256};
 
-use crate::{Machine, deadline, host, process, ran::run};
+use crate::{Machine, deadline, host, machine, process, ran::run};
 
 /// Facts by kind and name: `file /etc/hosts` is `0:0 100644 120 HASH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found(BTreeMap<String, String>);
 
 /// Whose facts they are.
-struct Place<'a> {
+struct Place {
     /// A process with its root, mounts and network.
     pid: u32,
-    /// The processes and cgroups that are its own.
-    machine: Option<&'a Machine>,
+    /// Whether only the processes in that network are its own.
+    is_machine: bool,
+    /// Whether images that come must go again.
+    with_images: bool,
     /// The part of a cgroup's path that is its own.
     cgroups: String,
     facts: BTreeMap<String, String>,
@@ -35,16 +37,29 @@ impl Found {
     pub fn on(machine: &Machine, fleet: &str) -> Self {
         let kind = if machine.is_public() { "public-1" } else { "private-1" };
         let cgroups = format!("/keelway-local/{fleet}/{kind}");
-        let mut place = Place { pid: machine.pid(), machine: Some(machine), cgroups, facts: BTreeMap::new() };
-        machine.within(|| place.look());
-        place.runtime(machine);
+        Self::behind(&machine.socket(), cgroups, false)
+    }
+
+    /// On a worker's machine.
+    pub fn on_worker(fleet: &str, name: &str) -> Self {
+        let socket = format!("/run/keelway-local/{fleet}/worker-{name}/run/containerd/containerd.sock");
+        Self::behind(Path::new(&socket), format!("/keelway-local/{fleet}/worker-{name}"), true)
+    }
+
+    /// On the machine behind a runtime's socket, whose cgroups are below this one.
+    fn behind(socket: &Path, cgroups: String, with_images: bool) -> Self {
+        let pid = machine::peer(socket);
+        let mut place = Place { pid, is_machine: true, with_images, cgroups, facts: BTreeMap::new() };
+        machine::within(pid, || place.look());
+        place.runtime(socket);
         Self(place.facts)
     }
 
     /// On the test's own host.
     pub fn on_host(fleet: &str) -> Self {
         let cgroups = format!("/keelway-local/{fleet}");
-        let mut place = Place { pid: std::process::id(), machine: None, cgroups, facts: BTreeMap::new() };
+        let pid = std::process::id();
+        let mut place = Place { pid, is_machine: false, with_images: false, cgroups, facts: BTreeMap::new() };
         place.look();
         Self(place.facts)
     }
@@ -65,14 +80,14 @@ impl Found {
     }
 }
 
-impl Place<'_> {
+impl Place {
     fn look(&mut self) {
         self.mounts();
         self.commands();
         self.settings();
         self.groups();
         self.processes();
-        for directory in ["/var/lib", "/var/log", "/run", "/etc"] {
+        for directory in ["/var/lib", "/var/log", "/run", "/etc", "/opt/cni"] {
             self.files(Path::new(directory));
         }
     }
@@ -133,7 +148,7 @@ impl Place<'_> {
 
     /// By id and name, the dead that nobody asked after left out, as is whatever the test itself runs.
     fn processes(&mut self) {
-        let pids = self.machine.map_or_else(process::all, Machine::processes);
+        let pids = if self.is_machine { machine::processes_beside(self.pid) } else { process::all() };
         for pid in pids {
             let name = process::status(pid, "Name");
             let dead = process::status(pid, "State").is_none_or(|state| state.starts_with('Z'));
@@ -155,15 +170,18 @@ impl Place<'_> {
         }
     }
 
-    /// What containerd holds beside images: nothing else may stay.
-    fn runtime(&mut self, machine: &Machine) {
+    /// What containerd holds. Images are the machine's, but for those that came with a worker.
+    fn runtime(&mut self, socket: &Path) {
         let ctr = |arguments: &str| {
             let mut command = Command::new(cache().unwrap().join("bin/ctr"));
-            command.arg("--address").arg(machine.socket()).args(["--namespace", "k8s.io"]).args(arguments.split(' '));
+            command.arg("--address").arg(socket).args(["--namespace", "k8s.io"]).args(arguments.split(' '));
             run(&mut command, &[], deadline::READ).succeeded().text().to_owned()
         };
         for list in ["containers list", "tasks list", "leases list", "sandboxes list"] {
             ctr(list).lines().skip(1).for_each(|line| self.add("runtime", format!("{list}: {line}"), "here"));
+        }
+        if self.with_images {
+            ctr("images list -q").lines().for_each(|line| self.add("runtime", format!("image: {line}"), "here"));
         }
         let text = ctr("snapshots list");
         let snapshots = text.lines().skip(1).filter(|line| !line.contains("Committed"));

@@ -111,12 +111,7 @@ impl Machine {
 
     /// Runs a function in the machine's network.
     pub fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/proc/{}/ns/net", self.pid())).unwrap();
-        let inside = || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            function()
-        };
-        thread::scope(|scope| scope.spawn(inside).join().unwrap())
+        within(self.pid(), function)
     }
 
     /// Connects from the machine's network.
@@ -230,9 +225,7 @@ impl Machine {
 
     /// Every process in the machine's network but the one that asks.
     pub fn processes(&self) -> Vec<u32> {
-        let network = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        let own = network(self.pid());
-        process::all().into_iter().filter(|pid| network(*pid) == own).collect()
+        processes_beside(self.pid())
     }
 
     fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
@@ -240,7 +233,25 @@ impl Machine {
     }
 }
 
-fn peer(socket: &Path) -> u32 {
+/// Runs a function in a process' network.
+pub(crate) fn within<T: Send>(pid: u32, function: impl FnOnce() -> T + Send) -> T {
+    let namespace = File::open(format!("/proc/{pid}/ns/net")).unwrap();
+    let inside = || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        function()
+    };
+    thread::scope(|scope| scope.spawn(inside).join().unwrap())
+}
+
+/// Every process in the network of this one.
+pub(crate) fn processes_beside(pid: u32) -> Vec<u32> {
+    let network = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let own = network(pid);
+    process::all().into_iter().filter(|pid| network(*pid) == own).collect()
+}
+
+/// The process behind a socket.
+pub(crate) fn peer(socket: &Path) -> u32 {
     let stream = UnixStream::connect(socket).unwrap();
     socket_peercred(stream).unwrap().pid.as_raw_nonzero().get().try_into().unwrap()
 }

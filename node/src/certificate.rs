@@ -125,7 +125,10 @@ pub(crate) async fn ensure(
     let key = joining_key(layout)?;
     let request =
         client_signing_request(&key, &format!("system:node:{name}"), GROUP).map_err(CertificateError::Request)?;
-    match answer(client, &request).await? {
+    tracing::debug!(action = "request for a certificate", "begins");
+    let answer = answer(client, &request).await?;
+    tracing::debug!(action = "request for a certificate", "done");
+    match answer {
         Answer::Signed(certificate) => {
             keep(layout, &certificate, &key, now)?;
             files::remove(&layout.joining_key())?;

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use crate::{
+    changes::Changes,
     files::{self, FileError},
     settings::Layout,
-    sysctl::Changes,
 };
 
 /// The ConfigMap that holds it; none where the cluster brings its own.

@@ -28,10 +28,10 @@ use crate::{
     cni::{self, Directories},
     facts,
     files::{self, FileError},
+    firewall::{self, FirewallError},
     image,
     information::{InformationError, Known, NAMESPACE},
     kubelet::{Kubelet, KubeletStatus},
-    masquerade::{self, FirewallError},
     peer::{self, Given, PeerError},
     process::ProcessId,
     settings::{Layout, NodeOptions},
@@ -235,7 +235,7 @@ impl Daemon {
     fn set_firewall(&self) -> Result<(), FirewallError> {
         let cluster = self.facts.known.borrow().cluster.clone();
         let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
-        masquerade::set(&self.facts.given.borrow().pod_cidrs, &inside)
+        firewall::set(&self.facts.given.borrow().pod_cidrs, &inside)
     }
 
     async fn keep_cni(&self) {

@@ -15,7 +15,7 @@ use keelway_cri::{Deadlines, Runtime};
 
 use crate::{
     checks::{Cgroups, Facts, RuntimeFacts},
-    masquerade, process,
+    firewall, process,
     settings::NodeOptions,
 };
 
@@ -37,7 +37,7 @@ pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> Facts {
         listeners: if own.is_some() { BTreeSet::new() } else { listeners() },
         is_hypervisor: Path::new(OWNER).exists(),
         has_tunnels: Path::new("/dev/net/tun").exists() || Path::new("/sys/module/wireguard").exists(),
-        has_nftables: masquerade::is_supported(),
+        has_nftables: firewall::is_supported(),
         has_bridge_netfilter: Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists(),
         has_resolv_conf: Path::new("/etc/resolv.conf").exists(),
         now: Timestamp::now(),

@@ -37,7 +37,10 @@ pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result
         // The name is on disk, too, before anything relies on it.
         path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     };
-    put().map_err(FileError::new("write", path))
+    tracing::trace!(action = %path.display(), "saves");
+    put().map_err(FileError::new("write", path))?;
+    tracing::trace!(action = %path.display(), "saved");
+    Ok(())
 }
 
 /// The name of a file's next content.

@@ -4,6 +4,7 @@
 //! no container is needed.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::Path,
     time::{Duration, SystemTime},
@@ -11,7 +12,8 @@ use std::{
 
 use containerd_client::{
     services::v1::{
-        CreateRequest, DeleteRequest, GetImageRequest, ReadContentRequest,
+        CreateRequest, DeleteImageRequest, DeleteRequest, GetImageRequest, Image, ListImagesRequest,
+        ReadContentRequest,
         content_client::ContentClient,
         images_client::ImagesClient,
         leases_client::LeasesClient,
@@ -31,7 +33,6 @@ use crate::{
     cni::Directories,
     files::{self, FileError},
     settings::{Layout, NodeOptions},
-    sysctl::Changes,
 };
 
 /// containerd's namespace that CRI looks at.
@@ -131,7 +132,6 @@ pub(crate) async fn ensure(layout: &Layout, runtime: &Runtime, image: &str) -> R
     }
     let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
-        Changes::note(layout, |changes| changes.image = Some(image.to_owned()))?;
         runtime.pull_image(image).await.map_err(wrong)?;
     }
     let view = View { layout, image, channel: runtime.channel(), snapshotter: settings(runtime).await.snapshotter };
@@ -149,8 +149,10 @@ impl View<'_> {
     async fn copy(&self) -> Result<(), ImageError> {
         let parent = self.chain().await?;
         self.remove().await;
+        tracing::debug!(action = "copy of the programs", "begins");
         self.lease().await.map_err(|status| self.failed(status))?;
         let copied = self.copy_from(parent).await;
+        tracing::debug!(action = "copy of the programs", "done");
         self.remove().await;
         copied
     }
@@ -169,8 +171,10 @@ impl View<'_> {
         let target = self.layout.mount();
         files::make_dir(&target, 0o700)?;
         for each in &mounts {
+            tracing::debug!(action = "mount of the image", "begins");
             mount_at(each, &target).map_err(|source| ImageError::Mount { image: self.image.to_owned(), source })?;
         }
+        tracing::debug!(action = "mount of the image", "done");
         let (layout, image) = (self.layout.clone(), self.image.to_owned());
         let copied = tokio::task::spawn_blocking(move || copy(&layout, &image)).await;
         clear_mount(self.layout);
@@ -310,14 +314,42 @@ fn in_namespace<T>(message: T) -> Request<T> {
     request
 }
 
-/// Removes the image of the worker's programs, where it was pulled for them.
-pub(crate) async fn remove(runtime: &Runtime, image: &str) -> Result<(), Status> {
-    use containerd_client::services::v1::DeleteImageRequest;
-    let request = in_namespace(DeleteImageRequest { name: image.to_owned(), ..DeleteImageRequest::default() });
-    match ImagesClient::new(runtime.channel()).delete(request).await {
-        Err(status) if status.code() != Code::NotFound => Err(status),
-        Ok(_) | Err(_) => Ok(()),
+/// Takes away what a join that was cut off left in containerd while it read the image.
+pub(crate) async fn clear(layout: &Layout, runtime: &Runtime) {
+    let snapshotter = settings(runtime).await.snapshotter;
+    View { layout, image: "", channel: runtime.channel(), snapshotter }.remove().await;
+}
+
+/// The digests of all images that containerd has.
+pub(crate) async fn digests(runtime: &Runtime) -> Result<BTreeSet<String>, Status> {
+    Ok(images(runtime).await?.into_iter().map(|image| digest_of(&image)).collect())
+}
+
+/// Removes all images but these: those that came while the machine was a worker.
+pub(crate) async fn remove_all_but(runtime: &Runtime, kept: &BTreeSet<String>) -> Result<(), Status> {
+    let mut new = images(runtime).await?;
+    new.retain(|image| !kept.contains(&digest_of(image)));
+    let last = new.len().saturating_sub(1);
+    let mut images = ImagesClient::new(runtime.channel());
+    for (at, image) in new.into_iter().enumerate() {
+        // What they leave unused is collected before the last one returns.
+        let request = DeleteImageRequest { name: image.name, sync: at == last, ..DeleteImageRequest::default() };
+        match images.delete(in_namespace(request)).await {
+            Err(status) if status.code() != Code::NotFound => return Err(status),
+            Ok(_) | Err(_) => {}
+        }
     }
+    Ok(())
+}
+
+async fn images(runtime: &Runtime) -> Result<Vec<Image>, Status> {
+    let answer = ImagesClient::new(runtime.channel()).list(in_namespace(ListImagesRequest::default())).await?;
+    Ok(answer.into_inner().images)
+}
+
+/// An image has several names, some of which come a moment later.
+fn digest_of(image: &Image) -> String {
+    image.target.as_ref().map(|target| target.digest.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

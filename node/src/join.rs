@@ -19,16 +19,17 @@ use crate::{
     api::{self, ApiError, Identity},
     authority::{self, EndpointError, Trusted},
     certificate::{self, CertificateError},
+    changes::{Before, Changes},
     checks::{self, Fault, Ranges, Wishes},
     cni, facts,
     files::{self, FileError},
+    firewall::{self, FirewallError},
     image::{self, ImageError},
     information::{InformationError, Known},
     kubelet,
     peer::{self, PeerError},
     service::{self, ServiceError},
     settings::{Layout, NodeOptions, Service},
-    sysctl,
 };
 
 /// What `join` is asked for.
@@ -51,11 +52,9 @@ pub enum Step {
     Check,
     /// The endpoints show whom they are.
     Trust,
-    /// The kubelet's certificate is asked for.
+    /// The kubelet's certificate is asked for, and with it an address of the VPN.
     Certificate,
-    /// An address of the VPN is asked for.
-    Peer,
-    /// The programs are taken from this image.
+    /// Meanwhile the programs are taken from this image.
     Programs(String),
     /// The daemon starts.
     Start(Service),
@@ -111,6 +110,12 @@ pub enum JoinError {
     /// No programs.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// containerd does not say which images it has.
+    #[error("cannot list the images that containerd has")]
+    Images(#[source] Box<tonic::Status>),
+    /// The firewall cannot be read.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
     /// A file failed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -153,21 +158,16 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
     let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
 
-    // From here on the machine is changed.
-    prepare(options, &known)?;
-    told(&Step::Certificate);
-    let endpoint = trusted.endpoint;
-    let bearer = token.bootstrap.expose();
-    let client = api::client(endpoint, api::certificates(&known.authorities)?, &Identity::Token(&bearer))?;
-    let held = certificate::ensure(&options.layout, client, &node.name, Timestamp::now()).await?;
-    let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
-    let client = api::client(endpoint, api::certificates(&known.authorities)?, &identity)?;
-
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
-    told(&Step::Peer);
+    // From here on the machine is changed.
+    prepare(options, &known, &runtime).await?;
     told(&Step::Programs(image.clone()));
-    // Neither waits for the other.
-    tokio::try_join!(have_address(options, client.clone()), have_programs(options, &runtime, &image))?;
+    told(&Step::Certificate);
+    // Neither waits for the other, and where one fails the other one still ends in order.
+    let (client, programs) =
+        tokio::join!(be_known(options, token, &trusted, &known), have_programs(options, &runtime, &image));
+    let client = client?;
+    programs?;
     told(&Step::Start(node.service));
     service::start(node.service, &options.program, &options.layout)?;
     if node.service != Service::None {
@@ -236,19 +236,37 @@ fn check_cluster(options: &JoinOptions, known: &Known) -> Result<(), JoinError> 
 }
 
 /// The worker's directory, with what it was told: from here on `leave` and `forget` know what to take away.
-fn prepare(options: &JoinOptions, known: &Known) -> Result<(), FileError> {
-    files::make_dir(options.layout.root(), 0o700)?;
-    if options.layout.read_options()?.is_none() {
-        sysctl::Changes::remember(&options.layout, &options.node)?;
+async fn prepare(options: &JoinOptions, known: &Known, runtime: &Runtime) -> Result<(), JoinError> {
+    let layout = &options.layout;
+    if layout.read_options()?.is_none() {
+        let firewall = firewall::names()?;
+        let images = image::digests(runtime).await.map_err(|status| JoinError::Images(Box::new(status)))?;
+        files::make_dir(layout.root(), 0o700)?;
+        Changes::remember(layout, &options.node, Before { firewall, images })?;
     }
-    files::write_json(&options.layout.options(), &options.node)?;
-    known.keep(&options.layout).map(drop)
+    files::write_json(&layout.options(), &options.node)?;
+    files::remove(&layout.leaving())?;
+    Ok(known.keep(layout).map(drop)?)
 }
 
-async fn have_address(options: &JoinOptions, client: Client) -> Result<(), JoinError> {
+/// A certificate by the token, and with it an address. Returns the API as the node.
+async fn be_known(
+    options: &JoinOptions,
+    token: &JoinToken,
+    trusted: &Trusted,
+    known: &Known,
+) -> Result<Client, JoinError> {
+    let name = &options.node.name;
+    let client = |identity: &Identity<'_>| {
+        api::client(trusted.endpoint, api::certificates(&known.authorities)?, identity).map_err(JoinError::Api)
+    };
+    let bearer = client(&Identity::Token(&token.bootstrap.expose()))?;
+    let held = certificate::ensure(&options.layout, bearer, name, Timestamp::now()).await?;
+    let client = client(&Identity::Certificate { certificate: &held.certificate, key: held.key.expose() })?;
     let key = peer::key(&options.layout)?;
-    let given = peer::ensure(client, &options.node.name, key.public()).await?;
-    Ok(files::write_json(&options.layout.peer(), &given)?)
+    let given = peer::ensure(client.clone(), name, key.public()).await?;
+    files::write_json(&options.layout.peer(), &given)?;
+    Ok(client)
 }
 
 async fn have_programs(options: &JoinOptions, runtime: &Runtime, image: &str) -> Result<(), JoinError> {

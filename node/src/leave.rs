@@ -1,41 +1,29 @@
 //! How a machine is a worker no more: the cluster forgets it, and then it is as it was.
 
-use std::{collections::BTreeMap, fs, io, net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use keelway_api::worker::WireGuardPeer;
-use keelway_vpn::{error::Chain, netlink::NetlinkError, netlink::interface::Interface};
+use keelway_vpn::error::Chain;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
-use rustix::mount::{UnmountFlags, unmount};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::{
     api::{self, ApiError, Identity},
-    certificate, cgroups, facts,
-    files::{self, FileError},
-    image,
+    certificate,
+    files::FileError,
     information::Known,
-    kubelet,
-    masquerade::{self, FirewallError},
-    peer::Given,
     service::{self, ServiceError},
-    settings::{Layout, NodeOptions},
-    sysctl::{self, Changes},
-    tunnels,
+    settings::Layout,
+    undo::{self, UndoError},
 };
 
-/// The bridge of the default CNI configuration.
-const BRIDGE: &str = "cni0";
-/// Tables of kube-proxy on this machine, which end with its pod.
-const KUBE_PROXY: &str = "kube-proxy";
-/// The label that a kubelet gives to its sandboxes.
-const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
 /// How soon a pod is evicted again that its PodDisruptionBudget held, or that is still ending.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -68,12 +56,14 @@ pub enum LeaveError {
         source: ApiError,
     },
     /// Pods do not end.
-    #[error("{} pods did not end within {} s: {}; the Node stays cordoned; give --drain-timeout more, or say --force", .pods.len(), .limit.as_secs(), .pods.join(", "))]
+    #[error("{} pods did not end within {} s: {}; give --drain-timeout more, or say --force; to stay a worker, `kubectl uncordon {node}`", .pods.len(), .limit.as_secs(), .pods.join(", "))]
     Pods {
         /// Which.
         pods: Vec<String>,
         /// For how long they had.
         limit: Duration,
+        /// The Node.
+        node: String,
     },
     /// The daemon does not stop.
     #[error(transparent)]
@@ -81,37 +71,47 @@ pub enum LeaveError {
     /// A file failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The kernel refused.
-    #[error("cannot take the worker's network away")]
-    Network(#[source] NetlinkError),
-    /// The firewall refused.
+    /// The machine is not what it was.
     #[error(transparent)]
-    Firewall(#[from] FirewallError),
+    Undo(#[from] UndoError),
+}
+
+/// What is being done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaveStep {
+    /// These pods are waited for, `NAMESPACE/NAME`.
+    Drain(Vec<String>),
+    /// The pods that are left end, and the machine becomes what it was.
+    Undo,
+    /// The cluster still has a Node and a `WireGuardPeer` of this name.
+    Known(String),
 }
 
 /// Leaves the cluster, and makes the machine what it was.
-pub async fn leave(options: &LeaveOptions) -> Result<(), LeaveError> {
-    let layout = &options.layout;
+pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> Result<(), LeaveError> {
+    let (layout, force) = (&options.layout, options.force);
     let Some(node) = layout.read_options()? else {
-        if !layout.root().exists() {
-            return Err(LeaveError::NoWorker(layout.root().display().to_string()));
-        }
-        return forget(layout).await;
+        return Ok(undo::forget(layout).await.map(drop)?);
     };
-    let told = match client(layout) {
-        // A join that was cut off before it had a certificate has nothing in the cluster.
-        Ok(None) => Ok(None),
-        Ok(Some(client)) => drain(&client, &node.name, options).await.map(|()| Some(client)),
-        Err(source) => Err(LeaveError::Cluster { node: node.name.clone(), source }),
-    };
-    let client = unless_forced(options.force, told)?.flatten();
-    service::stop(node.service, layout).await?;
-    kubelet::stop(layout).await?;
-    if let Some(client) = client {
-        let gone = unregister(client, &node.name).await;
-        unless_forced(options.force, gone.map_err(|source| LeaveError::Cluster { node: node.name.clone(), source }))?;
+    let failed = |source| LeaveError::Cluster { node: node.name.clone(), source };
+    // A join that was cut off before it had a certificate has nothing in the cluster.
+    let client = unless_forced(force, client(layout).map_err(failed))?.flatten();
+    if let Some(client) = &client {
+        unless_forced(force, drain(client, &node.name, options, &mut told).await)?;
     }
-    forget(layout).await
+    told(&LeaveStep::Undo);
+    // While the daemon runs, plugins reach the API.
+    undo::end_pods(layout, &node).await?;
+    service::stop(node.service, layout).await?;
+    let gone = match client {
+        Some(client) => unless_forced(force, unregister(client, &node.name).await.map_err(failed))?.is_some(),
+        None => !layout.identity().exists(),
+    };
+    undo::forget(layout).await?;
+    if !gone {
+        told(&LeaveStep::Known(node.name));
+    }
+    Ok(())
 }
 
 /// What failed, unless it does not matter.
@@ -145,7 +145,12 @@ fn is_reachable(address: &SocketAddr) -> bool {
 }
 
 /// Lets no more pods come, and those that are there end elsewhere.
-async fn drain(client: &Client, name: &str, options: &LeaveOptions) -> Result<(), LeaveError> {
+async fn drain(
+    client: &Client,
+    name: &str,
+    options: &LeaveOptions,
+    told: &mut impl FnMut(&LeaveStep),
+) -> Result<(), LeaveError> {
     let failed = |source| LeaveError::Cluster { node: name.to_owned(), source };
     let nodes: Api<Node> = Api::all(client.clone());
     let cordon = json!({ "spec": { "unschedulable": true } });
@@ -154,12 +159,16 @@ async fn drain(client: &Client, name: &str, options: &LeaveOptions) -> Result<()
         Err(error) => return Err(failed(ApiError::request(format!("cordon the Node {name}"))(error))),
         Ok(_) => {}
     }
-    let mut left = Vec::new();
+    let mut pods = Vec::new();
     let drained = timeout(options.drain_timeout, async {
         loop {
-            left = evict(client, name).await?;
+            let left = evict(client, name).await?;
             if left.is_empty() {
                 return Ok(());
+            }
+            if left != pods {
+                told(&LeaveStep::Drain(left.clone()));
+                pods = left;
             }
             // A budget that holds a pod tells nobody when it lets go.
             sleep(AGAIN).await;
@@ -167,8 +176,7 @@ async fn drain(client: &Client, name: &str, options: &LeaveOptions) -> Result<()
     });
     match drained.await {
         Ok(outcome) => outcome.map_err(failed),
-        Err(_) if options.force => Ok(()),
-        Err(_) => Err(LeaveError::Pods { pods: left, limit: options.drain_timeout }),
+        Err(_) => Err(LeaveError::Pods { pods, limit: options.drain_timeout, node: name.to_owned() }),
     }
 }
 
@@ -218,106 +226,4 @@ where
         }
         Ok(_) | Err(_) => Ok(()),
     }
-}
-
-/// Makes the machine what it was, whatever the cluster knows of it. It can be done again until it is done.
-pub async fn forget(layout: &Layout) -> Result<(), LeaveError> {
-    if !layout.root().exists() {
-        return Err(LeaveError::NoWorker(layout.root().display().to_string()));
-    }
-    let changes = Changes::read(layout)?;
-    if let Some(options) = layout.read_options()? {
-        service::stop(options.service, layout).await?;
-        kubelet::stop(layout).await?;
-        clear_runtime(&options, &changes).await;
-        unmount_below(&options.kubelet_root_dir);
-        clear_network(layout)?;
-        cgroups::remove(options.cgroup_root.as_deref());
-        files::remove_tree(&options.kubelet_root_dir)?;
-    }
-    sysctl::put_back(&changes)?;
-    put_back_files(&changes)?;
-    image::clear_mount(layout);
-    // What tells of all the others goes last.
-    remove_but(layout, &[layout.options(), layout.changes()])?;
-    Ok(files::remove_tree(layout.root())?)
-}
-
-/// Ends the pods that the kubelet left, and removes the image that was pulled. A runtime that is gone has neither.
-async fn clear_runtime(options: &NodeOptions, changes: &Changes) {
-    let Ok(runtime) = facts::client(&options.containerd_socket) else { return };
-    let cleared = async {
-        let sandboxes = runtime.list_pod_sandboxes(&BTreeMap::new()).await?;
-        for sandbox in sandboxes.iter().filter(|sandbox| sandbox.labels.contains_key(KUBELET_LABEL)) {
-            runtime.stop_pod_sandbox(&sandbox.id).await?;
-            runtime.remove_pod_sandbox(&sandbox.id).await?;
-        }
-        Ok::<(), keelway_cri::Error>(())
-    };
-    if let Err(error) = cleared.await {
-        tracing::warn!("pods may be left in containerd: {}", Chain(&error));
-    }
-    if let Some(name) = &changes.image
-        && let Err(status) = image::remove(&runtime, name).await
-    {
-        tracing::warn!(%status, image = name, "the image stays");
-    }
-}
-
-fn clear_network(layout: &Layout) -> Result<(), LeaveError> {
-    if let Some(known) = Known::kept(layout)? {
-        let given: Given = files::read_json(&layout.peer())?.unwrap_or_default();
-        tunnels::clear(&known.cluster, &given).map_err(LeaveError::Network)?;
-    }
-    if let Ok(bridge) = Interface::find(BRIDGE) {
-        bridge.delete().map_err(LeaveError::Network)?;
-    }
-    Ok(masquerade::remove(&[masquerade::TABLE, KUBE_PROXY])?)
-}
-
-/// Takes away what is mounted in a directory, the innermost first.
-fn unmount_below(directory: &Path) {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let targets = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(|path| path.replace("\\040", " "));
-    let mut below: Vec<String> = targets.filter(|path| Path::new(path).starts_with(directory)).collect();
-    below.sort();
-    for path in below.iter().rev() {
-        if let Err(error) = unmount(path.as_str(), UnmountFlags::DETACH) {
-            tracing::warn!(%error, path, "a mount stays");
-        }
-    }
-}
-
-fn put_back_files(changes: &Changes) -> Result<(), FileError> {
-    for path in &changes.trees {
-        unmount_below(path);
-        files::remove_tree(path)?;
-    }
-    for path in &changes.files {
-        files::remove(path)?;
-    }
-    for path in changes.directories.iter().rev() {
-        match fs::remove_dir(path) {
-            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
-                return Err(FileError::new("remove", path)(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Ok(())
-}
-
-fn remove_but(layout: &Layout, kept: &[std::path::PathBuf]) -> Result<(), FileError> {
-    for entry in fs::read_dir(layout.root()).map_err(FileError::new("list", layout.root()))?.flatten() {
-        let path = entry.path();
-        if kept.contains(&path) {
-            continue;
-        }
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            files::remove_tree(&path)?;
-        } else {
-            files::remove(&path)?;
-        }
-    }
-    Ok(())
 }

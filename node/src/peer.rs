@@ -86,6 +86,7 @@ pub(crate) fn kept_key(layout: &Layout) -> Result<Option<PrivateKey>, PeerError>
 pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result<Given, PeerError> {
     let peers: Api<WireGuardPeer> = Api::all(client);
     let wanted = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key.to_string() });
+    tracing::debug!(action = "WireGuardPeer", "begins");
     let object = match peers.create(&PostParams::default(), &wanted).await {
         Ok(object) => object,
         Err(error) if api::code(&error) == Some(409) => {
@@ -93,6 +94,7 @@ pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result
         }
         Err(error) => return Err(ApiError::request(format!("create the WireGuardPeer {name}"))(error).into()),
     };
+    tracing::debug!(action = "WireGuardPeer", "done");
     if object.spec.public_key != wanted.spec.public_key {
         return Err(PeerError::Foreign(name.to_owned()));
     }

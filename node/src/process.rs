@@ -86,13 +86,18 @@ fn read_stat(stat: &str) -> Option<(char, u64)> {
 
 /// All processes of that name.
 pub(crate) fn named(name: &str) -> Vec<u32> {
+    let is_named = |pid: &u32| {
+        let found = fs::read_to_string(format!("/proc/{pid}/comm"));
+        found.is_ok_and(|found| found.trim_end() == name)
+    };
+    of_this_network().into_iter().filter(is_named).collect()
+}
+
+/// All processes of this machine that have not ended.
+pub(crate) fn of_this_network() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid: &u32| {
-        let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
-        of("comm").is_ok_and(|found| found.trim_end() == name) && same_network(*pid) && ProcessId::of(*pid).is_some()
-    })
-    .collect()
+    pids.filter(|pid: &u32| same_network(*pid) && ProcessId::of(*pid).is_some()).collect()
 }
 
 /// What is in another network is another machine's, as far as a worker is concerned.

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     files::{self, FileError},
-    process::ProcessId,
+    process::{self, ProcessId},
     settings::{Layout, Service},
 };
 
@@ -84,21 +84,24 @@ WantedBy=multi-user.target
 
 /// Starts the daemon, and sees to it that it is started again, where somebody can.
 pub(crate) fn start(service: Service, program: &Path, layout: &Layout) -> Result<(), ServiceError> {
+    tracing::debug!(action = "daemon", "begins");
     match service {
         Service::Systemd => {
             files::write(&unit_path(), unit(program, layout), 0o644)?;
             systemctl(&["daemon-reload"])?;
             systemctl(&["enable", UNIT])?;
-            systemctl(&["restart", UNIT])
+            systemctl(&["restart", UNIT])?;
         }
-        Service::Detached => detach(program, layout),
-        Service::None => Ok(()),
+        Service::Detached => detach(program, layout)?,
+        Service::None => {}
     }
+    tracing::debug!(action = "daemon", "done");
+    Ok(())
 }
 
 /// In a session of its own, which the daemon makes itself. One that runs goes on.
 fn detach(program: &Path, layout: &Layout) -> Result<(), ServiceError> {
-    if ProcessId::kept(&layout.daemon_process())?.is_some() {
+    if ProcessId::kept(&layout.daemon_process())?.is_some() || daemons(layout).next().is_some() {
         return Ok(());
     }
     files::make_dir(&layout.logs(), 0o700)?;
@@ -121,10 +124,22 @@ pub(crate) async fn stop(service: Service, layout: &Layout) -> Result<(), Servic
         files::remove(&unit_path())?;
         systemctl(&["daemon-reload"])?;
     }
-    if let Some(daemon) = ProcessId::kept(&layout.daemon_process())?.and_then(ProcessId::open) {
+    let kept = ProcessId::kept(&layout.daemon_process())?;
+    for daemon in kept.into_iter().chain(daemons(layout)).filter_map(ProcessId::open) {
         daemon.end(GRACE).await.map_err(ServiceError::End)?;
     }
     Ok(())
+}
+
+/// Daemons that `join` has started, by their arguments: one that starts has not yet written down which it is.
+fn daemons(layout: &Layout) -> impl Iterator<Item = ProcessId> {
+    let root = layout.root().as_os_str().as_encoded_bytes().to_owned();
+    let is_daemon = move |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).skip(1).collect();
+        words.starts_with(&[b"node", b"run", b"--detached", b"--state-dir", &root])
+    };
+    process::of_this_network().into_iter().filter(is_daemon).filter_map(ProcessId::of)
 }
 
 fn systemctl(arguments: &[&str]) -> Result<(), ServiceError> {
@@ -141,6 +156,20 @@ fn systemctl(arguments: &[&str]) -> Result<(), ServiceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Where there is systemd, it has no objection.
+    #[test]
+    fn systemd_takes_the_unit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(UNIT);
+        fs::write(&path, unit(Path::new("/bin/sh"), &Layout::new("/var/lib/keelway-node"))).unwrap();
+        let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
+        let Ok(output) = verified else { return };
+        let said = String::from_utf8_lossy(&output.stderr);
+        // It looks at all units that this one names, and these at others, which are not ours.
+        let of_ours: Vec<&str> = said.lines().filter(|line| line.contains("keelway-node")).collect();
+        assert!(of_ours.is_empty(), "{said}");
+    }
 
     #[test]
     fn the_unit_leaves_kubelet_and_pods_alone() {

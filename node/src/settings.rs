@@ -153,6 +153,11 @@ impl Layout {
         self.at("changes.json")
     }
 
+    /// There while the worker leaves: then the daemon starts no kubelet.
+    pub(crate) fn leaving(&self) -> PathBuf {
+        self.at("leaving")
+    }
+
     /// The kubelet's process.
     pub(crate) fn kubelet_process(&self) -> PathBuf {
         self.at("kubelet.process")

@@ -32,6 +32,7 @@ usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plai
        cargo xtask docs
        cargo xtask man [DIRECTORY]
        cargo xtask bench start [--rounds N]
+       cargo xtask bench join [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
 
 images makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
@@ -51,6 +52,11 @@ man writes a man page for each command into DIRECTORY (target/man).
 
 bench start measures how fast control planes start and what they take, beside the same programs as plain processes, and writes
 the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about thirteen minutes.
+
+  --rounds N     how often both take their turn (7)
+
+bench join measures how fast a machine becomes a worker, beside the kubelet alone, and what the worker's daemon takes, and writes
+the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about six minutes.
 
   --rounds N     how often both take their turn (7)
 

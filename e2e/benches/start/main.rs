@@ -51,7 +51,7 @@ fn main() {
         let table = measure(rounds);
         println!("{table}");
         if let Some(page) = env::var_os("KEELWAY_BENCH_PAGE") {
-            table::write_into(Path::new(&page), &table);
+            table::write_into(Path::new(&page), "start", &table);
         }
     });
 }
@@ -110,7 +110,7 @@ impl std::fmt::Display for Figures {
 }
 
 fn report(rounds: usize, [one, three]: &[Figures; 2], agent: &agent::Figures) -> String {
-    let mut table = Table::new(rounds);
+    let mut table = Table::new("start", rounds);
     let beside = "the same programs as plain processes";
     table.ratio(
         &format!(

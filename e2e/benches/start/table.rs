@@ -4,18 +4,16 @@ use std::{fmt::Write as _, fs, path::Path, thread};
 
 /// A table of Markdown.
 pub(crate) struct Table {
+    benchmark: &'static str,
     rows: String,
     rounds: usize,
     missed: usize,
 }
 
-/// The marks of the page between which the table stands.
-const BEGIN: &str = "<!-- start: begin -->";
-const END: &str = "<!-- start: end -->";
-
 impl Table {
-    pub(crate) fn new(rounds: usize) -> Self {
-        Self { rows: String::new(), rounds, missed: 0 }
+    /// Of the benchmark of this name.
+    pub(crate) fn new(benchmark: &'static str, rounds: usize) -> Self {
+        Self { benchmark, rows: String::new(), rounds, missed: 0 }
     }
 
     /// Ours beside the other, round by round: at most `most` times.
@@ -60,12 +58,12 @@ impl Table {
 
     /// The table, with how busy the machine was.
     pub(crate) fn finish(self) -> String {
-        let Self { rows, rounds, missed } = self;
+        let Self { benchmark, rows, rounds, missed } = self;
         let cores = thread::available_parallelism().map_or(0, usize::from);
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split_whitespace().next().unwrap_or("unknown");
         format!(
-            "`cargo xtask bench start --rounds {rounds}`, all machines together on {cores} cores. The machine's load average at \
+            "`cargo xtask bench {benchmark} --rounds {rounds}`, all machines together on {cores} cores. The machine's load average at \
              the end was {load}. Figures are medians; a ratio is the median of the rounds' ratios, and behind it stand the \
              lowest and the highest. Rows missed: {missed}.\n\n\
              | What | Measured | To reach | |\n|---|---|---|---|\n{rows}"
@@ -73,12 +71,13 @@ impl Table {
     }
 }
 
-/// Replaces what stands between the marks of a page.
-pub(crate) fn write_into(page: &Path, table: &str) {
+/// Replaces what stands between the marks of a benchmark on a page.
+pub(crate) fn write_into(page: &Path, benchmark: &str, table: &str) {
+    let [begin, end] = ["begin", "end"].map(|mark| format!("<!-- {benchmark}: {mark} -->"));
     let text = fs::read_to_string(page).unwrap();
-    let (before, rest) = text.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once(END).unwrap();
-    fs::write(page, format!("{before}{BEGIN}\n{table}{END}{after}")).unwrap();
+    let (before, rest) = text.split_once(&begin).unwrap();
+    let (_, after) = rest.split_once(&end).unwrap();
+    fs::write(page, format!("{before}{begin}\n{table}{end}{after}")).unwrap();
 }
 
 fn median(values: &[f64]) -> f64 {

@@ -64,6 +64,8 @@ pub(crate) fn configuration(
             CgroupDriver::Cgroupfs => "cgroupfs",
         },
         "podLogsDir": options.pod_logs_dir,
+        // It is made where it is missing, and by default far from all else.
+        "volumePluginDir": options.kubelet_root_dir.join("volume-plugins"),
         // Nobody needs the kubelet's own chains any more, and nobody would take them away.
         "makeIPTablesUtilChains": false,
         // Pods get no swap, also where the machine has some.

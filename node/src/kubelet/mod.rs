@@ -31,6 +31,8 @@ use crate::{
 };
 use configuration::Machine;
 
+/// How soon a worker that leaves is looked at again, should it stay after all.
+const LEAVING: Duration = Duration::from_secs(1);
 /// How long it has to end by itself.
 const GRACE: Duration = Duration::from_secs(20);
 /// A log that is larger is put aside when the kubelet is started again.
@@ -85,6 +87,9 @@ impl Kubelet {
         let began = Instant::now();
         let mut backoff = Backoff::default();
         loop {
+            while self.layout.leaving().exists() {
+                sleep(LEAVING).await;
+            }
             match self.run_once(&known, &given, &status, &mut backoff, began).await {
                 Ok(()) => tracing::warn!("the kubelet ended"),
                 Err(error) => tracing::error!("the kubelet does not run: {}", Chain(&error)),

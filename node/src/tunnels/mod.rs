@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -315,6 +316,11 @@ async fn answers(from: IpAddr, to: IpAddr) -> bool {
 /// Lets answers in by another tunnel than the one that the question went by.
 fn loosen(interface: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter"), "2")
+}
+
+/// Where tunnels are shown to `wg`.
+pub(crate) fn sockets() -> impl Iterator<Item = PathBuf> {
+    (0..MOST).map(|slot| default_socket(&format!("{INTERFACE}{slot}")))
 }
 
 /// Takes away what tunnels leave behind on this machine: interfaces, routes, and addresses of `lo`.

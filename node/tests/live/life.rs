@@ -11,20 +11,47 @@ use kube::{Api, api::PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::{found, machine::JOIN, wait, world::World};
+use crate::{found, losses, machine::join, wait, world::World};
+
+/// Rules of somebody else's.
+const OTHERS: &str = "
+add table ip filter
+add chain ip filter INPUT { type filter hook input priority 0; }
+add chain ip filter OTHERS
+add rule ip filter INPUT jump OTHERS";
+/// What kubelets, kube-proxies and plugins leave: of other releases, or of other configurations.
+const KUBELETS: &str = "
+add chain ip filter KUBE-FIREWALL
+add rule ip filter KUBE-FIREWALL counter
+insert rule ip filter INPUT jump KUBE-FIREWALL
+add table ip mangle
+add chain ip mangle KUBE-IPTABLES-HINT
+add chain ip mangle KUBE-KUBELET-CANARY
+add table ip6 nat
+add chain ip6 nat POSTROUTING { type nat hook postrouting priority 100; }
+add chain ip6 nat CNI-HOSTPORT-MASQ
+add rule ip6 nat POSTROUTING jump CNI-HOSTPORT-MASQ
+add table ip cni_hostport
+add chain ip cni_hostport hostports";
 
 pub(crate) async fn whole(world: &World) {
+    // What others have there stays, also where the kubelet puts something beside it.
+    world.machine.said("nft", &[OTHERS]);
     let before = found::look(&world.machine);
     let token = world.token(SignedDuration::from_hours(1)).await.encode();
     let began = Instant::now();
-    world.machine.node_well(&JOIN, &token).await;
+    world.machine.node_well(&join(), &token).await;
     println!("{:>7} ms  from join to Ready", began.elapsed().as_millis());
     node_is_as_it_should_be(world).await;
     let pod = pod_runs(world).await;
     daemon_comes_back(world, &pod).await;
     // Again: nothing is left to be done, and nothing is done.
-    world.machine.node_well(&JOIN, &token).await;
+    world.machine.node_well(&join(), &token).await;
+    stays_what_it_is(world).await;
+    losses::silent_ingress(world).await;
+    losses::dead_gateway(world).await;
 
+    world.machine.said("nft", &[KUBELETS]);
     let began = Instant::now();
     world.machine.node_well(&["leave", "--drain-timeout", "60s"], "").await;
     println!("{:>7} ms  left", began.elapsed().as_millis());
@@ -32,12 +59,26 @@ pub(crate) async fn whole(world: &World) {
     let peers: Api<WireGuardPeer> = Api::all(world.admin.clone());
     assert!(nodes.get_opt("w1").await.unwrap().is_none());
     wait::until("the peer is gone", async || peers.get_opt("w1").await.unwrap().is_none()).await;
-    for (before, after) in before.iter().zip(found::look(&world.machine)) {
-        assert_eq!(*before, after);
+    found::same(&before, &world.machine);
+    world.machine.said("nft", &["delete table ip filter"]);
+}
+
+/// A worker joins no other cluster, and under no other name.
+async fn stays_what_it_is(world: &World) {
+    let token = world.token(SignedDuration::from_hours(1)).await;
+    let mut another = token.clone();
+    another.authorities = vec![format!("sha256:{}", "0".repeat(64)).parse().unwrap()];
+    let renamed = [&join()[..], &["--node-name", "w9"]].concat();
+    for (words, token, said) in [
+        (&join()[..], another.encode(), "this machine is a worker of another cluster"),
+        (&renamed, token.encode(), "this machine is, or was to be, the worker w1"),
+    ] {
+        let output = world.machine.node(words, &token).await;
+        assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
     }
 }
 
-async fn status(world: &World) -> Value {
+pub(crate) async fn status(world: &World) -> Value {
     serde_json::from_str(&world.machine.node_well(&["status", "-o", "json"], "").await).unwrap()
 }
 
@@ -52,14 +93,10 @@ async fn node_is_as_it_should_be(world: &World) {
         status(world).await["certificates"].as_array().unwrap().len() == 2
     })
     .await;
-    wait::until("the gateway answers in the tunnel", async || {
-        let tunnel = &status(world).await["tunnels"][0];
-        tunnel["answers"] == true && tunnel["lastHandshake"].is_u64()
-    })
-    .await;
+    all_gateways_answer(world).await;
     let now = status(world).await;
-    assert_eq!(now["tunnels"][0]["active"], true, "{now}");
-    assert_eq!(now["ingresses"][0]["answers"], true, "{now}");
+    let is = |list: &str, key: &str| now[list].as_array().unwrap().iter().filter(|entry| entry[key] == true).count();
+    assert_eq!((is("tunnels", "active"), is("ingresses", "answers")), (1, 2), "{now}");
     println!("{:>7} KiB are resident in the daemon, of which:", now["residentKib"]);
     let memory = world.machine.said("grep", &["^Rss", &format!("/proc/{}/status", now["pid"])]);
     memory.lines().for_each(|line| println!("        {line}"));
@@ -68,6 +105,14 @@ async fn node_is_as_it_should_be(world: &World) {
     let listens = world.machine.said("ss", &["-Hltn"]);
     assert!(listens.contains("100.80.0.17:10250") && listens.contains("100.80.0.1:6443"), "{listens}");
     assert!(!listens.contains("*:10250") && !listens.contains(":10255"), "{listens}");
+}
+
+async fn all_gateways_answer(world: &World) {
+    wait::until("the gateways answer in their tunnels", async || {
+        let tunnels = status(world).await["tunnels"].as_array().unwrap().clone();
+        tunnels.len() == 2 && tunnels.iter().all(|tunnel| tunnel["answers"] == true && tunnel["lastHandshake"].is_u64())
+    })
+    .await;
 }
 
 async fn pod_runs(world: &World) -> String {
@@ -108,11 +153,7 @@ async fn daemon_comes_back(world: &World, pod: &str) {
     let again = "setsid \"$1\" node run >> /var/lib/keelway-node/log/node.log 2>&1 < /dev/null &";
     world.machine.said("sh", &["-c", again, "sh", &keelway]);
     wait::until("the daemon is back", async || world.machine.node(&["status"], "").await.status.success()).await;
-    wait::until("the gateway answers again", async || {
-        let tunnel = &status(world).await["tunnels"][0];
-        tunnel["answers"] == true && tunnel["lastHandshake"].is_u64()
-    })
-    .await;
+    all_gateways_answer(world).await;
     let after = status(world).await;
     assert_ne!(before["pid"], after["pid"]);
     assert_eq!(before["kubelet"]["pid"], after["kubelet"]["pid"], "the kubelet was started again");

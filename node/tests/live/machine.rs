@@ -3,11 +3,15 @@
 use std::{
     fs,
     io::Write,
+    os::fd::AsFd,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
+    sync::LazyLock,
+    thread,
 };
 
 use keelway_cri::{Deadlines, Runtime, testing::cache};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{
     built,
@@ -15,8 +19,22 @@ use crate::{
     wait,
 };
 
-/// What pods of all workers of this test are below.
-pub(crate) const CGROUP: &str = "/keelway-node-test";
+/// Settings of the kernel that are no network's own, and that kubelets change. They are put back when this goes.
+pub(crate) struct Settings(Vec<(PathBuf, String)>);
+
+impl Settings {
+    pub(crate) fn kept() -> Self {
+        let names = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"];
+        let paths = names.iter().map(|name| PathBuf::from("/proc/sys").join(name));
+        Self(paths.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect())
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(path, before)| drop(fs::write(path, before)));
+    }
+}
 
 /// What the machine has for itself.
 const SETUP: &str = "
@@ -111,22 +129,36 @@ impl Machine {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs `keelway node` with this on stdin, and does not keep the test from serving meanwhile.
+    /// Runs `keelway node` with this on stdin.
     pub(crate) async fn node(&self, arguments: &[&str], stdin: &str) -> Output {
         let keelway = built("keelway").display().to_string();
-        let mut words = vec!["node"];
-        words.extend(arguments);
+        self.ran(&keelway, &[&["node"], arguments].concat(), stdin).await
+    }
+
+    /// Runs a program with this on stdin, and does not keep the test from serving meanwhile.
+    pub(crate) async fn ran(&self, program: &str, arguments: &[&str], stdin: &str) -> Output {
         let mut child = self
-            .command(&keelway, &words)
+            .command(program, arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(fs::File::create(path("keelway.err")).unwrap())
             .spawn()
             .unwrap();
-        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+        // One that is cut off may not read it.
+        let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         let mut output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
         output.stderr = fs::read(path("keelway.err")).unwrap();
         output
+    }
+
+    /// Runs a function in its network.
+    pub(crate) fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
+        let namespace = fs::File::open(format!("/proc/{}/ns/net", self.containerd.id())).unwrap();
+        let inside = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            function()
+        };
+        thread::scope(|scope| scope.spawn(inside).join().unwrap())
     }
 
     /// The same, which must be well.
@@ -154,5 +186,13 @@ impl Drop for Machine {
     }
 }
 
+/// The group that pods of this run's workers are below: groups are parted by nothing but their names.
+pub(crate) fn group() -> &'static str {
+    static GROUP: LazyLock<String> = LazyLock::new(|| format!("/keelway-node-test-{:08x}", rand::random::<u32>()));
+    &GROUP
+}
+
 /// Words of `node join` on this machine.
-pub(crate) const JOIN: [&str; 5] = ["join", "-", "--allow-cgroup-v1", "--cgroup-root", CGROUP];
+pub(crate) fn join() -> [&'static str; 5] {
+    ["join", "-", "--allow-cgroup-v1", "--cgroup-root", group()]
+}

@@ -5,11 +5,14 @@
 #[path = "../../../cluster-controller/tests/live/controller.rs"]
 #[expect(dead_code, reason = "its own test asks for more")]
 mod controller;
+mod cuts;
+mod endpoint;
 mod found;
 #[path = "../../../cluster-controller/tests/live/host.rs"]
 mod host;
 mod ingress;
 mod life;
+mod losses;
 mod machine;
 #[path = "../../../cluster-controller/tests/live/plane.rs"]
 #[expect(dead_code, reason = "its own test asks for more")]
@@ -25,11 +28,14 @@ use std::{env, path::PathBuf, process::Command, sync::OnceLock};
 #[test]
 fn a_machine_becomes_a_worker_and_is_none_again() {
     build();
+    let _settings = machine::Settings::kept();
     host::on_own_host("a_machine_becomes_a_worker_and_is_none_again", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
             let world = world::World::start().await;
             refusals::table(&world).await;
             life::whole(&world).await;
+            cuts::at_each_moment(&world).await;
+            cuts::while_it_starts(&world).await;
         });
     });
 }
@@ -39,7 +45,8 @@ fn a_machine_becomes_a_worker_and_is_none_again() {
 fn build() {
     let Some(cargo) = env::var_os("CARGO") else { return };
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--workspace", "--bin", "keelway", "--bin", "keelway-cluster-controller"])
+        .args(["build", "--quiet", "--workspace", "--bin", "keelway", "--bin", "keelway-cut"])
+        .args(["--bin", "keelway-cluster-controller"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .status()
         .unwrap();

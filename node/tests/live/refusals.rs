@@ -1,59 +1,171 @@
 //! Bad tokens and bad machines: one clear error, and nothing is changed.
 
-use std::fs;
+use std::{fs, net::TcpListener, process::Output};
 
-use k8s_openapi::jiff::SignedDuration;
-use keelway_pki::AuthorityHash;
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret},
+    jiff::SignedDuration,
+};
+use keelway_pki::{AuthorityHash, BootstrapToken, JoinToken};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-use crate::{found, machine::JOIN, world::World};
+use crate::{built, endpoint::Endpoint, found, machine::join, wait, world::World};
 
 pub(crate) async fn table(world: &World) {
-    let good = world.token(SignedDuration::from_hours(1)).await;
-    let text = good.encode();
     let before = found::look(&world.machine);
+    let good = world.token(SignedDuration::from_hours(1)).await;
+    tokens(world, &good).await;
+    machines(world, &good.encode()).await;
+    let output = world.machine.node(&["status"], "").await;
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is no worker"));
+    found::same(&before, &world.machine);
+}
 
-    let asked = world.ingress.connections();
+async fn tokens(world: &World, good: &JoinToken) {
+    let text = good.encode();
+    let ingress = &world.ingresses[0];
+    let asked = ingress.connections();
     refused(world, &text[..text.len() - 9], 2, &["damaged"]).await;
     refused(world, "kwj1.!", 2, &["damaged"]).await;
-    assert_eq!(world.ingress.connections(), asked, "a token that cannot be read was used");
+    assert_eq!(ingress.connections(), asked, "a token that cannot be read was used");
 
     // Another authority's hash: the endpoint is asked whom it is, and nothing more.
     let mut wrong = good.clone();
     wrong.authorities = vec![format!("sha256:{}", "0".repeat(64)).parse::<AuthorityHash>().unwrap()];
     refused(world, &wrong.encode(), 1, &["the token was not sent", "shows no authority of the token"]).await;
-    assert_eq!(world.ingress.connections(), asked + 1);
+    assert_eq!(ingress.connections(), asked + 1);
+
+    // Another cluster's endpoint hears nothing at all.
+    let stranger = Endpoint::of_another().await;
+    let mut astray = good.clone();
+    astray.endpoints = vec![stranger.address];
+    refused(world, &astray.encode(), 1, &["the token was not sent", "shows no authority of the token"]).await;
+    assert_eq!((stranger.connections(), stranger.heard().as_str()), (1, ""));
+
+    let mut silent = good.clone();
+    silent.endpoints = vec!["203.0.113.1:9".parse().unwrap()];
+    refused(world, &silent.encode(), 1, &["the token was not sent", "203.0.113.1:9 cannot be reached"]).await;
 
     let expired = world.token(-SignedDuration::from_hours(1)).await;
     refused(world, &expired.encode(), 1, &["does not take the token", "expired"]).await;
+    let mut another = good.clone();
+    another.bootstrap = BootstrapToken::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng()));
+    refused(world, &another.encode(), 1, &["does not take the token"]).await;
+    let revoked = world.token(SignedDuration::from_hours(1)).await;
+    revoke(world, &revoked).await;
+    refused(world, &revoked.encode(), 1, &["does not take the token", "was revoked"]).await;
 
-    let output = world.machine.node(&["join", "-", "--containerd-socket", "/run/none.sock"], &text).await;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    for word in ["no container runtime answers on /run/none.sock", "--containerd-socket", "--allow-cgroup-v1"] {
-        assert!(said.contains(word), "{word}: {said}");
-    }
-
-    // A network of the machine that the cluster has, too.
-    world.machine.said("ip", &["addr", "add", "10.96.7.7/24", "dev", "lo"]);
-    refused(world, &text, 2, &["10.96.0.0/16 meets this machine's network 10.96.7.7/32"]).await;
-    world.machine.said("ip", &["addr", "del", "10.96.7.7/24", "dev", "lo"]);
-
-    fs::create_dir_all(world.machine.file("/var/lib/kubelet/pki")).unwrap();
-    refused(world, &text, 2, &["holds the state of another kubelet"]).await;
-    fs::remove_dir_all(world.machine.file("/var/lib/kubelet")).unwrap();
-
-    let output = world.machine.node(&["status"], "").await;
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is no worker"));
-    assert_eq!(found::look(&world.machine), before);
+    // Whoever tells the time shows an authority of the token: it is another member of the same cluster.
+    let clock = Endpoint::of_cluster(&world.plane, SignedDuration::from_mins(30)).await;
+    let mut late = good.clone();
+    late.endpoints = vec![clock.address];
+    refused(world, &late.encode(), 2, &["this machine's clock is", "set the clock"]).await;
+    let heard = clock.heard();
+    assert!(heard.contains("GET /readyz") && !heard.to_lowercase().contains("authorization"), "{heard}");
 }
 
-async fn refused(world: &World, token: &str, code: i32, words: &[&str]) {
-    let output = world.machine.node(&JOIN, token).await;
+/// Until the API server has noticed.
+async fn revoke(world: &World, token: &JoinToken) {
+    let secrets: Api<Secret> = Api::namespaced(world.admin.clone(), "kube-system");
+    let name = format!("bootstrap-token-{}", token.bootstrap.id());
+    secrets.delete(&name, &DeleteParams::default()).await.unwrap();
+    let client = world.plane.bearer(&token.bootstrap.expose()).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "kube-system");
+    wait::until(
+        "the token is not taken",
+        async || matches!(maps.list(&ListParams::default()).await, Err(kube::Error::Api(status)) if status.code == 401),
+    )
+    .await;
+}
+
+async fn machines(world: &World, text: &str) {
+    let machine = &world.machine;
+    let output = machine.node(&["join", "-", "--containerd-socket", "/run/none.sock"], text).await;
+    let words = ["no container runtime answers on /run/none.sock", "--containerd-socket", "--allow-cgroup-v1"];
+    says(&output, 2, if has_cgroup_v1() { &words } else { &words[..2] });
+
+    // A network of the machine that the cluster has, too.
+    machine.said("ip", &["addr", "add", "10.96.7.7/24", "dev", "lo"]);
+    refused(world, text, 2, &["10.96.0.0/16 meets this machine's network 10.96.7.7/32"]).await;
+    machine.said("ip", &["addr", "del", "10.96.7.7/24", "dev", "lo"]);
+
+    // Where the worker is to answer for the API.
+    let taken = machine.within(|| TcpListener::bind("0.0.0.0:6443").unwrap());
+    refused(world, text, 2, &["0.0.0.0:6443 is taken"]).await;
+    drop(taken);
+
+    fs::create_dir_all(machine.file("/var/lib/kubelet/pki")).unwrap();
+    refused(world, text, 2, &["holds the state of another kubelet"]).await;
+    fs::remove_dir_all(machine.file("/var/lib/kubelet")).unwrap();
+
+    nobody(world, text).await;
+    all_at_once(world, text).await;
+}
+
+/// Who is not root cannot join, wherever the program is.
+async fn nobody(world: &World, text: &str) {
+    let machine = &world.machine;
+    machine.said("touch", &["/run/keelway"]);
+    machine.said("mount", &["--bind", &built("keelway").display().to_string(), "/run/keelway"]);
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "/run/keelway", "node"];
+    let output = machine.ran("setpriv", &[&nobody[..], &join()].concat(), text).await;
+    says(&output, 2, &["only root can join a machine", "sudo"]);
+    machine.said("umount", &["/run/keelway"]);
+    fs::remove_file(machine.file("/run/keelway")).unwrap();
+}
+
+/// A machine on which nothing is as it should be is told so in one go.
+async fn all_at_once(world: &World, text: &str) {
+    const HIDDEN: &str = "/dev/net /etc /proc/sys/net/bridge /sys/fs/cgroup /sys/module";
+    let machine = &world.machine;
+    let busy = machine.within(|| ["127.0.0.1:10248", "0.0.0.0:10250"].map(|at| TcpListener::bind(at).unwrap()));
+    let spoil = "
+mkdir /var/lib/keelway && touch /var/lib/keelway/owner
+cp /bin/sleep /run/kubelet
+/run/kubelet 1000 > /dev/null 2>&1 < /dev/null &
+echo $! > /run/kubelet.pid
+for directory in $1; do mount -t tmpfs tmpfs $directory; done";
+    machine.said("sh", &["-ec", spoil, "sh", HIDDEN]);
+    let output = machine.node(&join(), text).await;
+    let mend = "
+for directory in $1; do umount $directory; done
+kill $(cat /run/kubelet.pid)
+rm -r /var/lib/keelway /run/kubelet /run/kubelet.pid";
+    machine.said("sh", &["-ec", mend, "sh", HIDDEN]);
+    drop(busy);
+    let words = [
+        "this machine is a hypervisor of Keelway",
+        "a kubelet runs already",
+        "port 10248 is taken",
+        "port 10250 is taken",
+        "no cgroups are mounted",
+        "neither /dev/net/tun nor WireGuard",
+        "bridged packets pass by the firewall",
+        "there is no /etc/resolv.conf",
+    ];
+    says(&output, 2, &words);
+}
+
+fn has_cgroup_v1() -> bool {
+    std::path::Path::new("/sys/fs/cgroup/memory").is_dir()
+}
+
+fn says(output: &Output, code: i32, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{said}");
     for word in words {
         assert!(said.contains(word), "{word}: {said}");
     }
+}
+
+async fn refused(world: &World, token: &str, code: i32, words: &[&str]) {
+    let output = world.machine.node(&join(), token).await;
+    says(&output, code, words);
+    let said = String::from_utf8_lossy(&output.stderr);
     let secret = token.get(5..).filter(|secret| !secret.is_empty()).unwrap_or("none");
     assert!(!said.contains(secret), "{said}");
 }

@@ -1,6 +1,10 @@
 //! A public machine with control plane, ingress and gateway, and a worker's machine behind a NAT.
 
-use std::{net::SocketAddr, process::Command};
+use std::{
+    net::SocketAddr,
+    process::{Child, Command},
+    sync::Mutex,
+};
 
 use k8s_openapi::{
     api::core::v1::{Secret, ServiceAccount},
@@ -20,9 +24,9 @@ use crate::{
     program, wait,
 };
 
-/// The public machine, with one number for ingress and gateway.
-pub(crate) const PUBLIC: &str = "203.0.113.1:20000";
-const GATEWAY: &str = "100.80.0.2";
+/// The public machine twice, with one number for an ingress and the gateway beside it.
+pub(crate) const PUBLIC: [&str; 2] = ["203.0.113.1:20000", "203.0.113.1:20001"];
+const GATEWAYS: [&str; 2] = ["100.80.0.2", "100.80.0.3"];
 
 /// A worker that no one reaches: its NAT lets nothing in.
 const NETWORK: &str = "
@@ -49,7 +53,9 @@ pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) plane: Plane,
     pub(crate) admin: Client,
-    pub(crate) ingress: Ingress,
+    /// Each that of the same place in [`PUBLIC`].
+    pub(crate) ingresses: Vec<Ingress>,
+    gateways: [Mutex<Child>; 2],
     _controller: Controller,
 }
 
@@ -59,25 +65,29 @@ impl World {
         let plane = Plane::start().await;
         let admin = plane.admin().await;
         apply_role(&admin).await;
-        let gateway = PrivateKey::from_bytes([7; 32]);
+        let keys = [7, 8].map(|byte| PrivateKey::from_bytes([byte; 32]));
+        let endpoint = |at: usize| {
+            let gateway = json!({ "publicKey": keys[at].public().to_string(), "addresses": [GATEWAYS[at]] });
+            json!({ "address": PUBLIC[at], "gateway": gateway })
+        };
         let controller = Controller::start(&plane, "controller", |configuration| {
-            configuration["endpoints"] = json!([{
-                "address": PUBLIC,
-                "gateway": { "publicKey": gateway.public().to_string(), "addresses": [GATEWAY] },
-            }]);
+            configuration["endpoints"] = json!([endpoint(0), endpoint(1)]);
             let off = json!({ "enabled": false });
             configuration["addons"] = json!({ "coreDNS": off, "kubeProxy": off, "metricsServer": off });
         });
         let api = SocketAddr::from(([127, 0, 0, 1], plane.port()));
-        let ingress = Ingress::start(PUBLIC.parse().unwrap(), api).await;
+        let mut ingresses = Vec::new();
+        for address in PUBLIC {
+            ingresses.push(Ingress::start(address.parse().unwrap(), api).await);
+        }
         let machine = Machine::start().await;
-        start_gateway(&plane, &gateway);
+        let gateways = [0, 1].map(|at| Mutex::new(start_gateway(&plane, &keys[at], at)));
         let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
         let account = serde_json::from_value(json!({ "metadata": { "name": "default" } })).unwrap();
         accounts.create(&PostParams::default(), &account).await.unwrap();
         let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(admin.clone(), "kube-system");
         wait::until("the cluster tells its workers", async || maps.get("keelway-endpoints").await.is_ok()).await;
-        Self { plane, admin, ingress, machine, _controller: controller }
+        Self { plane, admin, ingresses, gateways, machine, _controller: controller }
     }
 
     /// A join token of this cluster whose bootstrap token lives for so long.
@@ -97,39 +107,46 @@ impl World {
         let secrets: Api<Secret> = Api::namespaced(self.admin.clone(), "kube-system");
         secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
         let authorities = vec![AuthorityHash::of_pem(self.plane.authority()).unwrap()];
-        JoinToken { endpoints: vec![PUBLIC.parse().unwrap()], authorities, bootstrap }
+        JoinToken { endpoints: vec![PUBLIC[0].parse().unwrap()], authorities, bootstrap }
+    }
+
+    /// A gateway's process ends without notice.
+    pub(crate) fn kill_gateway(&self, at: usize) {
+        let mut gateway = self.gateways[at].lock().unwrap();
+        gateway.kill().unwrap();
+        gateway.wait().unwrap();
     }
 }
 
-fn start_gateway(plane: &Plane, key: &PrivateKey) {
+fn start_gateway(plane: &Plane, key: &PrivateKey, at: usize) -> Child {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let identity = plane.server_identity("gateway.keelway");
+    let name = |what: &str| format!("gateway-{at}{what}");
     let configuration = json!({
         "wireGuard": {
-            "privateKeyFile": write("wireguard.key", STANDARD.encode(key.as_bytes())),
-            "listenPort": 20000,
-            "addresses": [GATEWAY],
+            "privateKeyFile": write(&name(".wireguard"), STANDARD.encode(key.as_bytes())),
+            "listenPort": PUBLIC[at].parse::<SocketAddr>().unwrap().port(),
+            "addresses": [GATEWAYS[at]],
             "addressCIDRs": ["100.80.0.0/16"],
             "podCIDRs": ["10.244.0.0/16"],
         },
         "peers": {
             "kubeconfig": plane.kubeconfig("keelway:gateway", &["system:masters"]),
-            "file": path("peers.json"),
+            "file": path(&name(".peers")),
         },
         "connect": {
             "listen": [format!("127.0.0.1:{}", free_port())],
             "tls": {
-                "certificateFile": write("gateway.crt", &identity.certificate_pem),
-                "keyFile": write("gateway.key", identity.key_pem.expose()),
+                "certificateFile": write(&name(".crt"), &identity.certificate_pem),
+                "keyFile": write(&name(".key"), identity.key_pem.expose()),
                 "authorityFile": path("ca.crt"),
             },
             "clients": ["keelway:egress"],
         },
         "health": format!("127.0.0.1:{}", free_port()),
     });
-    let file = write("gateway.json", configuration.to_string());
-    Command::new("chmod").args(["600", &path("wireguard.key").display().to_string()]).status().unwrap();
+    let file = write(&name(".json"), configuration.to_string());
+    Command::new("chmod").args(["600", &path(&name(".wireguard")).display().to_string()]).status().unwrap();
     let program = program().display().to_string();
-    // It ends with the host.
-    drop(start("gateway", &program, &["gateway".to_owned(), "--config".to_owned(), file]));
+    start(&name(""), &program, &["gateway".to_owned(), "--config".to_owned(), file])
 }

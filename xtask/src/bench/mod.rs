@@ -1,16 +1,20 @@
 //! `cargo xtask bench`: measurements, whose tables go into `docs/performance.md`.
 
-mod start;
+mod shipped;
 mod vpn;
 
 use anyhow::{Result, bail};
 
+/// Rounds where nobody says how many.
+const ROUNDS: usize = 7;
+
 /// Runs the benchmark that is named first, with the options after it.
 pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
     match arguments.next().as_deref() {
-        Some("start") => start::run(arguments),
+        // Of control planes, and of workers.
+        Some(benchmark @ ("start" | "join")) => shipped::run(benchmark, ROUNDS, arguments),
         Some("vpn") => vpn::run(arguments),
-        Some(other) => bail!("there is no benchmark {other}; there are start and vpn"),
-        None => bail!("name a benchmark: start or vpn"),
+        Some(other) => bail!("there is no benchmark {other}; there are start, join and vpn"),
+        None => bail!("name a benchmark: start, join or vpn"),
     }
 }

@@ -4,7 +4,7 @@ mod view;
 
 use std::{env, time::Duration};
 
-use keelway_node::{JoinError, JoinOptions, Layout, LeaveOptions, NodeOptions, RunError, Service, Step};
+use keelway_node::{JoinError, JoinOptions, Layout, LeaveOptions, LeaveStep, NodeOptions, RunError, Service, Step};
 use tokio_util::sync::CancellationToken;
 
 use super::print;
@@ -20,10 +20,13 @@ pub(super) fn run(global: &Global, command: WorkerCommand) -> Result<Code, Failu
         WorkerCommand::Join(arguments) => join(global, *arguments),
         WorkerCommand::Run(arguments) => daemon(&arguments),
         WorkerCommand::Status(arguments) => status(&arguments),
-        WorkerCommand::Leave(arguments) => leave(&arguments),
+        WorkerCommand::Leave(arguments) => leave(global, &arguments),
         WorkerCommand::Forget(state) => {
             let layout = Layout::new(state.state_dir);
-            runtime()?.block_on(keelway_node::forget(&layout)).map_err(Failure::other)?;
+            let name = runtime()?.block_on(keelway_node::forget(&layout)).map_err(Failure::other)?;
+            if let Some(name) = name.filter(|_| !global.quiet) {
+                tell_known(&name);
+            }
             Ok(Code::Done)
         }
     }
@@ -105,8 +108,7 @@ fn in_words(step: &Step) -> String {
     match step {
         Step::Check => "looking at this machine".to_owned(),
         Step::Trust => "asking the endpoints whom they are".to_owned(),
-        Step::Certificate => "asking for a certificate".to_owned(),
-        Step::Peer => "asking for an address".to_owned(),
+        Step::Certificate => "asking for a certificate and an address".to_owned(),
         Step::Programs(image) => format!("taking kubelet and plugins from {image}"),
         Step::Start(_) => "starting the worker".to_owned(),
         Step::Wait(name) => format!("waiting for the Node {name}"),
@@ -145,12 +147,29 @@ fn status(arguments: &StatusOf) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn leave(arguments: &LeaveArguments) -> Result<Code, Failure> {
+fn leave(global: &Global, arguments: &LeaveArguments) -> Result<Code, Failure> {
     let options = LeaveOptions {
         layout: Layout::new(&arguments.state.state_dir),
         drain_timeout: Duration::from(arguments.drain_timeout),
         force: arguments.force,
     };
-    runtime()?.block_on(keelway_node::leave(&options)).map_err(Failure::other)?;
+    let line = Line::of_terminal(global.quiet);
+    let mut known = None;
+    let left = runtime()?.block_on(keelway_node::leave(&options, |step| match step {
+        LeaveStep::Drain(pods) => line.say(&format!("waiting for the end of {}", pods.join(", "))),
+        LeaveStep::Undo => line.say("ending what is left, and making the machine what it was"),
+        LeaveStep::Known(name) => known = Some(name.clone()),
+    }));
+    drop(line);
+    left.map_err(Failure::other)?;
+    if let Some(name) = known.filter(|_| !global.quiet) {
+        tell_known(&name);
+    }
     Ok(Code::Done)
+}
+
+/// The name is not free before that.
+#[expect(clippy::print_stderr, reason = "it is for people")]
+fn tell_known(name: &str) {
+    eprintln!("the cluster may still know this worker: `kubectl delete node,wireguardpeer {name}` there");
 }

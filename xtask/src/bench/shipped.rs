@@ -1,19 +1,15 @@
-//! The measurements of control planes.
+//! Benchmarks of the tests' crate, which run what is released and shipped.
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::agent;
 
-/// Rounds where nobody says how many.
-const ROUNDS: usize = 7;
-
-/// Runs the benchmark of the tests' crate on what is released and shipped.
-pub(crate) fn run(mut options: impl Iterator<Item = String>) -> Result<()> {
-    let mut rounds = ROUNDS;
+/// Runs the one of this name, for so many rounds unless the options say otherwise.
+pub(super) fn run(benchmark: &str, mut rounds: usize, mut options: impl Iterator<Item = String>) -> Result<()> {
     while let Some(option) = options.next() {
         match (option.as_str(), options.next()) {
             ("--rounds", Some(number)) => rounds = number.parse().context("--rounds wants a number")?,
-            (other, _) => bail!("bench start has no option {other}; there is --rounds N"),
+            (other, _) => bail!("bench {benchmark} has no option {other}; there is --rounds N"),
         }
     }
     ensure!(rounds > 0, "a benchmark has one round at least");
@@ -21,7 +17,7 @@ pub(crate) fn run(mut options: impl Iterator<Item = String>) -> Result<()> {
     let keelway = agent::keelway()?;
     agent::run(
         agent::cargo()
-            .args(["bench", "--package", "keelway-e2e", "--bench", "start"])
+            .args(["bench", "--package", "keelway-e2e", "--bench", benchmark])
             .env("KEELWAY_TEST_PROGRAM", keelway)
             .env("KEELWAY_BENCH_ROUNDS", rounds.to_string())
             .env("KEELWAY_BENCH_PAGE", agent::workspace()?.join("docs/performance.md")),

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// `NFNL_SUBSYS_NFTABLES`
 const SUBSYSTEM: u16 = 10;
@@ -11,7 +12,9 @@ const BATCH_END: u16 = 0x11;
 const NEW_TABLE: u16 = SUBSYSTEM << 8;
 const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
+const DELETE_CHAIN: u16 = SUBSYSTEM << 8 | 5;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
+const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
 
 const REQUEST: u16 = 0x1;
@@ -19,7 +22,10 @@ const ACKNOWLEDGE: u16 = 0x4;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 const NESTED: u16 = 0x8000;
+/// `NLM_F_DUMP`
+const ALL: u16 = 0x300;
 const ERROR: u16 = 2;
+const DONE: u16 = 3;
 
 /// The first register, of 16 bytes, and the one of verdicts.
 const REGISTER: u32 = 1;
@@ -31,13 +37,16 @@ const ACCEPT: u32 = 1;
 const CHAIN: &str = "postrouting";
 
 /// A family of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Family {
     V4,
     V6,
 }
 
 impl Family {
+    pub(super) const ALL: [Self; 2] = [Self::V4, Self::V6];
+
     pub(super) fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -56,6 +65,26 @@ impl Family {
             Self::V4 => (12, 16),
             Self::V6 => (8, 24),
         }
+    }
+}
+
+/// What there are lists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Table,
+    Chain,
+    Rule,
+}
+
+impl Kind {
+    /// `NFT_MSG_GETTABLE`, `NFT_MSG_GETCHAIN`, `NFT_MSG_GETRULE`
+    fn question(self) -> u16 {
+        let number = match self {
+            Self::Table => 1,
+            Self::Chain => 4,
+            Self::Rule => 7,
+        };
+        SUBSYSTEM << 8 | number
     }
 }
 
@@ -85,6 +114,20 @@ impl Batch {
         let hook = [number(1, POSTROUTING), attribute(2, &SOURCE_NAT.to_be_bytes())].concat();
         let chain = [text(1, table), text(3, CHAIN), attribute(4 | NESTED, &hook), text(7, "nat")].concat();
         self.push(NEW_CHAIN, CREATE, &chain);
+    }
+
+    pub(super) fn delete_chain(&mut self, table: &str, chain: &str) {
+        self.push(DELETE_CHAIN, 0, &[text(1, table), text(3, chain)].concat());
+    }
+
+    /// All rules of a chain.
+    pub(super) fn flush_chain(&mut self, table: &str, chain: &str) {
+        self.push(DELETE_RULE, 0, &[text(1, table), text(2, chain)].concat());
+    }
+
+    pub(super) fn delete_rule(&mut self, table: &str, chain: &str, handle: u64) {
+        let handle = attribute(3, &handle.to_be_bytes());
+        self.push(DELETE_RULE, 0, &[text(1, table), text(2, chain), handle].concat());
     }
 
     /// What is from one range and to another one is left as it is.
@@ -126,22 +169,67 @@ pub(super) fn generation_request() -> Vec<u8> {
     bytes
 }
 
+/// A question for all tables, chains or rules of a family.
+pub(super) fn list_request(family: Family, kind: Kind) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message(&mut bytes, kind.question(), REQUEST | ALL, 1, family.number(), 0, &[]);
+    bytes
+}
+
+/// The attributes of each message of a list, and how the list ended, where it did.
+pub(super) fn listed(datagram: &[u8]) -> (Vec<Vec<u8>>, Option<Result<(), i32>>) {
+    let mut found = Vec::new();
+    for message in messages(datagram) {
+        match message.kind {
+            DONE => return (found, Some(Ok(()))),
+            ERROR => return (found, Some(message.outcome())),
+            _ => found.extend(message.body.get(4..).map(<[u8]>::to_vec)),
+        }
+    }
+    (found, None)
+}
+
+/// The attributes in a message or in another attribute, each with its kind.
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let &[a, b, c, d] = rest.get(..4)? else { return None };
+        let length = usize::from(u16::from_ne_bytes([a, b]));
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([c, d]) & !NESTED, value))
+    })
+}
+
+/// A message as it came.
+struct Message<'a> {
+    kind: u16,
+    /// What is after its header.
+    body: &'a [u8],
+}
+
+impl Message<'_> {
+    /// Of one that is an error: none is an error, too.
+    fn outcome(&self) -> Result<(), i32> {
+        match self.body.first_chunk().map(|first| i32::from_ne_bytes(*first)) {
+            Some(0) | None => Ok(()),
+            Some(errno) => Err(errno.saturating_neg()),
+        }
+    }
+}
+
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
+        let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
+        let body = rest.get(16..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Message { kind, body })
+    })
+}
+
 /// What the kernel said to each message of a datagram: well, or its errno. What is no answer of that kind is passed over.
 pub(super) fn answers(datagram: &[u8]) -> Vec<Result<(), i32>> {
-    let mut answers = Vec::new();
-    let mut rest = datagram;
-    while let Some((header, _)) = rest.split_at_checked(16) {
-        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
-        let length = usize::try_from(length).unwrap_or(rest.len()).max(16);
-        if u16::from_ne_bytes([header[4], header[5]]) == ERROR
-            && let Some(&[a, b, c, d]) = rest.get(16..20)
-        {
-            let errno = i32::from_ne_bytes([a, b, c, d]);
-            answers.push(if errno == 0 { Ok(()) } else { Err(errno.saturating_neg()) });
-        }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    answers
+    messages(datagram).filter(|message| message.kind == ERROR).map(|message| message.outcome()).collect()
 }
 
 /// Loads what is at an offset of the packet's header, and goes on where it is in the range.
@@ -181,15 +269,15 @@ fn value(kind: u16, bytes: &[u8]) -> Vec<u8> {
     attribute(kind | NESTED, &attribute(1, bytes))
 }
 
-fn number(kind: u16, number: u32) -> Vec<u8> {
+pub(super) fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
 }
 
-fn text(kind: u16, text: &str) -> Vec<u8> {
+pub(super) fn text(kind: u16, text: &str) -> Vec<u8> {
     attribute(kind, &[text.as_bytes(), &[0]].concat())
 }
 
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
     bytes.extend(value);
@@ -233,5 +321,17 @@ mod tests {
         }
         assert_eq!(answers(&bytes), [Ok(()), Err(2)]);
         assert_eq!(answers(&bytes[..10]), []);
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let mut bytes = Vec::new();
+        message(&mut bytes, NEW_TABLE, 0, 1, 2, 0, &[text(1, "filter"), number(2, 7)].concat());
+        let (found, end) = listed(&bytes);
+        assert_eq!(end, None);
+        let seen: Vec<_> = attributes(&found[0]).collect();
+        assert_eq!(seen, [(1, b"filter\0".as_slice()), (2, &[0, 0, 0, 7])]);
+        message(&mut bytes, DONE, 0, 1, 0, 0, &[]);
+        assert_eq!(listed(&bytes).1, Some(Ok(())));
     }
 }

@@ -1,10 +1,12 @@
 //! The one rule of the firewall that a worker needs for its pods: what leaves for anywhere but the cluster's own networks has the
-//! machine's address.
+//! machine's address. And what kubelet, kube-proxy and CNI plugins leave behind there.
 //!
 //! It is said to the kernel's nftables itself: a machine with containerd and nothing else has no `nft`. The form is that of
 //! `linux/netfilter/nf_tables.h`.
 
 mod encode;
+mod leftovers;
+mod seen;
 
 use std::{io, time::Duration};
 
@@ -12,10 +14,13 @@ use ipnet::IpNet;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use encode::{Batch, Family};
+use encode::{Batch, Family, Kind};
+use leftovers::{Removal, leftovers};
+pub(crate) use seen::Names;
+use seen::Ruleset;
 
 /// The table, of each family.
-pub(crate) const TABLE: &str = "keelway-node";
+const TABLE: &str = "keelway-node";
 
 /// How long the kernel may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -39,7 +44,7 @@ pub enum FirewallError {
 
 /// Masquerades what pods of these ranges send, unless it goes to one of `inside`. All of the table is replaced in one step.
 pub(crate) fn set(pods: &[IpNet], inside: &[IpNet]) -> Result<(), FirewallError> {
-    for family in [Family::V4, Family::V6] {
+    for family in Family::ALL {
         let of_family = |range: &&IpNet| Family::of(range.addr()) == family;
         let mut batch = Batch::new(family);
         // Added first, so that there is one to delete.
@@ -61,17 +66,49 @@ pub(crate) fn set(pods: &[IpNet], inside: &[IpNet]) -> Result<(), FirewallError>
     Ok(())
 }
 
-/// Removes the worker's table, and these of the same name in each family; those that are not there are fine.
-pub(crate) fn remove(tables: &[&str]) -> Result<(), FirewallError> {
-    for family in [Family::V4, Family::V6] {
-        for table in tables {
-            let mut batch = Batch::new(family);
-            batch.add_table(table);
-            batch.delete_table(table);
-            commit("the removal of a table", batch)?;
+/// The names of all tables and chains that there are.
+pub(crate) fn names() -> Result<Names, FirewallError> {
+    let mut names = Names::default();
+    for family in Family::ALL {
+        names.extend(look(family)?.names());
+    }
+    Ok(names)
+}
+
+/// Removes the worker's table, and what the kubelet, kube-proxy and CNI plugins made since there were only these. What is not there is
+/// fine.
+pub(crate) fn clear(before: &Names) -> Result<(), FirewallError> {
+    for family in Family::ALL {
+        let removals = leftovers(before, &look(family)?);
+        if removals.is_empty() {
+            continue;
         }
+        let mut batch = Batch::new(family);
+        for removal in &removals {
+            match removal {
+                Removal::Rule(chain, handle) => batch.delete_rule(&chain.table, &chain.name, *handle),
+                Removal::Rules(chain) => batch.flush_chain(&chain.table, &chain.name),
+                Removal::Chain(chain) => batch.delete_chain(&chain.table, &chain.name),
+                Removal::Table(table) => batch.delete_table(&table.name),
+            }
+        }
+        commit("the removal of what workers have", batch)?;
     }
     Ok(())
+}
+
+fn look(family: Family) -> Result<Ruleset, FirewallError> {
+    let read = || {
+        let socket = open()?;
+        let mut seen = Ruleset::default();
+        for kind in [Kind::Table, Kind::Chain, Kind::Rule] {
+            for message in dump(&socket, &encode::list_request(family, kind))? {
+                seen.note(family, kind, &message);
+            }
+        }
+        Ok(seen)
+    };
+    read().map_err(FirewallError::Socket)
 }
 
 /// Whether the kernel has nftables at all.
@@ -107,4 +144,20 @@ fn exchange(socket: &Socket, bytes: &[u8], count: usize) -> io::Result<io::Resul
         }
     }
     Ok(Ok(()))
+}
+
+/// Asks for a list, and reads all of it: the attributes of each of its messages.
+fn dump(socket: &Socket, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    socket.send(request, 0)?;
+    let mut listed = Vec::new();
+    loop {
+        let (datagram, _) = socket.recv_from_full()?;
+        let (messages, end) = encode::listed(&datagram);
+        listed.extend(messages);
+        match end {
+            None => {}
+            Some(Ok(())) => return Ok(listed),
+            Some(Err(errno)) => return Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
 }

@@ -1,0 +1,115 @@
+//! How long a machine takes to become a worker, beside the kubelet alone, and what the worker's daemon takes:
+//! `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench join`. Needs what live tests need.
+//!
+//! Both sides have the same machine, program, configuration and images. The kubelet alone has its certificates, addresses and CNI
+//! configuration ready, and asks the ingress itself. Rounds are interleaved; the first one is not counted.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a step that fails ends the benchmark; its table is its output"
+)]
+
+mod cluster;
+mod plain;
+#[path = "../start/table.rs"]
+#[expect(dead_code, reason = "the other benchmark has other kinds of rows")]
+mod table;
+
+use std::{
+    env,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use cluster::Cluster;
+use keelway_e2e::{World, deadline, host::on_own_host, process};
+use plain::Plain;
+use table::Table;
+
+/// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
+const ROUNDS: usize = 7;
+/// After this long a daemon has asked and been told all that there is.
+const CALM: Duration = Duration::from_secs(10);
+/// The worker's machine.
+const MACHINE: &str = "w1";
+
+/// A value a round.
+#[derive(Debug, Default)]
+struct Figures {
+    /// Until the Node is ready, in seconds: ours, and the kubelet alone.
+    ready: [Vec<f64>; 2],
+    /// Of the daemon, in MiB: all that is resident.
+    resident: Vec<f64>,
+}
+
+fn main() {
+    on_own_host("join", || {
+        let rounds = env::var("KEELWAY_BENCH_ROUNDS").map_or(ROUNDS, |text| text.parse().unwrap());
+        let figures = measure(rounds);
+        let mut table = Table::new("join", rounds);
+        let what =
+            "from `keelway node join` until the Node is ready, beside the kubelet alone with ready-made certificates";
+        table.ratio(what, "s", &figures.ready, 1.2);
+        table.under("resident memory of `keelway node run`, one gateway", "MiB", &figures.resident, 15.0);
+        let table = table.finish();
+        println!("{table}");
+        if let Some(page) = env::var_os("KEELWAY_BENCH_PAGE") {
+            table::write_into(Path::new(&page), "join", &table);
+        }
+    });
+}
+
+fn measure(rounds: usize) -> Figures {
+    let mut world = World::new("e2ebjn");
+    let made = world.create_two();
+    let create = ["node", "local", "create", "--fleet", &world.fleet, "--name", MACHINE];
+    let _ = world.keelway.run(&create, &[]).succeeded();
+    let cluster = Cluster::new(&world, &made);
+    let mut figures = Figures::default();
+    for round in 0..=rounds {
+        let name = format!("{MACHINE}-{round}");
+        let mut seen = Figures::default();
+        join(&cluster, &name, &mut seen);
+        let plain = Plain::of(&cluster, &name);
+        let _ = cluster.on_machine(&["keelway", "node", "forget"], &[]).succeeded();
+        cluster.forget(&name);
+        seen.ready[1].push(plain.ready(&cluster, &name));
+        cluster.forget(&name);
+        println!("round {round}: {seen:.2?}");
+        if round > 0 {
+            figures.ready.iter_mut().zip(seen.ready).for_each(|(all, seen)| all.extend(seen));
+            figures.resident.extend(seen.resident);
+        }
+    }
+    figures
+}
+
+fn join(cluster: &Cluster<'_>, name: &str, seen: &mut Figures) {
+    let command = ["keelway", "node", "join", "-", "--allow-cgroup-v1", "--service", "detached", "--node-name", name];
+    let joined = cluster.on_machine(&command, &cluster.token).succeeded();
+    seen.ready[0].push(joined.took.as_secs_f64());
+    pause(CALM);
+    let status = cluster.on_machine(&["keelway", "node", "status", "-o", "json"], &[]).succeeded().json();
+    let daemon = u32::try_from(status["pid"].as_u64().unwrap()).unwrap();
+    let field = |name: &str| {
+        let text = process::status(daemon, name).unwrap();
+        text.trim_end_matches(" kB").trim().parse::<f64>().unwrap() / 1024.0
+    };
+    println!("anonymous {:.2}, of files {:.2} MiB", field("RssAnon"), field("RssFile"));
+    seen.resident.push(field("VmRSS"));
+}
+
+/// Nothing tells when a daemon is done.
+fn pause(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        thread::park_timeout(left);
+    }
+}
+
+/// Waits until a link is there, wherever it leads on its machine.
+fn there(path: &Path) {
+    deadline::until(&path.display().to_string(), deadline::KUBERNETES, || path.is_symlink());
+}

@@ -1,0 +1,155 @@
+//! What a worker changes outside of its own directory, and how it was before.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use keelway_vpn::netlink::interface::Interface;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    files::{self, FileError},
+    firewall, mounts,
+    settings::{Layout, NodeOptions},
+    sysctl,
+};
+
+/// The bridge of the default CNI configuration.
+pub(crate) const BRIDGE: &str = "cni0";
+/// Directories that kubelet, containerd and plugins fill, beside those that have a name in the options.
+const FILLED: [&str; 3] = ["/var/lib/cni/networks/keelway", "/var/lib/cni", "/var/log/containers"];
+/// Directories that others use, too: where tunnels are shown to `wg`, networks of pods, and what `mount` keeps.
+const SHARED: [&str; 3] = ["/run/wireguard", "/run/netns", "/run/mount"];
+/// Files that are made for their being there, and hold nothing while nobody uses them.
+const EMPTY: [&str; 3] = ["/run/mount/utab", "/run/mount/utab.lock", "/run/xtables.lock"];
+/// What the kubelet tells systemd, for the sake of a graceful shutdown.
+const LOGIND: &str = "/etc/systemd/logind.conf.d/99-kubelet.conf";
+
+/// What was changed outside of the worker's own directory, to be put back when it leaves.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Changes {
+    /// Settings, and what they were.
+    pub(crate) sysctls: BTreeMap<String, String>,
+    /// Files that were made.
+    pub(crate) files: Vec<PathBuf>,
+    /// Directories that were made, the outer ones first: they go where they are empty.
+    pub(crate) directories: Vec<PathBuf>,
+    /// Directories that kubelet, containerd or plugins fill: they go with all in them.
+    pub(crate) trees: Vec<PathBuf>,
+    /// Those of them that were there, with the names of what was in them: that stays.
+    pub(crate) there: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
+    /// What was mounted at them, as bytes of its path.
+    pub(crate) mounts: BTreeSet<Vec<u8>>,
+    /// Files that were not there and that go where they are empty.
+    pub(crate) empty: Vec<PathBuf>,
+    /// Whether somebody else has a bridge of the name that pods' has.
+    pub(crate) has_bridge: bool,
+    /// Tables and chains that were there.
+    pub(crate) firewall: firewall::Names,
+    /// The digests of the images that containerd had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) images: Option<BTreeSet<String>>,
+}
+
+/// How the machine is, as far as it is not asked for by path.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    pub(crate) firewall: firewall::Names,
+    pub(crate) images: BTreeSet<String>,
+}
+
+impl Changes {
+    /// Writes down how the machine is, before any of it changes.
+    pub(crate) fn remember(layout: &Layout, options: &NodeOptions, before: Before) -> Result<(), FileError> {
+        let mut changes = Self {
+            sysctls: sysctl::all(),
+            directories: SHARED.iter().map(PathBuf::from).filter(|path| !path.exists()).collect(),
+            empty: EMPTY.iter().map(PathBuf::from).filter(|path| !path.exists()).collect(),
+            has_bridge: Interface::find(BRIDGE).is_ok(),
+            firewall: before.firewall,
+            images: Some(before.images),
+            ..Self::default()
+        };
+        let named = [&options.kubelet_root_dir, &options.pod_logs_dir].into_iter().cloned();
+        for tree in named.chain(FILLED.iter().map(PathBuf::from)) {
+            changes.note_tree(tree)?;
+        }
+        if Path::new("/run/systemd/system").exists() && !Path::new(LOGIND).exists() {
+            changes.note_file(Path::new(LOGIND));
+        }
+        files::write_json(&layout.changes(), &changes)
+    }
+
+    fn note_tree(&mut self, tree: PathBuf) -> Result<(), FileError> {
+        if tree.exists() {
+            self.mounts.extend(mounts::below(&tree)?.iter().map(|mount| mount.as_os_str().as_bytes().to_vec()));
+            self.there.insert(tree.clone(), mounts::names(&tree)?);
+        }
+        self.note_missing(&tree);
+        self.trees.push(tree);
+        Ok(())
+    }
+
+    /// Of the directories above this path those that are not there.
+    fn note_missing(&mut self, path: &Path) {
+        let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !above.exists()).collect();
+        for directory in missing.into_iter().rev() {
+            if !self.directories.iter().any(|known| known == directory) {
+                self.directories.push(directory.to_owned());
+            }
+        }
+    }
+
+    fn note_file(&mut self, path: &Path) {
+        self.note_missing(path);
+        if !self.files.iter().any(|known| known == path) {
+            self.files.push(path.to_owned());
+        }
+    }
+
+    /// What the trees were like.
+    pub(crate) fn trees_before(&self) -> mounts::Before {
+        mounts::Before { directories: self.there.clone(), mounts: self.mounts.clone() }
+    }
+
+    pub(crate) fn read(layout: &Layout) -> Result<Self, FileError> {
+        Ok(files::read_json(&layout.changes())?.unwrap_or_default())
+    }
+
+    /// Writes down what is about to be changed.
+    pub(crate) fn note(layout: &Layout, change: impl FnOnce(&mut Self)) -> Result<(), FileError> {
+        let before = Self::read(layout)?;
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before { Ok(()) } else { files::write_json(&layout.changes(), &after) }
+    }
+
+    /// Writes down a file and the directories above it that are not there yet, and makes these.
+    pub(crate) fn make_room(layout: &Layout, path: &Path) -> Result<(), FileError> {
+        Self::note(layout, |changes| changes.note_file(path))?;
+        path.parent().map_or(Ok(()), |directory| files::make_dir(directory, 0o755))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_named_goes_with_all_in_it() {
+        let machine = tempfile::tempdir().unwrap();
+        let [logs, there] = ["srv/logs/pods", "lib/kubelet"].map(|path| machine.path().join(path));
+        fs::create_dir_all(&there).unwrap();
+        let mut changes = Changes::default();
+        changes.note_tree(logs.clone()).unwrap();
+        changes.note_tree(there.clone()).unwrap();
+        assert_eq!(changes.directories, ["srv", "srv/logs"].map(|path| machine.path().join(path)));
+        assert_eq!(changes.trees, [logs, there.clone()]);
+        assert_eq!(changes.there, [(there, BTreeSet::new())].into());
+    }
+}

@@ -1,0 +1,139 @@
+//! What kubelet, kube-proxy and CNI plugins leave in the firewall. Pure.
+
+use std::collections::BTreeSet;
+
+use super::{
+    TABLE,
+    seen::{ChainName, Names, Ruleset, TableName},
+};
+
+/// Tables that are all a worker's: its own, kube-proxy's, and those of the plugins `portmap` and `bridge`.
+const TABLES: [&str; 4] = [TABLE, "kube-proxy", "cni_hostport", "cni_plugins_masquerade"];
+/// Chains of kubelet, kube-proxy and plugins in the tables of `iptables`.
+const PREFIXES: [&str; 2] = ["KUBE-", "CNI-"];
+/// Tables that `iptables` makes when it is first asked about them.
+const OF_IPTABLES: [&str; 5] = ["filter", "mangle", "nat", "raw", "security"];
+
+/// One thing to remove. In the order of the list nothing refers to what goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// A rule of somebody else's chain that leads to one that goes.
+    Rule(ChainName, u64),
+    /// All rules of a chain.
+    Rules(ChainName),
+    /// A chain without rules.
+    Chain(ChainName),
+    /// A table with all in it.
+    Table(TableName),
+}
+
+/// What to remove of a family. What was there `before` stays, and so does what others have put there since.
+pub(super) fn leftovers(before: &Names, now: &Ruleset) -> Vec<Removal> {
+    let mut removals = Vec::new();
+    for table in &now.tables {
+        let is_new = !before.tables.contains(table);
+        if is_new && TABLES.contains(&table.name.as_str()) {
+            removals.push(Removal::Table(table.clone()));
+        } else {
+            removals.extend(of_table(before, now, table, is_new));
+        }
+    }
+    removals
+}
+
+/// Of a table that is not a worker's alone.
+fn of_table(before: &Names, now: &Ruleset, table: &TableName, is_new: bool) -> Vec<Removal> {
+    let in_table = |chain: &&ChainName| chain.table == table.name && chain.family == table.family;
+    let chains: BTreeSet<&ChainName> = now.chains.keys().filter(in_table).collect();
+    let is_ours = |chain: &&ChainName| {
+        !before.chains.contains(*chain) && PREFIXES.iter().any(|prefix| chain.name.starts_with(prefix))
+    };
+    let ours: BTreeSet<&ChainName> = chains.iter().copied().filter(is_ours).collect();
+    let others = || now.rules.iter().filter(|rule| in_table(&&rule.chain) && !ours.contains(&rule.chain));
+    let leads_to_ours = |targets: &BTreeSet<String>| ours.iter().any(|chain| targets.contains(&chain.name));
+    // What is new and has no rule but such that lead to ours was made for these.
+    let is_hollow = |chain: &&ChainName| {
+        now.chains.get(*chain) == Some(&true)
+            && !before.chains.contains(*chain)
+            && others().filter(|rule| rule.chain == **chain).all(|rule| leads_to_ours(&rule.targets))
+    };
+    let is_of_iptables = OF_IPTABLES.contains(&table.name.as_str());
+    if is_new && is_of_iptables && chains.iter().all(|chain| is_ours(chain) || is_hollow(chain)) {
+        return vec![Removal::Table(table.clone())];
+    }
+    let rules = others().filter(|rule| leads_to_ours(&rule.targets));
+    let rules = rules.map(|rule| Removal::Rule(rule.chain.clone(), rule.handle));
+    let emptied = ours.iter().map(|chain| Removal::Rules((*chain).clone()));
+    rules.chain(emptied).chain(ours.iter().map(|chain| Removal::Chain((*chain).clone()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{encode::Family, seen::Rule},
+        *,
+    };
+
+    fn table(name: &str) -> TableName {
+        TableName { family: Family::V4, name: name.to_owned() }
+    }
+
+    fn chain(name: &str) -> ChainName {
+        let (table, name) = name.split_once(' ').unwrap();
+        ChainName { family: Family::V4, table: table.to_owned(), name: name.to_owned() }
+    }
+
+    /// `filter INPUT*` is a chain that the kernel calls, `filter INPUT > KUBE-FIREWALL` a rule.
+    fn ruleset(lines: &[&str]) -> Ruleset {
+        let mut seen = Ruleset::default();
+        for (line, handle) in lines.iter().zip(1..) {
+            if let Some((from, to)) = line.split_once(" > ") {
+                let targets = [to.to_owned()].into_iter().filter(|to| to != "nothing").collect();
+                seen.rules.push(Rule { chain: chain(from), handle, targets });
+            } else {
+                let name = chain(line.trim_end_matches('*'));
+                seen.tables.insert(table(&name.table));
+                seen.chains.insert(name, line.ends_with('*'));
+            }
+        }
+        seen
+    }
+
+    const KUBELETS: [&str; 5] = [
+        "filter INPUT*",
+        "filter KUBE-FIREWALL",
+        "filter INPUT > KUBE-FIREWALL",
+        "filter KUBE-FIREWALL > nothing",
+        "mangle KUBE-IPTABLES-HINT",
+    ];
+
+    #[test]
+    fn tables_that_are_a_workers_alone_go_whole() {
+        let now = ruleset(&[&KUBELETS[..], &["kube-proxy services", "keelway-node postrouting*"]].concat());
+        let tables = ["filter", "keelway-node", "kube-proxy", "mangle"].map(|name| Removal::Table(table(name)));
+        assert_eq!(leftovers(&Names::default(), &now), tables);
+    }
+
+    #[test]
+    fn what_was_there_before_stays() {
+        let before = ruleset(&["filter INPUT*", "kube-proxy services", "nat KUBE-SERVICES"]);
+        let now = ruleset(&[&KUBELETS[..4], &["kube-proxy services", "nat KUBE-SERVICES"]].concat());
+        let removals = [
+            Removal::Rule(chain("filter INPUT"), 3),
+            Removal::Rules(chain("filter KUBE-FIREWALL")),
+            Removal::Chain(chain("filter KUBE-FIREWALL")),
+        ];
+        assert_eq!(leftovers(&before.names(), &now), removals);
+        assert_eq!(leftovers(&now.clone().names(), &now), []);
+    }
+
+    #[test]
+    fn what_others_put_beside_it_stays() {
+        let now = ruleset(&[&KUBELETS[..4], &["filter INPUT > nothing"]].concat());
+        let removals = leftovers(&Names::default(), &now);
+        assert_eq!(removals.first(), Some(&Removal::Rule(chain("filter INPUT"), 3)));
+        assert_eq!(removals.last(), Some(&Removal::Chain(chain("filter KUBE-FIREWALL"))));
+        let now = ruleset(&["filter INPUT*", "filter DOCKER", "other chain"]);
+        assert_eq!(leftovers(&Names::default(), &now), []);
+    }
+}

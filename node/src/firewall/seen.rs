@@ -1,0 +1,139 @@
+//! Tables, chains and rules, as the kernel lists them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::encode::{Family, Kind, attributes};
+
+/// `NF_ACCEPT`
+const ACCEPT: u32 = 1;
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct TableName {
+    pub(super) family: Family,
+    pub(super) name: String,
+}
+
+/// A chain.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ChainName {
+    pub(super) family: Family,
+    pub(super) table: String,
+    pub(super) name: String,
+}
+
+/// What there was, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Names {
+    #[serde(default)]
+    pub(super) tables: BTreeSet<TableName>,
+    #[serde(default)]
+    pub(super) chains: BTreeSet<ChainName>,
+}
+
+impl Names {
+    pub(super) fn extend(&mut self, other: Self) {
+        self.tables.extend(other.tables);
+        self.chains.extend(other.chains);
+    }
+}
+
+/// A rule, as far as it matters whether it leads to a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) chain: ChainName,
+    pub(super) handle: u64,
+    /// The chains of the same table that it jumps to.
+    pub(super) targets: BTreeSet<String>,
+}
+
+/// All of a family.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ruleset {
+    pub(super) tables: BTreeSet<TableName>,
+    /// Each with whether the kernel calls it by itself and, where no rule decides, accepts.
+    pub(super) chains: BTreeMap<ChainName, bool>,
+    pub(super) rules: Vec<Rule>,
+}
+
+impl Ruleset {
+    /// Takes the attributes of one message of a list. What is not understood is passed over.
+    pub(super) fn note(&mut self, family: Family, kind: Kind, message: &[u8]) {
+        let of: BTreeMap<u16, &[u8]> = attributes(message).collect();
+        let word = |attribute: u16| of.get(&attribute).map(|value| text(value));
+        let chain = |table, name| Some(ChainName { family, table: word(table)?, name: word(name)? });
+        match kind {
+            Kind::Table => self.tables.extend(word(1).map(|name| TableName { family, name })),
+            Kind::Chain => {
+                let accepts = of.get(&5).and_then(|policy| number(policy)) == Some(ACCEPT);
+                self.chains.extend(chain(1, 3).map(|name| (name, of.contains_key(&4) && accepts)));
+            }
+            Kind::Rule => {
+                let handle = of.get(&3).and_then(|handle| handle.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
+                let expressions = of.get(&4).copied().unwrap_or_default();
+                let targets = attributes(expressions).filter_map(|(_, expression)| target(expression)).collect();
+                let rule = chain(1, 2).zip(handle);
+                self.rules.extend(rule.map(|(chain, handle)| Rule { chain, handle, targets }));
+            }
+        }
+    }
+
+    /// The names of what is in it.
+    pub(super) fn names(self) -> Names {
+        Names { tables: self.tables, chains: self.chains.into_keys().collect() }
+    }
+}
+
+/// Where an expression jumps to: `immediate`, whose value is a verdict that names a chain.
+fn target(expression: &[u8]) -> Option<String> {
+    let within = |bytes, wanted| attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value));
+    let is_verdict = within(expression, 1).is_some_and(|name| text(name) == "immediate");
+    let value = within(within(expression, 2)?, 2)?;
+    is_verdict.then(|| within(within(value, 2)?, 2).map(text))?
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::encode::{attribute, number, text},
+        *,
+    };
+
+    #[test]
+    fn a_jump_is_told_from_other_rules() {
+        let verdict = [number(1, 0xffff_fffd), text(2, "KUBE-FIREWALL")].concat();
+        let data = [number(1, 0), attribute(2, &attribute(2, &verdict))].concat();
+        let jump = attribute(1, &[text(1, "immediate"), attribute(2, &data)].concat());
+        let counter = attribute(1, &[text(1, "counter"), attribute(2, &[0; 24])].concat());
+        let rule = |expressions: &[u8]| {
+            let head = [text(1, "filter"), text(2, "INPUT"), attribute(3, &9u64.to_be_bytes())].concat();
+            [head, attribute(4, expressions)].concat()
+        };
+        let mut seen = Ruleset::default();
+        seen.note(Family::V4, Kind::Rule, &rule(&[counter.clone(), jump].concat()));
+        seen.note(Family::V4, Kind::Rule, &rule(&counter));
+        let [first, second] = seen.rules.as_slice() else { panic!("{seen:?}") };
+        assert_eq!((first.handle, first.chain.name.as_str()), (9, "INPUT"));
+        assert_eq!(first.targets.iter().collect::<Vec<_>>(), ["KUBE-FIREWALL"]);
+        assert!(second.targets.is_empty());
+    }
+
+    #[test]
+    fn a_chain_of_the_kernels_is_told_from_others() {
+        let mut seen = Ruleset::default();
+        let names = [text(1, "filter"), text(3, "INPUT")].concat();
+        seen.note(Family::V4, Kind::Chain, &[names, attribute(4, &[]), number(5, 1)].concat());
+        seen.note(Family::V4, Kind::Chain, &[text(1, "filter"), text(3, "KUBE-FIREWALL")].concat());
+        assert_eq!(seen.chains.values().collect::<Vec<_>>(), [&true, &false]);
+    }
+}

@@ -1,0 +1,173 @@
+//! How a machine becomes what it was before it was a worker.
+
+use std::{collections::BTreeMap, fs, io, path::PathBuf};
+
+use keelway_cri::Runtime;
+use keelway_vpn::{
+    error::Chain,
+    netlink::{NetlinkError, interface::Interface},
+};
+
+use crate::{
+    cgroups,
+    changes::{BRIDGE, Changes},
+    facts,
+    files::{self, FileError},
+    firewall::{self, FirewallError},
+    image,
+    information::Known,
+    kubelet,
+    mounts::{self, RemovalError},
+    peer::Given,
+    service::{self, ServiceError},
+    settings::{Layout, NodeOptions},
+    sysctl, tunnels,
+};
+
+/// The label that a kubelet gives to its sandboxes.
+const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
+
+/// The machine is not what it was.
+#[derive(Debug, thiserror::Error)]
+pub enum UndoError {
+    /// It is no worker.
+    #[error("this machine is no worker: there is nothing in {0}")]
+    NoWorker(String),
+    /// Pods do not end.
+    #[error("containerd does not end {} pods: {}; mend that, and run the same command again", .0.len(), .0.join(", "))]
+    Pods(Vec<String>),
+    /// The daemon does not stop.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// A file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A directory cannot go.
+    #[error(transparent)]
+    Removal(#[from] RemovalError),
+    /// The kernel refused.
+    #[error("cannot take the worker's network away")]
+    Network(#[source] NetlinkError),
+    /// The firewall refused.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
+}
+
+/// Ends kubelet and pods, while the daemon may still run. It can be done again.
+pub(crate) async fn end_pods(layout: &Layout, options: &NodeOptions) -> Result<(), UndoError> {
+    files::write(&layout.leaving(), "", 0o600)?;
+    kubelet::stop(layout).await?;
+    let Ok(runtime) = facts::client(&options.containerd_socket) else { return Ok(()) };
+    end_sandboxes(&runtime).await
+}
+
+/// All that a kubelet has made, whichever of them does not end. A runtime that is gone has none.
+async fn end_sandboxes(runtime: &Runtime) -> Result<(), UndoError> {
+    let sandboxes = match runtime.list_pod_sandboxes(&BTreeMap::new()).await {
+        Ok(sandboxes) => sandboxes,
+        Err(error) => {
+            tracing::warn!("pods may be left: {}", Chain(&error));
+            return Ok(());
+        }
+    };
+    let mut left = Vec::new();
+    for sandbox in sandboxes.iter().filter(|sandbox| sandbox.labels.contains_key(KUBELET_LABEL)) {
+        let ended = async {
+            runtime.stop_pod_sandbox(&sandbox.id).await?;
+            runtime.remove_pod_sandbox(&sandbox.id).await
+        };
+        if let Err(error) = ended.await {
+            tracing::warn!(sandbox = sandbox.id, "a pod stays: {}", Chain(&error));
+            left.push(sandbox.id.clone());
+        }
+    }
+    if left.is_empty() { Ok(()) } else { Err(UndoError::Pods(left)) }
+}
+
+/// Makes the machine what it was, whatever the cluster knows of it. It can be done again until it is done. Returns the name under which
+/// the machine was a worker.
+pub async fn forget(layout: &Layout) -> Result<Option<String>, UndoError> {
+    if !layout.root().exists() {
+        return Err(UndoError::NoWorker(layout.root().display().to_string()));
+    }
+    let changes = Changes::read(layout)?;
+    let options = layout.read_options()?;
+    if let Some(options) = &options {
+        end_pods(layout, options).await?;
+        service::stop(options.service, layout).await?;
+        clear_runtime(options, &changes, layout).await;
+        clear_network(layout, &changes)?;
+        cgroups::remove(options.cgroup_root.as_deref());
+    }
+    sysctl::put_back(&changes)?;
+    put_back_files(&changes)?;
+    image::clear_mount(layout);
+    // What tells of all the others goes last.
+    remove_but(layout, &[layout.options(), layout.changes()])?;
+    files::remove_tree(layout.root())?;
+    Ok(options.map(|options| options.name))
+}
+
+/// Removes the images that came with pods. A runtime that is gone has none.
+async fn clear_runtime(options: &NodeOptions, changes: &Changes, layout: &Layout) {
+    let Ok(runtime) = facts::client(&options.containerd_socket) else { return };
+    image::clear(layout, &runtime).await;
+    if let Some(images) = &changes.images
+        && let Err(status) = image::remove_all_but(&runtime, images).await
+    {
+        tracing::warn!(%status, "images may be left in containerd");
+    }
+}
+
+fn clear_network(layout: &Layout, changes: &Changes) -> Result<(), UndoError> {
+    if let Some(known) = Known::kept(layout)? {
+        let given: Given = files::read_json(&layout.peer())?.unwrap_or_default();
+        tunnels::clear(&known.cluster, &given).map_err(UndoError::Network)?;
+    }
+    // A daemon that was killed leaves its own.
+    tunnels::sockets().try_for_each(|socket| files::remove(&socket))?;
+    if !changes.has_bridge
+        && let Ok(bridge) = Interface::find(BRIDGE)
+    {
+        bridge.delete().map_err(UndoError::Network)?;
+    }
+    Ok(firewall::clear(&changes.firewall)?)
+}
+
+fn put_back_files(changes: &Changes) -> Result<(), UndoError> {
+    let before = changes.trees_before();
+    for tree in &changes.trees {
+        mounts::remove(tree, &before)?;
+    }
+    for path in &changes.files {
+        files::remove(&files::beside(path))?;
+        files::remove(path)?;
+    }
+    for path in changes.empty.iter().filter(|path| fs::metadata(path).is_ok_and(|found| found.len() == 0)) {
+        files::remove(path)?;
+    }
+    for path in changes.directories.iter().rev() {
+        match fs::remove_dir(path) {
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+                return Err(FileError::new("remove", path)(error).into());
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn remove_but(layout: &Layout, kept: &[PathBuf]) -> Result<(), FileError> {
+    for entry in fs::read_dir(layout.root()).map_err(FileError::new("list", layout.root()))?.flatten() {
+        let path = entry.path();
+        if kept.contains(&path) {
+            continue;
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            files::remove_tree(&path)?;
+        } else {
+            files::remove(&path)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! An endpoint of the test's own, which keeps all that it is told.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use rustls::ServerConfig;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::plane::Plane;
+
+/// A running one; it ends with the test.
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
+    heard: Arc<Mutex<String>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Endpoint {
+    /// Of the cluster, with a clock that is so much ahead.
+    pub(crate) async fn of_cluster(plane: &Plane, ahead: SignedDuration) -> Self {
+        let identity = plane.server_identity("kube-apiserver");
+        Self::start(&(identity.certificate_pem.clone() + plane.authority()), identity.key_pem.expose(), ahead).await
+    }
+
+    /// Of another cluster.
+    pub(crate) async fn of_another() -> Self {
+        let random = || ChaCha8Rng::from_rng(&mut rand::rng());
+        let validity = Validity::starting(Timestamp::now(), SignedDuration::from_hours(1)).unwrap();
+        let authority = Authority::mint("kubernetes", validity, &mut random()).unwrap();
+        let leaf = LeafRequest {
+            common_name: "kube-apiserver".to_owned(),
+            organizations: vec![],
+            dns_names: vec!["kubernetes".to_owned()],
+            ip_addresses: vec![],
+            usages: vec![Usage::ServerAuth],
+            validity,
+        };
+        let identity = authority.issue(&leaf, &mut random()).unwrap();
+        let chain = identity.certificate_pem.clone() + authority.certificate().pem();
+        Self::start(&chain, identity.key_pem.expose(), SignedDuration::ZERO).await
+    }
+
+    async fn start(chain: &str, key: &str, ahead: SignedDuration) -> Self {
+        let listener = TcpListener::bind("203.0.113.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor = acceptor(chain, key);
+        let (heard, connections) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicUsize::new(0)));
+        let (to, counted) = (Arc::clone(&heard), Arc::clone(&connections));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                if let Ok(said) = answer(&acceptor, stream, Timestamp::now() + ahead).await {
+                    to.lock().unwrap().push_str(&said);
+                }
+            }
+        });
+        Self { address, heard, connections }
+    }
+
+    /// How many came.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// All that it was told.
+    pub(crate) fn heard(&self) -> String {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+fn acceptor(chain: &str, key: &str) -> TlsAcceptor {
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    TlsAcceptor::from(Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap()))
+}
+
+/// One question, whatever it is. Returns it.
+async fn answer(acceptor: &TlsAcceptor, stream: TcpStream, now: Timestamp) -> std::io::Result<String> {
+    let mut stream = BufReader::new(acceptor.accept(stream).await?);
+    let mut said = String::new();
+    while !said.ends_with("\r\n\r\n") && stream.read_line(&mut said).await? > 0 {}
+    let date = now.strftime("%a, %d %b %Y %H:%M:%S GMT");
+    let head = format!("HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    stream.shutdown().await?;
+    Ok(said)
+}
