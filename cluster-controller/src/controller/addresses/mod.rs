@@ -25,6 +25,7 @@ use kube::{
     },
 };
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use self::decision::{Outcome, Standing, claimed, is_of, pods, standing, status, taken};
 pub(crate) use self::pool::Pool;
@@ -39,6 +40,8 @@ struct Observed {
     context: Arc<Context>,
     peers: Store<WireGuardPeer>,
     claims: Store<AddressClaim>,
+    /// Held while a peer without addresses is decided about.
+    joining: Mutex<()>,
 }
 
 /// Gives addresses to peers, takes them back, and tells peers the ranges of their pods.
@@ -46,7 +49,9 @@ pub(super) async fn run(context: Arc<Context>) {
     let client = context.client.clone();
     let claims = Controller::new(Api::<AddressClaim>::all(client.clone()), watcher::Config::default());
     let peers = Controller::new(Api::<WireGuardPeer>::all(client.clone()), watcher::Config::default());
-    let state = Arc::new(Observed { context: Arc::clone(&context), peers: peers.store(), claims: claims.store() });
+    let joining = Mutex::default();
+    let state =
+        Arc::new(Observed { context: Arc::clone(&context), peers: peers.store(), claims: claims.store(), joining });
     let (by_claim, by_node, by_tombstone) = (peers.store(), peers.store(), peers.store());
     let peers = peers
         .watches(Api::<AddressClaim>::all(client.clone()), watcher::Config::default(), move |claim| {
@@ -93,7 +98,15 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Observed>) -> Result<Act
     }
     let tombstones = Api::<Tombstone>::all(context.client.clone());
     let tombstones = call("list tombstones", tombstones.list(&ListParams::default())).await?.items;
-    let peers = state.peers.state();
+    // Of two with one key that come at the same instant one must see that the other has its addresses, which what is watched tells later.
+    let alone = if lacks(&peer) { Some(state.joining.lock().await) } else { None };
+    let peers = match alone {
+        Some(_) => {
+            let peers = Api::<WireGuardPeer>::all(context.client.clone());
+            call("list peers", peers.list(&ListParams::default())).await?.items.into_iter().map(Arc::new).collect()
+        }
+        None => state.peers.state(),
+    };
     match standing(&peer, peers.iter().map(AsRef::as_ref), &tombstones) {
         Standing::Evicted => evict(&peer, context).await?,
         Standing::KeyTaken(by) => write(&peer, Outcome::KeyTaken(by), context).await?,
