@@ -8,7 +8,10 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use keelway_api::{name::is_subdomain, release};
+use keelway_api::{
+    release,
+    worker::{NodeNameFault, check_node_name},
+};
 use keelway_cri::Runtime;
 use keelway_pki::{AuthorityHash, JoinToken};
 use keelway_vpn::error::Chain;
@@ -79,9 +82,14 @@ pub enum JoinError {
         "this machine is, or was to be, the worker {0}: use that name, or run `keelway node leave` or `keelway node forget` first"
     )]
     Named(String),
-    /// The name is none.
-    #[error("{0:?} is no name of a Node: lower-case letters, digits, - and . (RFC 1123); use --node-name")]
-    Name(String),
+    /// No worker may have the name.
+    #[error("no worker can be named {name:?}: {fault}; use --node-name")]
+    Name {
+        /// The name.
+        name: String,
+        /// Why not.
+        fault: NodeNameFault,
+    },
     /// The token is not taken.
     #[error(
         "the cluster does not take the token: it has expired, or was revoked; make a new one with `keelway join-token create`"
@@ -144,15 +152,15 @@ fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
 /// Joins. Returns the Node's name once it is ready, or once the daemon is there to be started by somebody else.
 pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut(&Step)) -> Result<String, JoinError> {
     let node = &options.node;
-    if !is_subdomain(&node.name) {
-        return Err(JoinError::Name(node.name.clone()));
-    }
+    // The cluster's own domain is not known yet.
+    check_name(&node.name, "")?;
     check_earlier(options, token)?;
     told(&Step::Check);
     check_machine(options).await?;
     told(&Step::Trust);
     let trusted = trust(token).await?;
     let known = tell(token, &trusted).await?;
+    check_name(&node.name, &known.cluster.dns_domain)?;
     check_cluster(options, &known)?;
     let release = release::find(&known.cluster.version);
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
@@ -175,6 +183,10 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut
         wait(options, client).await?;
     }
     Ok(node.name.clone())
+}
+
+fn check_name(name: &str, dns_domain: &str) -> Result<(), JoinError> {
+    check_node_name(name, dns_domain, []).map_err(|fault| JoinError::Name { name: name.to_owned(), fault })
 }
 
 /// What an earlier join left must be of the same cluster and name.

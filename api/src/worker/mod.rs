@@ -5,6 +5,7 @@
 mod address_claim;
 mod information;
 mod node_allocation;
+mod node_name;
 mod tombstone;
 mod wireguard_peer;
 
@@ -13,6 +14,7 @@ pub use information::{
     AUTHORITIES_KEY, ApiAddress, ClusterInformation, Endpoint, GatewayInformation, INFORMATION, INFORMATION_KEY,
 };
 pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
+pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};
 pub use tombstone::{Tombstone, TombstoneSpec};
 pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuardPeerStatus};
 

@@ -10,7 +10,7 @@ use keelway_api::{
     duration::Span,
     name::is_subdomain,
     release,
-    worker::{ApiAddress, ClusterInformation, Endpoint},
+    worker::{ApiAddress, ClusterInformation, Endpoint, NodeNameFault, check_node_name},
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,9 @@ pub struct Configuration {
     pub service_cidrs: Vec<IpNet>,
     /// The cluster's DNS domain.
     pub dns_domain: String,
+    /// Names by which the API is known beside those of the Service `kubernetes`: no worker has one.
+    #[serde(default)]
+    pub api_names: Vec<String>,
     /// Where workers reach the cluster's ingresses, and beside each its gateway.
     pub endpoints: Vec<Endpoint>,
     /// The certificates of all authorities that workers trust, PEM.
@@ -120,6 +123,11 @@ impl Configuration {
     /// The reserved addresses at which every worker reaches the API, one per family.
     pub(crate) fn api_addresses(&self) -> Vec<IpAddr> {
         self.pools().iter().filter_map(Pool::api).collect()
+    }
+
+    /// Whether a worker may have this name.
+    pub(crate) fn check_node_name(&self, name: &str) -> Result<(), NodeNameFault> {
+        check_node_name(name, &self.dns_domain, self.api_names.iter().map(String::as_str))
     }
 
     /// What workers read of the cluster.

@@ -1,6 +1,6 @@
 //! The list of workers that may have a Node, for the policy that asks for it.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::select};
 use keelway_api::worker::{ALLOCATION, NodeAllocation, NodeAllocationSpec, WireGuardPeer};
@@ -21,14 +21,46 @@ enum Notice {
     List(Option<Box<NodeAllocation>>),
 }
 
+/// A watch that fails is tried again, later each time: the first failure of a row is told.
+struct Said {
+    what: &'static str,
+    is_failing: bool,
+}
+
+impl Said {
+    fn new(what: &'static str) -> Self {
+        Self { what, is_failing: false }
+    }
+
+    fn passed<T>(&mut self, event: Result<T, watcher::Error>) -> Option<T> {
+        match event {
+            Ok(event) => {
+                self.is_failing = false;
+                Some(event)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::warn!(error, what = self.what, "cannot watch, and tries again");
+                }
+                None
+            }
+        }
+    }
+}
+
 /// Keeps the list.
 pub(super) async fn run(context: Arc<Context>) {
     let (peers, writer) = reflector::store::<WireGuardPeer>();
     let changes = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
-    let changes = changes.reflect(writer).filter_map(async |event| event.ok().map(|_| Notice::Peers));
+    let mut peers_said = Said::new("peers");
+    let changes =
+        changes.reflect(writer).filter_map(move |event| ready(peers_said.passed(event).map(|_| Notice::Peers)));
     let lists = Api::<NodeAllocation>::all(context.client.clone());
     let list = watcher::watch_object(lists.clone(), ALLOCATION).default_backoff();
-    let list = list.filter_map(async |event| event.ok().map(|list| Notice::List(list.map(Box::new))));
+    let mut list_said = Said::new("the list of workers");
+    let list =
+        list.filter_map(move |event| ready(list_said.passed(event).map(|list| Notice::List(list.map(Box::new)))));
     let mut notices = Box::pin(select(changes, list));
     let mut seen: Option<Option<Box<NodeAllocation>>> = None;
     let mut is_behind = false;
@@ -40,7 +72,7 @@ pub(super) async fn run(context: Arc<Context>) {
             Ok(None) => return,
         }
         // Half a list would take away the right of workers that have it.
-        let (Some(current), Ok(())) = (&seen, ready(&peers).await) else { continue };
+        let (Some(current), Ok(())) = (&seen, is_whole(&peers).await) else { continue };
         let wanted = entries(peers.state().iter().map(AsRef::as_ref));
         is_behind = current.as_ref().is_none_or(|list| list.spec != wanted);
         if is_behind && let Err(error) = write(&lists, current.as_deref(), wanted, &context).await {
@@ -52,7 +84,7 @@ pub(super) async fn run(context: Arc<Context>) {
 }
 
 /// Whether the first list of peers is there now.
-async fn ready(peers: &reflector::Store<WireGuardPeer>) -> Result<(), ()> {
+async fn is_whole(peers: &reflector::Store<WireGuardPeer>) -> Result<(), ()> {
     timeout(Duration::ZERO, peers.wait_until_ready()).await.map_err(|_| ())?.map_err(|_| ())
 }
 

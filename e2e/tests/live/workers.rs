@@ -130,6 +130,10 @@ fn is_there(plane: &ControlPlane<'_>, kind: &str, name: &str) -> bool {
 pub(crate) fn eviction(plane: &ControlPlane<'_>) {
     define(plane);
     let key = join(plane, "evicted");
+    // Only with an address a key is its own for sure.
+    deadline::until("a worker has its address", deadline::KUBERNETES, || {
+        plane.kubectl.get(&["wireguardpeer", "evicted"])["status"]["addresses"].is_array()
+    });
     let _ = keelway(plane, &["node", "evict", "evicted"]).succeeded();
     let gone = |name: &str| {
         assert!(!is_there(plane, "wireguardpeer", name), "the peer of {name}");

@@ -54,6 +54,10 @@ impl Site<'_> {
             "workerTTL": cluster.certificates.worker_ttl,
             "health": self.health_address(),
         });
+        let names: Vec<&str> = cluster.host.iter().chain(&cluster.extra_names).map(AsRef::as_ref).collect();
+        if let (false, Some(fields)) = (names.is_empty(), content.as_object_mut()) {
+            fields.insert("apiNames".to_string(), json!(names));
+        }
         if let (Some(registry), Some(fields)) = (&cluster.registry, content.as_object_mut()) {
             fields.insert("registry".to_string(), json!(registry));
         }

@@ -52,13 +52,12 @@ impl Workers {
     }
 }
 
+/// A key is told by its addresses: a peer without any may hold a copy of another worker's key, which is not to go with it.
 fn tombstone(peer: Option<&WireGuardPeer>, until: Timestamp) -> TombstoneSpec {
-    let addresses = peer.and_then(|peer| peer.status.as_ref()).map(|status| status.addresses.clone());
-    TombstoneSpec {
-        public_key: peer.map(|peer| peer.spec.public_key.clone()),
-        addresses: addresses.unwrap_or_default(),
-        until: Time(until),
-    }
+    let addresses =
+        peer.and_then(|peer| peer.status.as_ref()).map(|status| status.addresses.clone()).unwrap_or_default();
+    let public_key = peer.filter(|_| !addresses.is_empty()).map(|peer| peer.spec.public_key.clone());
+    TombstoneSpec { public_key, addresses, until: Time(until) }
 }
 
 /// What is not there need not be deleted.
@@ -66,5 +65,23 @@ fn gone<T>(deleted: Result<T, WorkersError>) -> Result<(), WorkersError> {
     match deleted {
         Err(WorkersError::Api { cause, .. }) if has_code(&cause, 404) => Ok(()),
         other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::worker::{WireGuardPeerSpec, WireGuardPeerStatus};
+
+    use super::*;
+
+    #[test]
+    fn the_key_of_another_is_not_evicted_with_its_copy() {
+        let mut peer = WireGuardPeer::new("w1", WireGuardPeerSpec { public_key: "key".to_owned() });
+        let spec = tombstone(Some(&peer), Timestamp::UNIX_EPOCH);
+        assert_eq!((spec.public_key, spec.addresses), (None, vec![]));
+        let addresses = vec!["100.80.0.17".to_owned()];
+        peer.status = Some(WireGuardPeerStatus { addresses: addresses.clone(), ..WireGuardPeerStatus::default() });
+        let spec = tombstone(Some(&peer), Timestamp::UNIX_EPOCH);
+        assert_eq!((spec.public_key.as_deref(), spec.addresses), (Some("key"), addresses));
     }
 }

@@ -58,7 +58,7 @@ fn join(global: &Global, arguments: JoinArguments) -> Result<Code, Failure> {
             }
             Ok(Code::Done)
         }
-        Err(error @ (JoinError::Faults(_) | JoinError::Name(_))) => {
+        Err(error @ (JoinError::Faults(_) | JoinError::Name { .. })) => {
             Err(Failure::usage(error.to_string(), "nothing was changed; mend all of it, and join again"))
         }
         Err(error) => Err(Failure::other(error)),

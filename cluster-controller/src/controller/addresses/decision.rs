@@ -74,14 +74,31 @@ pub(crate) fn claimed<'a>(
     mine.filter_map(|claim| named_address(&claim.name_any())).filter(|address| pool.holds(*address)).min()
 }
 
-/// The addresses that no peer may be given.
+/// The addresses that no peer may be given: also those of peers whose claim somebody deleted.
 pub(crate) fn taken<'a>(
     claims: impl IntoIterator<Item = &'a AddressClaim>,
+    peers: impl IntoIterator<Item = &'a WireGuardPeer>,
     tombstones: &[Tombstone],
 ) -> BTreeSet<IpAddr> {
     let claimed = claims.into_iter().filter_map(|claim| named_address(&claim.name_any()));
+    let held = peers.into_iter().flat_map(given);
     let resting = tombstones.iter().flat_map(|tombstone| &tombstone.spec.addresses);
-    claimed.chain(resting.filter_map(|address| address.parse().ok())).collect()
+    claimed.chain(held).chain(resting.filter_map(|address| address.parse().ok())).collect()
+}
+
+/// How many addresses of one range may rest for one name: whoever comes and goes with new keys leaves others some.
+const RESTING: usize = 4;
+
+/// Whether as many addresses rest for the peer's name as may.
+pub(crate) fn is_spent<'a>(
+    peer: &WireGuardPeer,
+    pool: &Pool,
+    claims: impl IntoIterator<Item = &'a AddressClaim>,
+) -> bool {
+    let name = peer.name_any();
+    let of_others = claims.into_iter().filter(|claim| claim.spec.node == name && !is_of(claim, peer));
+    let addresses = of_others.filter_map(|claim| named_address(&claim.name_any()));
+    addresses.filter(|address| pool.holds(*address)).count() >= RESTING
 }
 
 /// The ranges of a peer's pods: those of its Node; while the Node is away, those that it had and that no other Node has.
@@ -101,6 +118,8 @@ pub(crate) enum Outcome {
     KeyTaken(String),
     /// A range has no free address.
     Exhausted,
+    /// As many addresses rest for its name as may.
+    Spent,
 }
 
 impl Outcome {
@@ -116,6 +135,12 @@ impl Outcome {
                 Status::False,
                 "RangeExhausted",
                 "no address of the VPN is free: remove workers that are gone, and wait until their addresses have rested".to_owned(),
+            ),
+            Self::Spent => (
+                Status::False,
+                "TooManyKeys",
+                "workers of this name had too many keys not long ago: take another name, or wait until their addresses have rested"
+                    .to_owned(),
             ),
         };
         Verdict { status, reason: reason.to_owned(), message }

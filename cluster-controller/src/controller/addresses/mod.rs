@@ -27,7 +27,7 @@ use kube::{
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use self::decision::{Outcome, Standing, claimed, is_of, pods, standing, status, taken};
+use self::decision::{Outcome, Standing, claimed, is_of, is_spent, pods, standing, status, taken};
 pub(crate) use self::pool::Pool;
 use super::{
     Context, ControllerError, MANAGER,
@@ -64,6 +64,8 @@ pub(super) async fn run(context: Arc<Context>) {
         .watches(Api::<Tombstone>::all(client.clone()), watcher::Config::default(), move |tombstone| {
             concerned(&by_tombstone, |peer| standing(peer, [], std::slice::from_ref(&tombstone)) == Standing::Evicted)
         })
+        // What was claimed for one peer counts for the next one.
+        .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(reconcile, |peer, error, state: Arc<Observed>| on_error(peer, error, Arc::clone(&state.context)), state)
         .for_each(|outcome| log_outcome("peers", outcome));
     join!(peers, claims::run(claims, context));
@@ -111,7 +113,7 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Observed>) -> Result<Act
         Standing::Evicted => evict(&peer, context).await?,
         Standing::KeyTaken(by) => write(&peer, Outcome::KeyTaken(by), context).await?,
         Standing::Good(given) => {
-            let outcome = allocate(&peer, &given, &tombstones, &state).await?;
+            let outcome = allocate(&peer, &given, &peers, &tombstones, &state).await?;
             write(&peer, outcome, context).await?;
         }
     }
@@ -138,13 +140,14 @@ async fn evict(peer: &WireGuardPeer, context: &Context) -> Result<(), Controller
 async fn allocate(
     peer: &WireGuardPeer,
     given: &[IpAddr],
+    peers: &[Arc<WireGuardPeer>],
     tombstones: &[Tombstone],
     state: &Observed,
 ) -> Result<Outcome, ControllerError> {
     let context = &state.context;
     let claims = state.claims.state();
     let claims = || claims.iter().map(AsRef::as_ref);
-    let mut taken = taken(claims(), tombstones);
+    let mut taken = taken(claims(), peers.iter().map(AsRef::as_ref), tombstones);
     let mut addresses = Vec::new();
     for pool in context.configuration.pools() {
         let held = given.iter().copied().find(|address| pool.holds(*address));
@@ -155,6 +158,7 @@ async fn allocate(
         let address = match address {
             Some(address) => Some(address),
             None if held.is_some() => return Err(ControllerError::Stolen),
+            None if is_spent(peer, &pool, claims()) => return Ok(Outcome::Spent),
             None => claim_lowest(peer, &pool, &mut taken, context).await?,
         };
         match address {
@@ -213,7 +217,10 @@ async fn write(peer: &WireGuardPeer, outcome: Outcome, context: &Context) -> Res
     context.fence.check()?;
     let name = peer.name_any();
     let had = peer.status.as_ref().map(|status| status.pod_cidrs.clone()).unwrap_or_default();
-    let pods = pods(&had, &node_ranges(&name, context).await?, &others(&name, &had, context).await?);
+    let own = node_ranges(&name, context).await?;
+    // What other Nodes have matters while its own is away.
+    let others = if own.is_empty() { others(&name, &had, context).await? } else { BTreeSet::new() };
+    let pods = pods(&had, &own, &others);
     let wanted = status(peer, &outcome, pods, &Time(now()));
     if peer.status.as_ref() == Some(&wanted) {
         return Ok(());
@@ -232,7 +239,7 @@ async fn write(peer: &WireGuardPeer, outcome: Outcome, context: &Context) -> Res
         Err(source) => return Err(ControllerError::Api { what: "write the peer's status", source: Box::new(source) }),
         Ok(_) => {}
     }
-    if let Outcome::KeyTaken(_) | Outcome::Exhausted = outcome {
+    if !matches!(outcome, Outcome::Given(_)) {
         let ready = wanted.conditions.first();
         let (reason, note) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();
         tracing::warn!(peer = name, reason, note, "a peer gets no address");

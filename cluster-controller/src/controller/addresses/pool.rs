@@ -3,11 +3,10 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
+use keelway_api::reserved::{GATEWAYS, of_api_on_workers};
 
-/// The API's address: the first after the network's own.
-const API: u128 = 1;
-/// The first address of workers: before it are the API's and those of 15 gateways.
-const FIRST_WORKER: u128 = 17;
+/// The first address of workers: before it are the network's own, the API's and those of gateways.
+const FIRST_WORKER: u128 = 2 + GATEWAYS as u128;
 
 /// A range, and which of its addresses are workers'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +19,7 @@ impl Pool {
 
     /// The address at which every worker reaches the API.
     pub(crate) fn api(&self) -> Option<IpAddr> {
-        self.at(API)
+        Some(of_api_on_workers(&self.0)).filter(|address| self.0.contains(address))
     }
 
     /// Whether there is an address for a worker.

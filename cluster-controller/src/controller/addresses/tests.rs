@@ -11,7 +11,7 @@ use keelway_api::{
 
 use super::{
     Pool,
-    decision::{ClaimStep, Outcome, Standing, claim_step, claimed, pods, standing, status, taken},
+    decision::{ClaimStep, Outcome, Standing, claim_step, claimed, is_spent, pods, standing, status, taken},
 };
 
 fn time(seconds: i64) -> Time {
@@ -68,11 +68,24 @@ fn a_key_is_the_peers_that_had_it_first() {
 #[test]
 fn claims_and_tombstones_are_taken() {
     let claims = [claim("v4-64500011", "w1", "k1", None), claim("v4-64500012", "w2", "k2", Some(time(9)))];
-    let taken = taken(&claims, &[tombstone("w3", None, &["100.80.0.19"])]);
+    // Its claim was deleted by hand, and its worker goes on.
+    let peers = [peer("w4", "k4", 1, &["100.80.0.20"])];
+    let taken = taken(&claims, &peers, &[tombstone("w3", None, &["100.80.0.19"])]);
     let expected: BTreeSet<IpAddr> =
-        ["100.80.0.17", "100.80.0.18", "100.80.0.19"].map(|address| address.parse().unwrap()).into();
+        ["100.80.0.17", "100.80.0.18", "100.80.0.19", "100.80.0.20"].map(|address| address.parse().unwrap()).into();
     assert_eq!(taken, expected);
-    assert_eq!(pool().lowest_free(&taken).unwrap().to_string(), "100.80.0.20");
+    assert_eq!(pool().lowest_free(&taken).unwrap().to_string(), "100.80.0.21");
+}
+
+#[test]
+fn one_name_takes_a_few_addresses_with_new_keys() {
+    let claims: Vec<AddressClaim> =
+        (0..4).map(|n| claim(&format!("v4-6450001{}", n + 1), "w1", &format!("k{n}"), Some(time(9)))).collect();
+    assert!(is_spent(&peer("w1", "new", 1, &[]), &pool(), &claims));
+    assert!(!is_spent(&peer("w1", "new", 1, &[]), &pool(), &claims[1..]));
+    // One of them is its own, and others' do not count.
+    assert!(!is_spent(&peer("w1", "k0", 1, &[]), &pool(), &claims));
+    assert!(!is_spent(&peer("w2", "new", 1, &[]), &pool(), &claims));
 }
 
 #[test]
@@ -137,7 +150,7 @@ fn a_status_tells_what_became_of_it() {
     again.status = Some(written.clone());
     assert_eq!(status(&again, &given, written.pod_cidrs.clone(), &time(6)), written);
 
-    for outcome in [Outcome::Exhausted, Outcome::KeyTaken("w2".to_owned())] {
+    for outcome in [Outcome::Exhausted, Outcome::Spent, Outcome::KeyTaken("w2".to_owned())] {
         let refused = status(&this, &outcome, vec![], &time(5));
         assert!(refused.addresses.is_empty());
         assert!(!condition::is_true(&refused.conditions, PEER_READY));

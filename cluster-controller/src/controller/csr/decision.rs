@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use keelway_api::{
     name::is_subdomain,
-    worker::{BOOTSTRAP_USER, BOOTSTRAPPERS},
+    worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, NodeNameFault},
 };
 
 use super::request::{Request, Subject};
@@ -24,6 +24,8 @@ const NODE_PREFIX: &str = "system:node:";
 /// What is known of the name that a request is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
+    /// Why no worker may have that name, where that is so.
+    pub(crate) fault: Option<NodeNameFault>,
     /// The addresses of the peer of that name; none where there is no such peer.
     pub(crate) peer: Option<BTreeSet<IpAddr>>,
     /// Whether a worker of that name was evicted not long ago.
@@ -52,6 +54,8 @@ pub(crate) enum Denial {
     IllFormed(super::request::IllFormed),
     #[error("the subject is not CN=system:node:NAME, O=system:nodes and nothing else, with NAME a DNS subdomain")]
     Subject,
+    #[error("no worker is named {name}: {fault}; take another name (--node-name)")]
+    Name { name: String, fault: NodeNameFault },
     #[error("a client certificate has no alternative names")]
     Names,
     #[error("the usages are not {0}")]
@@ -80,6 +84,7 @@ impl Denial {
         match self {
             Self::IllFormed(_) => "IllFormed",
             Self::Subject => "WrongSubject",
+            Self::Name { .. } => "NameReserved",
             Self::Names => "UnexpectedNames",
             Self::Usages(_) => "WrongUsages",
             Self::AnotherNode { .. } => "AnotherNode",
@@ -144,6 +149,7 @@ fn subject(request: &Request) -> Result<(&Subject, &str), Denial> {
 
 fn client(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict, Denial> {
     let (subject, node) = subject(request)?;
+    check_name(node, facts)?;
     if subject.has_names() {
         return Err(Denial::Names);
     }
@@ -170,6 +176,7 @@ fn serving(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdic
     if let Asker::Node(own) = asker {
         check_own(own, node)?;
     }
+    check_name(node, facts)?;
     check_usages(request, "server auth", "digital signature, server auth and, for RSA, key encipherment")?;
     check_tombstone(node, facts)?;
     let Some(allocated) = &facts.peer else {
@@ -202,6 +209,10 @@ fn check_own(asked: &str, named: &str) -> Result<(), Denial> {
         return Ok(());
     }
     Err(Denial::AnotherNode { asked: asked.to_owned(), named: named.to_owned() })
+}
+
+fn check_name(node: &str, facts: &Facts) -> Result<(), Denial> {
+    facts.fault.map_or(Ok(()), |fault| Err(Denial::Name { name: node.to_owned(), fault }))
 }
 
 fn check_tombstone(node: &str, facts: &Facts) -> Result<(), Denial> {

@@ -94,6 +94,7 @@ async fn observe(node: &str, context: &Context) -> Result<Facts, ControllerError
         given.iter().filter_map(|address| address.parse().ok()).collect()
     };
     Ok(Facts {
+        fault: context.configuration.check_node_name(node).err(),
         peer: peer.map(addresses),
         tombstone: tombstone.is_some(),
         approved_keys: requests

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use x509_parser::{
     certification_request::X509CertificationRequest,
     cri_attributes::ParsedCriAttribute,
     extensions::{GeneralName, ParsedExtension},
     oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME},
-    pem::Pem,
     prelude::FromDer,
 };
 
@@ -53,12 +53,14 @@ pub(crate) struct Subject {
 /// A request that cannot be read, or that two programs could read in two ways.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IllFormed {
-    #[error("the request is no PEM block with a certificate request")]
+    #[error("the request is not one PEM block CERTIFICATE REQUEST, in lines of 64 characters, and nothing else")]
     Pem,
     #[error("the request is no PKCS#10 certificate request")]
     Structure,
     #[error("the request has an attribute or extension twice")]
     Twice,
+    #[error("the request has an attribute or extension other than alternative names")]
+    Extension,
     #[error("a name in the request is no text")]
     Name,
 }
@@ -82,11 +84,8 @@ impl Request {
 
 impl Subject {
     fn from_pem(pem: &[u8]) -> Result<Self, IllFormed> {
-        let (block, _) = Pem::read(std::io::Cursor::new(pem)).map_err(|_| IllFormed::Pem)?;
-        if block.label != "CERTIFICATE REQUEST" {
-            return Err(IllFormed::Pem);
-        }
-        let (rest, request) = X509CertificationRequest::from_der(&block.contents).map_err(|_| IllFormed::Structure)?;
+        let der = canonical(pem).ok_or(IllFormed::Pem)?;
+        let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|_| IllFormed::Structure)?;
         if !rest.is_empty() {
             return Err(IllFormed::Structure);
         }
@@ -111,24 +110,22 @@ impl Subject {
         Ok(())
     }
 
-    /// Only one list of extensions and one list of names in it: a reader that takes the first of two and a signer that takes
-    /// both would not mean the same.
+    /// Only one list of extensions and one list of names in it, and nothing else: a reader that passes over what it does not know
+    /// and a signer that knows it would not mean the same.
     fn read_extensions(&mut self, request: &X509CertificationRequest<'_>) -> Result<(), IllFormed> {
         let mut lists = 0;
         let mut names = 0;
         for attribute in request.certification_request_info.iter_attributes() {
             let ParsedCriAttribute::ExtensionRequest(list) = attribute.parsed_attribute() else {
-                continue;
+                return Err(IllFormed::Extension);
             };
             lists += 1;
             for extension in &list.extensions {
-                let parsed = extension.parsed_extension();
-                if let ParsedExtension::SubjectAlternativeName(san) = parsed {
-                    names += 1;
-                    self.read_names(&san.general_names)?;
-                } else if let ParsedExtension::ParseError { .. } = parsed {
-                    return Err(IllFormed::Structure);
-                }
+                let ParsedExtension::SubjectAlternativeName(san) = extension.parsed_extension() else {
+                    return Err(IllFormed::Extension);
+                };
+                names += 1;
+                self.read_names(&san.general_names)?;
             }
         }
         if lists > 1 || names > 1 { Err(IllFormed::Twice) } else { Ok(()) }
@@ -153,10 +150,157 @@ impl Subject {
     }
 }
 
+/// What is in a PEM block of exactly the form that is written here again: who reads PEM leniently finds a block where another
+/// reader finds none, or another one.
+fn canonical(pem: &[u8]) -> Option<Vec<u8>> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----\n";
+    const END: &str = "-----END CERTIFICATE REQUEST-----\n";
+    let body = std::str::from_utf8(pem).ok()?.strip_prefix(BEGIN)?.strip_suffix(END)?;
+    let der = STANDARD.decode(body.replace('\n', "")).ok()?;
+    let text = STANDARD.encode(&der);
+    let mut lines = String::with_capacity(body.len());
+    for line in text.as_bytes().chunks(64) {
+        lines.push_str(std::str::from_utf8(line).ok()?);
+        lines.push('\n');
+    }
+    (!der.is_empty() && lines == body).then_some(der)
+}
+
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?)),
         16 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_pki::{PrivateKeyPem, client_signing_request};
+    use rand::{SeedableRng, rngs::ChaCha8Rng};
+    use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----\n";
+    const END: &str = "-----END CERTIFICATE REQUEST-----\n";
+
+    fn parameters() -> CertificateParams {
+        let mut parameters = CertificateParams::default();
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::OrganizationName, "system:nodes");
+        subject.push(DnType::CommonName, "system:node:w1");
+        parameters.distinguished_name = subject;
+        parameters
+    }
+
+    fn der(parameters: &CertificateParams) -> Vec<u8> {
+        parameters.serialize_request(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    fn pem_of(der: &[u8], width: usize) -> String {
+        let text = STANDARD.encode(der);
+        let lines: Vec<&str> = text.as_bytes().chunks(width).map(|line| std::str::from_utf8(line).unwrap()).collect();
+        format!("{BEGIN}{}\n{END}", lines.join("\n"))
+    }
+
+    fn read(pem: &str) -> Result<Subject, IllFormed> {
+        Subject::from_pem(pem.as_bytes())
+    }
+
+    #[test]
+    fn what_kubelet_and_join_write_is_read() {
+        let key = PrivateKeyPem::mint(&mut ChaCha8Rng::seed_from_u64(1)).unwrap();
+        let joining = read(&client_signing_request(&key, "system:node:w1", "system:nodes").unwrap()).unwrap();
+        assert_eq!(joining.common_names, ["system:node:w1"]);
+        assert!(!joining.has_names());
+
+        let mut serving = parameters();
+        let address: IpAddr = "100.80.0.17".parse().unwrap();
+        serving.subject_alt_names = vec![SanType::DnsName("w1".try_into().unwrap()), SanType::IpAddress(address)];
+        let serving = read(&pem_of(&der(&serving), 64)).unwrap();
+        assert_eq!(serving.dns_names, ["w1".to_owned()].into());
+        assert_eq!(serving.addresses, [address].into());
+    }
+
+    /// Each is a request that some reader of PEM takes, or takes another part of.
+    #[test]
+    fn only_the_canonical_form_is_read() {
+        let (good, other) = (pem_of(&der(&parameters()), 64), pem_of(&der(&parameters()), 64));
+        assert!(read(&good).is_ok());
+        let body = good.strip_prefix(BEGIN).unwrap().strip_suffix(END).unwrap();
+        let padded = body.trim_end().trim_end_matches('=');
+        let hostile = [
+            ("two blocks", format!("{good}{other}")),
+            ("text before", format!("a\n{good}")),
+            ("an empty line before", format!("\n{good}")),
+            ("text after", format!("{good}a")),
+            ("an empty line after", format!("{good}\n")),
+            ("no last newline", good.trim_end().to_owned()),
+            ("text after BEGIN", good.replacen("REQUEST-----\n", "REQUEST----- \n", 1)),
+            ("a block that Go skips", good.replacen("REQUEST-----\n", "REQUEST-----x\n", 1) + &other),
+            ("another END", good.replace("END CERTIFICATE REQUEST", "END CERTIFICATE")),
+            ("another END, then another block", good.replace("END CERTIFICATE REQUEST", "END X") + &other),
+            ("another label", good.replace("CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST")),
+            ("headers", good.replacen("REQUEST-----\n", "REQUEST-----\nA: b\n\n", 1)),
+            ("carriage returns", good.replace('\n', "\r\n")),
+            ("lines of 76", pem_of(&der(&parameters()), 76)),
+            ("one line", pem_of(&der(&parameters()), 10_000)),
+            ("spaces", good.replacen("\nMI", "\nM I", 1)),
+            ("an empty line within", good.replacen("REQUEST-----\n", "REQUEST-----\n\n", 1)),
+            ("a character of no base64", good.replacen("\nMI", "\nM*I", 1)),
+            ("more padding", format!("{BEGIN}{padded}====\n{END}")),
+            ("a block within", format!("{BEGIN}{body}{BEGIN}{body}{END}")),
+            ("nothing", String::new()),
+            ("an empty block", format!("{BEGIN}{END}")),
+            ("an empty line as block", format!("{BEGIN}\n{END}")),
+            ("base64 alone", body.to_owned()),
+        ];
+        for (what, pem) in hostile {
+            assert_eq!(read(&pem), Err(IllFormed::Pem), "{what}");
+        }
+        assert_eq!(Subject::from_pem(&[0xff, 0xfe]), Err(IllFormed::Pem));
+        let marked = [&[0xef, 0xbb, 0xbf], good.as_bytes()].concat();
+        assert_eq!(Subject::from_pem(&marked), Err(IllFormed::Pem), "a byte order mark");
+    }
+
+    #[test]
+    fn what_is_in_the_block_is_one_request() {
+        let good = der(&parameters());
+        let trailing = [good.as_slice(), &[0]].concat();
+        let twice = [good.as_slice(), &good].concat();
+        for (what, der) in [
+            ("more behind it", trailing.as_slice()),
+            ("two of them", &twice),
+            ("half of one", &good[..good.len() / 2]),
+            ("no request", &[0x30, 0x03, 0x02, 0x01, 0x00]),
+        ] {
+            assert_eq!(read(&pem_of(der, 64)), Err(IllFormed::Structure), "{what}");
+        }
+    }
+
+    #[test]
+    fn extensions_are_alternative_names_only() {
+        const NAMES: &[u64] = &[2, 5, 29, 17];
+        // SEQUENCE { dNSName w1 }
+        const W1: &[u8] = &[0x30, 0x04, 0x82, 0x02, b'w', b'1'];
+        let with = |oids: &[&[u64]], content: &[u8]| {
+            let mut parameters = parameters();
+            let extension = |oid: &&[u64]| CustomExtension::from_oid_content(oid, content.to_vec());
+            parameters.custom_extensions = oids.iter().map(extension).collect();
+            read(&pem_of(&der(&parameters), 64))
+        };
+        assert_eq!(with(&[NAMES], W1).unwrap().dns_names, ["w1".to_owned()].into());
+        assert_eq!(with(&[NAMES, NAMES], W1), Err(IllFormed::Twice));
+        assert_eq!(
+            with(&[&[2, 5, 29, 19]], &[0x30, 0x03, 0x01, 0x01, 0xff]),
+            Err(IllFormed::Extension),
+            "an authority"
+        );
+        assert_eq!(with(&[&[1, 3, 6, 1, 4, 1, 99999, 1]], &[0x05, 0x00]), Err(IllFormed::Extension), "an unknown one");
+        assert_eq!(with(&[NAMES], &[0x05, 0x00]), Err(IllFormed::Extension), "names that are none");
+        // A name of an address with three bytes, and one that is a mail address.
+        assert_eq!(with(&[NAMES], &[0x30, 0x05, 0x87, 0x03, 1, 2, 3]), Err(IllFormed::Name));
+        assert!(with(&[NAMES], &[0x30, 0x05, 0x81, 0x03, b'a', b'@', b'b']).unwrap().has_other_names);
     }
 }

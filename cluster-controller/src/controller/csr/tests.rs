@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use keelway_api::worker::NodeNameFault;
+
 use super::{
     decision::{CLIENT, Denial, Facts, NODES, SERVING, Verdict, decide, node_of},
     request::{IllFormed, Request, Subject},
@@ -165,6 +167,16 @@ fn the_form_is_the_signers() {
     assert_eq!(denial(&names, &Facts::default()), "UnexpectedNames");
     let unreadable = Request { subject: Err(IllFormed::Pem), ..joining() };
     assert_eq!(denial(&unreadable, &Facts::default()), "IllFormed");
+}
+
+#[test]
+fn no_worker_has_a_name_of_the_api() {
+    for fault in [NodeNameFault::Reserved, NodeNameFault::Address, NodeNameFault::Form] {
+        assert_eq!(denial(&joining(), &Facts { fault: Some(fault), ..Facts::default() }), "NameReserved");
+        for request in [renewing(), serving()] {
+            assert_eq!(denial(&request, &Facts { fault: Some(fault), ..with_peer() }), "NameReserved");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,125 @@
+//! Names that workers may have.
+
+use crate::name::is_subdomain;
+
+/// The longest name of a Node: its label `kubernetes.io/hostname` holds no more.
+pub const LONGEST_NODE_NAME: usize = 63;
+/// The API's own names in every cluster.
+const API_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "localhost"];
+/// Names below these are never a machine's: Services, loopback, and what Keelway's own certificates name.
+const API_DOMAINS: [&str; 3] = ["svc", "localhost", "keelway"];
+
+/// Why no worker may have a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NodeNameFault {
+    /// It is none.
+    #[error(
+        "it is no name of a Node: lower-case letters, digits, - and . (RFC 1123), at most {LONGEST_NODE_NAME} characters"
+    )]
+    Form,
+    /// Some programs read it as an address.
+    #[error("it ends with a number, as an address does")]
+    Address,
+    /// A certificate for it would be one of the API.
+    #[error("it is a name of the API, of Services or of Keelway's own")]
+    Reserved,
+}
+
+/// Whether a worker may have this name: its serving certificate is for it, and is signed by the authority that the API's is signed
+/// by. `dns_domain` is the cluster's; `api_names` are further names by which the API is known.
+///
+/// # Errors
+///
+/// Why not.
+pub fn check_node_name<'a>(
+    name: &str,
+    dns_domain: &str,
+    api_names: impl IntoIterator<Item = &'a str>,
+) -> Result<(), NodeNameFault> {
+    if name.len() > LONGEST_NODE_NAME || !is_subdomain(name) {
+        return Err(NodeNameFault::Form);
+    }
+    if name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit())) {
+        return Err(NodeNameFault::Address);
+    }
+    let is_below = |domain: &str| name == domain || name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    let of_services = Some(dns_domain).filter(|domain| !domain.is_empty()).and_then(|domain| name.strip_suffix(domain));
+    let of_services = of_services.and_then(|rest| rest.strip_suffix('.'));
+    let is_reserved = API_NAMES.contains(&name)
+        || API_DOMAINS.into_iter().any(is_below)
+        || name == dns_domain
+        || of_services.is_some_and(|rest| rest.rsplit('.').next() == Some("svc"))
+        || api_names.into_iter().any(|taken| covers(taken, name));
+    if is_reserved { Err(NodeNameFault::Reserved) } else { Ok(()) }
+}
+
+/// Whether a certificate with this name is good for that one: `*` stands for a first label.
+fn covers(pattern: &str, name: &str) -> bool {
+    let of_one_label = pattern.strip_prefix("*.").zip(name.split_once('.'));
+    pattern.eq_ignore_ascii_case(name)
+        || of_one_label.is_some_and(|(domain, (_, rest))| domain.eq_ignore_ascii_case(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str) -> Result<(), NodeNameFault> {
+        check_node_name(name, "cluster.local", ["API.example.com", "*.wild.example.com"])
+    }
+
+    #[test]
+    fn machines_have_their_names() {
+        let longest = "a".repeat(LONGEST_NODE_NAME);
+        for name in [
+            "w1",
+            "1w",
+            "ip-10-0-0-1.ec2.internal",
+            "kubernetes1",
+            "my-svc",
+            "w1.cluster.local",
+            "w.example.com",
+            &longest,
+        ] {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_worker_has_a_name_of_the_api() {
+        let names = [
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+            "metrics-server.kube-system.svc",
+            "svc",
+            "svc.cluster.local",
+            "cluster.local",
+            "localhost",
+            "a.localhost",
+            "gateway.keelway",
+            "keelway",
+            "api.example.com",
+            "a.wild.example.com",
+        ];
+        for name in names {
+            assert_eq!(check(name), Err(NodeNameFault::Reserved), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_worker_has_the_name_of_an_address() {
+        for name in ["100.80.0.1", "1", "w.1", "127.1"] {
+            assert_eq!(check(name), Err(NodeNameFault::Address), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_no_name() {
+        let long = "a".repeat(LONGEST_NODE_NAME + 1);
+        for name in ["", "W1", "w 1", "w1.", "*.w1", "../w1", "w_1", "kubernetes\n", long.as_str()] {
+            assert_eq!(check(name), Err(NodeNameFault::Form), "{name}");
+        }
+    }
+}
