@@ -16,6 +16,7 @@ mod beside;
 mod evicted;
 mod families;
 mod joins;
+mod leave;
 mod nats;
 mod pods;
 mod public;
@@ -23,7 +24,7 @@ mod setting;
 
 use std::time::Instant;
 
-use keelway_e2e::host::on_own_host;
+use keelway_e2e::{Found, host::on_own_host};
 use setting::Setting;
 
 /// Two clusters, of which one has ranges of both families, and their workers.
@@ -37,6 +38,7 @@ fn workers() {
             setting.reconcile();
         });
         let (c1, c2) = (setting.cluster("c1", &["w1", "w2", "w3"]), setting.cluster("c2", &["w4", "w5"]));
+        let found = Found::on_worker(&setting.world.fleet, "w3");
         stage("join", || setting.join(&[&c1, &c2]));
         stage("add-ons", || addons::all_are_there(&c1));
         stage("pods", || {
@@ -59,6 +61,7 @@ fn workers() {
         let addresses = stage("evict", || evicted::from(&setting, &c1, "w2"));
         let evicted = joins::Evicted { name: "w2", addresses: &addresses };
         stage("ten at once", || joins::each_has_its_own(&setting, &c1, &evicted));
+        stage("leave", || leave::leaves_nothing(&setting, &c1, "w3", &found));
     });
 }
 

@@ -1,0 +1,15 @@
+//! A machine that was a worker is what it was before.
+
+use keelway_e2e::Found;
+
+use crate::setting::{Cluster, Setting};
+
+/// It ran pods of all kinds, and nothing of them stays, nor does the cluster know it any more.
+pub(crate) fn leaves_nothing(setting: &Setting, cluster: &Cluster, name: &str, before: &Found) {
+    let ran = setting.worker(name).run(&["keelway", "node", "leave"], &[]).succeeded();
+    println!("{:>7} ms  {name} left", ran.took.as_millis());
+    let difference = before.difference(&Found::on_worker(&setting.world.fleet, name));
+    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+    let left = cluster.kubectl.run(&["get", "nodes,wireguardpeers", "-o", "name"]).succeeded();
+    assert!(!left.text().lines().any(|line| line.ends_with(&format!("/{name}"))), "{}", left.text());
+}
