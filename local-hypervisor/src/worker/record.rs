@@ -103,19 +103,28 @@ impl Workers {
         }
     }
 
-    /// The range follows from how far it is from the worker that it was made for.
+    /// The range follows from how far it is from the worker that it was made for, unless one that it is behind has that already.
     fn place_nat(&mut self, name: &str, behind: Option<&String>, distance: usize) -> Result<(), Error> {
         match self.nats.get(name) {
             Some(nat) if nat.place.behind.as_ref() == behind => Ok(()),
             Some(nat) => Err(elsewhere(name, &nat.place)),
             None => {
                 let octet = self.free(behind)?;
-                let range = u8::try_from(distance + 1).map_err(|_| full(Some(name)))?;
+                let taken = self.ranges(behind);
+                let first = u8::try_from(distance + 1).map_err(|_| full(Some(name)))?;
+                let range = (first..=u8::MAX).find(|range| !taken.contains(range)).ok_or_else(|| full(Some(name)))?;
                 let place = Place { behind: behind.cloned(), octet };
                 self.nats.insert(name.to_owned(), Nat { place, range });
                 Ok(())
             }
         }
+    }
+
+    /// The ranges on the way out from behind a NAT: no address is on both sides of any.
+    fn ranges(&self, behind: Option<&String>) -> BTreeSet<u8> {
+        let nat = |name: &String| self.nats.get(name);
+        let series = std::iter::successors(behind.and_then(nat), |next| next.place.behind.as_ref().and_then(nat));
+        series.map(|nat| nat.range).collect()
     }
 
     /// The lowest address that is free, above all that were given to those who are there.
@@ -224,6 +233,13 @@ mod tests {
         assert!(matches!(placed(&[("w1", &["a"]), ("w2", &["a", "b"])]), Err(Error::Elsewhere { .. })));
         assert!(matches!(placed(&[("w1", &["a", "a"])]), Err(Error::NatTwice { .. })));
         assert!(matches!(placed(&[("w1", &["../a"])]), Err(Error::WorkerName { .. })));
+    }
+
+    #[test]
+    fn no_range_is_on_both_sides_of_a_nat() {
+        let workers = placed(&[("w1", &["a"]), ("w2", &["b", "a"]), ("w3", &["c", "b", "a"])]).unwrap();
+        assert_eq!(workers.nats.values().map(|nat| nat.range).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(seen(&workers, "w2"), "192.168.2.2 as 198.18.0.110 through b a");
     }
 
     #[test]
