@@ -1,8 +1,10 @@
-//! Health and metrics, for whoever is on the machine.
+//! Health, for whoever is on the machine; and metrics, for whoever may open the component's own files.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,15 +16,19 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 
-/// How long a request's head may take.
-const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// Connections at a time; more are closed.
+use crate::unix_socket;
+
+/// How long a request's head may take, and a connection may say nothing between two of them.
+const HEAD_DEADLINE: Duration = Duration::from_secs(2);
+/// Connections at a time; with one more the oldest ends.
 const MOST_CONNECTIONS: usize = 32;
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 8192;
+/// Metrics are for the component's own user.
+const METRICS_MODE: u32 = 0o600;
 
 /// What is told about this process.
 pub(crate) struct Health {
@@ -32,36 +38,109 @@ pub(crate) struct Health {
     pub(crate) readiness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
-/// Listens where health is asked for.
-pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
+/// Nobody can ask.
+#[derive(Debug, thiserror::Error)]
+pub enum HealthError {
+    /// The address cannot be had.
+    #[error("cannot listen on {address}")]
+    Address {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket cannot be had.
+    #[error("cannot listen on {}", path.display())]
+    Socket {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Where it is asked for.
+pub(crate) struct Entrances {
+    health: TcpListener,
+    metrics: Option<UnixListener>,
+}
+
+impl Entrances {
+    /// Listens at an address of loopback for health, and at a path for metrics.
+    pub(crate) async fn open(address: SocketAddr, metrics: Option<&Path>) -> Result<Self, HealthError> {
+        let health = TcpListener::bind(address).await.map_err(|source| HealthError::Address { address, source })?;
+        let open = |path: &Path| {
+            let failed = |source| HealthError::Socket { path: path.to_owned(), source };
+            unix_socket::listen(path, METRICS_MODE).map_err(failed)
+        };
+        Ok(Self { health, metrics: metrics.map(open).transpose()? })
+    }
 }
 
 /// Answers until the process ends.
-pub(crate) async fn serve(listener: TcpListener, health: Health) {
+pub(crate) async fn serve(entrances: Entrances, health: Health) {
     let health = Arc::new(health);
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let metrics = async {
+        match entrances.metrics {
+            Some(listener) => attend(Listener::Socket(listener), &health, on_socket).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::join!(attend(Listener::Loopback(entrances.health), &health, on_loopback), metrics);
+}
+
+enum Listener {
+    Loopback(TcpListener),
+    Socket(UnixListener),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Loopback(listener) => Box::new(listener.accept().await?.0),
+            Self::Socket(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+type Answer = fn(&str, &Health) -> Response<Full<Bytes>>;
+
+async fn attend(listener: Listener, health: &Arc<Health>, answer: Answer) {
+    let mut open = VecDeque::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok(stream) = listener.accept().await else {
             // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let health = Arc::clone(&health);
-        tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = converse(stream, health).await {
+        open.retain(|conversation: &tokio::task::AbortHandle| !conversation.is_finished());
+        // Loopback is shared with all that runs on the machine: who connects and says nothing keeps nobody out.
+        if open.len() >= MOST_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        let health = Arc::clone(health);
+        let conversation = tokio::spawn(async move {
+            if let Err(error) = converse(stream, health, answer).await {
                 tracing::debug!(%error, "a question about health broke off");
             }
         });
+        open.push_back(conversation.abort_handle());
     }
 }
 
-async fn converse(stream: TcpStream, health: Arc<Health>) -> hyper::Result<()> {
-    let service = service_fn(move |request| {
-        let health = Arc::clone(&health);
-        async move { Ok::<_, Infallible>(answer(&request, &health)) }
+async fn converse(stream: Box<dyn Stream>, health: Arc<Health>, answer: Answer) -> hyper::Result<()> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let path = if request.method() == Method::GET { request.uri().path() } else { "" };
+        let answer = answer(path, &health);
+        async move { Ok::<_, Infallible>(answer) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -71,15 +150,21 @@ async fn converse(stream: TcpStream, health: Arc<Health>) -> hyper::Result<()> {
         .await
 }
 
-fn answer(request: &Request<Incoming>, health: &Health) -> Response<Full<Bytes>> {
-    match (request.method(), request.uri().path()) {
-        (&Method::GET, "/healthz") => text(StatusCode::OK, "ok\n".to_owned()),
-        (&Method::GET, "/readyz") => match (health.readiness)() {
+fn on_loopback(path: &str, health: &Health) -> Response<Full<Bytes>> {
+    match path {
+        "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" => match (health.readiness)() {
             Ok(()) => text(StatusCode::OK, "ok\n".to_owned()),
             Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        (&Method::GET, "/metrics") => metrics(&health.registry),
-        _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n".to_owned()),
+        _ => text(StatusCode::NOT_FOUND, "there are /healthz and /readyz\n".to_owned()),
+    }
+}
+
+fn on_socket(path: &str, health: &Health) -> Response<Full<Bytes>> {
+    match path {
+        "/metrics" => metrics(&health.registry),
+        _ => text(StatusCode::NOT_FOUND, "there is /metrics\n".to_owned()),
     }
 }
 
@@ -98,4 +183,50 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpStream, UnixStream};
+
+    use super::*;
+
+    async fn ask(mut stream: impl Stream, path: &str) -> String {
+        let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(question.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn health_is_for_all_and_metrics_are_for_its_own_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("metrics.sock");
+        let entrances = Entrances::open("127.0.0.1:0".parse().unwrap(), Some(&socket)).await.unwrap();
+        let address = entrances.health.local_addr().unwrap();
+        let readiness = Box::new(|| Err("not yet".to_owned()));
+        let serving = tokio::spawn(serve(entrances, Health { registry: Registry::with_prefix("keelway"), readiness }));
+        let health = async |path: &str| ask(TcpStream::connect(address).await.unwrap(), path).await;
+        let metrics = async |path: &str| ask(UnixStream::connect(&socket).await.unwrap(), path).await;
+
+        assert!(health("/healthz").await.starts_with("HTTP/1.1 200"));
+        let unready = health("/readyz").await;
+        assert!(unready.starts_with("HTTP/1.1 503") && unready.contains("not yet"), "{unready}");
+        assert!(health("/metrics").await.starts_with("HTTP/1.1 404"));
+        assert!(metrics("/metrics").await.starts_with("HTTP/1.1 200"));
+        assert!(metrics("/healthz").await.starts_with("HTTP/1.1 404"));
+        assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, METRICS_MODE);
+
+        // Who says nothing keeps nobody out, however many they are.
+        let mut silent = Vec::new();
+        for _ in 0..MOST_CONNECTIONS * 2 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        assert!(health("/healthz").await.starts_with("HTTP/1.1 200"));
+        serving.abort();
+    }
 }

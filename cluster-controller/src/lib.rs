@@ -7,7 +7,11 @@ pub mod controller;
 pub mod egress;
 pub mod gateway;
 mod health;
+mod tasks;
 mod tls;
+mod unix_socket;
 
 pub use self::configuration::{ConfigurationError, FieldFault};
+pub use self::health::HealthError;
+pub use self::tasks::TaskError;
 pub use self::tls::{TlsError, TlsFiles};

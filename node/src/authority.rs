@@ -22,8 +22,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::{net::TcpStream, time::timeout};
 
-/// The name that every API server's certificate has, whatever address it is reached by.
-pub(crate) const SERVER_NAME: &str = "kubernetes";
+pub(crate) use keelway_api::worker::API_SERVER_NAME as SERVER_NAME;
 /// How long one endpoint may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -10,7 +10,7 @@ use core::net::SocketAddr;
 
 use keelway_api::{
     Component, Documents, condition,
-    crd::worker_crds,
+    crd::{worker_crds, worker_crds_digest},
     documents::SecretName,
     machine::{Seen, sha256_hex},
     name::{ClusterId, HypervisorName},
@@ -32,14 +32,16 @@ const OWN: &str = "keelway.dev";
 
 /// The user of the pass inside a managed cluster.
 pub(crate) const DRIVER: &str = "keelway:driver";
+/// The policy of what it may do about Secrets.
+const ONLY_TOKENS: &str = "keelway-driver-tokens";
 /// The user as which API servers ask kubelets.
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
-/// The user of the cluster-controller.
-pub(crate) const CLUSTER_CONTROLLER: &str = "keelway:cluster-controller";
 /// The user of gateways.
 pub(crate) const GATEWAY: &str = "keelway:gateway";
 /// The group of administrators' kubeconfigs. Bound by RBAC, so that it can be taken away, unlike `system:masters`.
 pub const ADMIN_GROUP: &str = "keelway:cluster-admins";
+/// By whom API servers know what the pass applied.
+pub const OWNER: &str = "keelway";
 /// The annotation of our bindings that tells which ones stand.
 pub const BINDINGS_DIGEST: &str = "keelway.dev/digest";
 
@@ -91,14 +93,14 @@ pub fn driver_identity(id: &ClusterId) -> Identity {
 #[must_use]
 pub fn bindings_digest() -> String {
     let own = Value::from(own_access()).to_string();
-    sha256_hex([own.as_str(), worker::CLUSTER_CONTROLLER_ROLE].concat().as_bytes())
+    sha256_hex([own.as_str(), worker::CLUSTER_CONTROLLER_ROLE, worker_crds_digest()].concat().as_bytes())
 }
 
 /// What a cluster gets from the pass, once: for server-side apply, in stages of which each relies on those before it. The last
 /// one tells with [`BINDINGS_DIGEST`] that all are there.
 ///
 /// The kinds of workers are among them, so that gateways have something to watch also where no cluster-controller runs, which
-/// looks after them otherwise.
+/// looks after them otherwise. They are applied in its name. Each object is applied by whom its label [`worker::MANAGED_BY`] tells.
 #[must_use]
 pub fn first_bindings() -> [Vec<Value>; 3] {
     let mut rights = own_access();
@@ -121,7 +123,7 @@ pub fn first_bindings() -> [Vec<Value>; 3] {
 fn annotate(object: &mut Value, digest: &str) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("annotations".to_string(), json!({ BINDINGS_DIGEST: digest }));
-        metadata.insert("labels".to_string(), json!({ "app.kubernetes.io/managed-by": "keelway" }));
+        metadata.insert("labels".to_string(), json!({ worker::MANAGED_BY: OWNER }));
     }
 }
 
@@ -136,7 +138,8 @@ fn own_access() -> Vec<Value> {
         rule(OWN, &["addressclaims"], &["list"], &[]),
         rule("", &["nodes"], &["get", "list", "delete"], &[]),
     ]);
-    // Bootstrap tokens, which have no kind of their own.
+    // Bootstrap tokens, which have no kind of their own and no names that are known beforehand: what is made and deleted is
+    // narrowed by a policy, what is read cannot be.
     let tokens = json!([rule("", &["secrets"], &["get", "list", "create", "delete"], &[])]);
     let gateway = json!([rule(OWN, &["wireguardpeers"], &["get", "list", "watch"], &[])]);
     vec![
@@ -154,7 +157,42 @@ fn own_access() -> Vec<Value> {
         binding("keelway:kubelet-client", "system:kubelet-api-admin", "User", KUBELET_CLIENT),
         binding(GATEWAY, GATEWAY, "User", GATEWAY),
         binding(DRIVER, DRIVER, "User", DRIVER),
+        only_tokens(),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": { "name": ONLY_TOKENS },
+            "spec": { "policyName": ONLY_TOKENS, "validationActions": ["Deny"] },
+        }),
     ]
+}
+
+/// Of Secrets, the pass makes and deletes bootstrap tokens and nothing else.
+fn only_tokens() -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": { "name": ONLY_TOKENS },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE", "UPDATE", "DELETE"],
+                "resources": ["secrets"],
+            }] },
+            "matchConditions": [{
+                "name": "driver",
+                "expression": format!("request.userInfo.username == '{DRIVER}'"),
+            }],
+            "variables": [{ "name": "secret", "expression": "request.operation == 'DELETE' ? oldObject : object" }],
+            "validations": [{
+                "expression": "has(variables.secret.type) && variables.secret.type == 'bootstrap.kubernetes.io/token' && \
+                    has(variables.secret.metadata.name) && variables.secret.metadata.name.startsWith('bootstrap-token-')",
+                "message": format!("of Secrets, {DRIVER} makes and deletes bootstrap tokens only"),
+            }],
+        },
+    })
 }
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str], names: &[&str]) -> Value {

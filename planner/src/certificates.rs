@@ -18,6 +18,7 @@ use keelway_api::{
     reserved,
     role::Role,
     validated::ValidatedCluster,
+    worker::CLUSTER_CONTROLLER_USER,
 };
 
 use crate::{CertificateSeen, MintRequest, Observation, Subject, plan::Plan, tenant::Tenant, world::World};
@@ -37,8 +38,7 @@ pub(crate) const ENCRYPTION: &str = keelway_api::documents::ENCRYPTION_SECRET;
 /// The Secret of the pass's own identity.
 pub const DRIVER_SECRET: &str = "driver";
 
-/// The name that every API server's certificate holds, whatever its addresses are.
-pub const API_SERVER_NAME: &str = "kubernetes";
+pub use keelway_api::worker::API_SERVER_NAME;
 
 /// The name that every gateway's certificate holds: who asks one knows it by its address only, which is no part of it.
 pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
@@ -235,7 +235,7 @@ impl<'a> Site<'a> {
             Role::KubeApiserver => self.kube_apiserver(),
             Role::KubeControllerManager => self.controller("system:kube-controller-manager"),
             Role::KubeScheduler => self.controller("system:kube-scheduler"),
-            Role::ClusterController => vec![self.user(crate::access::CLUSTER_CONTROLLER)],
+            Role::ClusterController => vec![self.user(CLUSTER_CONTROLLER_USER)],
             Role::Ingress => Vec::new(),
             Role::Gateway => vec![
                 self.user(crate::access::GATEWAY),

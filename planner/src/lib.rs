@@ -34,8 +34,8 @@ mod words;
 mod world;
 
 pub use access::{
-    ADMIN_GROUP, Access, BINDINGS_DIGEST, access, administrator, bindings_digest, driver_identity, first_administrator,
-    first_bindings,
+    ADMIN_GROUP, Access, BINDINGS_DIGEST, OWNER, access, administrator, bindings_digest, driver_identity,
+    first_administrator, first_bindings,
 };
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
 pub use config::{configure, machine_configs, note_issued};

@@ -7,9 +7,9 @@ use hyper_util::{
     client::legacy::{Client, connect::Connect},
     rt::TokioExecutor,
 };
-use keelway_api::{Documents, Hypervisor, jiff::Timestamp, machine::Seen, name::ClusterId};
+use keelway_api::{Documents, Hypervisor, jiff::Timestamp, machine::Seen, name::ClusterId, worker::MANAGED_BY};
 use keelway_hypervisor_agent::tls::client_from_pem;
-use keelway_planner::{Access, BINDINGS_DIGEST, access, driver_identity, first_bindings};
+use keelway_planner::{Access, BINDINGS_DIGEST, OWNER, access, driver_identity, first_bindings};
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DynamicObject, Patch, PatchParams},
@@ -23,8 +23,6 @@ use crate::{Machines, dial::Dialler, health::root_cause, mint, tls};
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Whose fields the bindings are, in server-side apply.
-const FIELD_MANAGER: &str = "keelway";
 /// The group and version of bindings.
 const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
 
@@ -115,7 +113,8 @@ async fn apply(client: &kube::Client, object: Value) -> Result<(), ManagedCluste
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
-    let (parameters, patch) = (PatchParams::apply(FIELD_MANAGER).force(), Patch::Apply(&object));
+    let owner = object.labels().get(MANAGED_BY).map_or(OWNER, String::as_str);
+    let (parameters, patch) = (PatchParams::apply(owner).force(), Patch::Apply(&object));
     tokio::time::timeout(REQUEST, api.patch(&name, &parameters, &patch))
         .await
         .map_err(|_| ManagedClusterError::TimedOut)?

@@ -20,6 +20,15 @@ pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuard
 
 use core::net::IpAddr;
 
+/// The name that every API server's certificate holds, whatever its addresses are: all who know its authority, and workers above
+/// all, verify it by that name.
+pub const API_SERVER_NAME: &str = "kubernetes";
+/// The user of the cluster-controller, whom [`CLUSTER_CONTROLLER_ROLE`] is bound to.
+pub const CLUSTER_CONTROLLER_USER: &str = "keelway:cluster-controller";
+/// The label that tells by which name API servers know who applied an object (field manager).
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The name by which API servers know what the cluster-controller wrote, and the value of [`MANAGED_BY`] on it.
+pub const CLUSTER_CONTROLLER_MANAGER: &str = "keelway-cluster-controller";
 /// All that the cluster-controller may do in its cluster, as YAML documents: roles and their bindings. Whoever makes the cluster
 /// applies them.
 pub const CLUSTER_CONTROLLER_ROLE: &str = include_str!("cluster-controller-role.yaml");

@@ -204,7 +204,7 @@ loopback is shared by all components of a machine.
     text.push_str(
         "\nThe number of an ingress is the same on all public machines of its cluster; the gateway beside it has the same number in UDP, \
          on all addresses of the machine, for WireGuard, and answers nobody who is no worker. Nothing else listens for Keelway: agents, and \
-         the metrics of haproxy, are Unix sockets of root and of the component.\n",
+         the metrics of ingresses, gateways and egresses, are Unix sockets of root and of the component.\n",
     );
     text
 }
@@ -216,7 +216,7 @@ fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str)
         (Role::Etcd, PEER) => ("private address", "the other members", MUTUAL),
         (Role::Etcd, _) => ("private address", "API servers, `keelway` and agents", MUTUAL),
         (Role::KubeApiserver, EGRESS) | (Role::ClusterController, _) | (Role::Gateway, HEALTH) => {
-            ("loopback", "`keelway` and agents", "health and metrics, for everybody on the machine")
+            ("loopback", "`keelway` and agents", "health, for everybody on the machine")
         }
         (Role::KubeApiserver, _) => (
             "private address",

@@ -58,8 +58,11 @@ pub struct Configuration {
     /// The Lease that one replica holds.
     #[serde(default)]
     pub lease: LeaseName,
-    /// Where health and metrics are told, on loopback.
+    /// Where health is asked for, without authentication: a loopback address.
     pub health: SocketAddr,
+    /// Where metrics are asked for: the path of a socket, in a folder of the component's own.
+    #[serde(default)]
+    pub metrics: Option<PathBuf>,
 }
 
 /// Which add-ons there are. What is turned off is taken away, where it was this controller's.

@@ -96,6 +96,8 @@ impl Context {
         identity: &str,
     ) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(identity.to_owned()) };
+        // Whatever is written by it is fenced, also where nobody asks the fence first.
+        let client = fence.guard(client);
         Self { recorder: Recorder::new(client.clone(), reporter), client, configuration, metrics, fence }
     }
 

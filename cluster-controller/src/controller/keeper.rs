@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use futures::{
@@ -24,12 +24,10 @@ use tokio::time::sleep_until;
 use super::{
     Context, ControllerError, MANAGER,
     context::has_code,
-    objects::{LABEL, PLACES},
+    objects::{LABEL, PLACES, Place},
+    pauses::Pauses,
 };
 
-/// How soon an object is tried again that could not be applied; each time it fails again, twice as long later.
-const AGAIN: Duration = Duration::from_secs(1);
-const AGAIN_AT_LAST: Duration = Duration::from_secs(60);
 /// Objects of one kind that are applied at once.
 const AT_ONCE: usize = 8;
 
@@ -61,10 +59,19 @@ pub(super) struct Keeper {
     context: Arc<Context>,
     wanted: BTreeMap<Key, DynamicObject>,
     applied: BTreeMap<Key, Version>,
-    pending: BTreeSet<Key>,
-    again: Duration,
+    /// What is to be applied, and when.
+    pending: BTreeMap<Key, Instant>,
+    /// What is to be taken away.
+    unwanted: BTreeMap<Key, Unwanted>,
+    pauses: Pauses<Key>,
     /// What of a list that is being read was in it.
     listed: BTreeSet<Key>,
+}
+
+/// What was applied once, and is to be taken away.
+struct Unwanted {
+    uid: Option<String>,
+    due: Instant,
 }
 
 type Notice = (usize, watcher::Result<Event<PartialObjectMeta<DynamicObject>>>);
@@ -74,19 +81,21 @@ impl Keeper {
     pub(super) fn new(context: Arc<Context>, objects: Vec<DynamicObject>) -> Self {
         let wanted: BTreeMap<Key, DynamicObject> =
             objects.into_iter().filter_map(|object| Some((key_of(&object)?, object))).collect();
+        let now = Instant::now();
         Self {
             context,
-            pending: wanted.keys().cloned().collect(),
+            pending: wanted.keys().map(|key| (key.clone(), now)).collect(),
             wanted,
             applied: BTreeMap::new(),
-            again: AGAIN,
+            unwanted: BTreeMap::new(),
+            pauses: Pauses::default(),
             listed: BTreeSet::new(),
         }
     }
 
     /// Applies each once.
     pub(super) async fn apply_all(&mut self) -> Result<(), ControllerError> {
-        while let Some(key) = self.pending.first().cloned() {
+        while let Some(key) = self.pending.first_key_value().map(|(key, _)| key.clone()) {
             let version = self.apply(&key).await?;
             self.pending.remove(&key);
             self.applied.insert(key, version);
@@ -97,10 +106,10 @@ impl Keeper {
     /// Keeps them until the Lease is lost.
     pub(super) async fn run(mut self) {
         let mut notices = self.watch();
-        let mut retry: Option<Instant> = Some(Instant::now());
         loop {
+            let due = self.pending.values().copied().chain(self.unwanted.values().map(|unwanted| unwanted.due)).min();
             let wait = async {
-                match retry {
+                match due {
                     Some(at) => sleep_until(at.into()).await,
                     None => std::future::pending().await,
                 }
@@ -108,14 +117,10 @@ impl Keeper {
             tokio::select! {
                 biased;
                 Some((place, notice)) = notices.next() => match notice {
-                    Ok(event) => {
-                        if self.notice(place, event).await {
-                            retry = Some(Instant::now());
-                        }
-                    }
+                    Ok(event) => self.notice(place, event),
                     Err(error) => tracing::info!(%error, kind = kind(place), "a watch broke off"),
                 },
-                () = wait => retry = self.work().await,
+                () = wait => self.work().await,
             }
         }
     }
@@ -130,61 +135,75 @@ impl Keeper {
         select_all((0..PLACES.len()).filter_map(watch))
     }
 
-    /// Tells whether there is something to apply.
-    async fn notice(&mut self, place: usize, event: Event<PartialObjectMeta<DynamicObject>>) -> bool {
+    /// Notes what there is to do.
+    fn notice(&mut self, place: usize, event: Event<PartialObjectMeta<DynamicObject>>) {
         let (object, is_gone) = match event {
             Event::Apply(object) | Event::InitApply(object) => (object, false),
             Event::Delete(object) => (object, true),
             Event::Init => {
                 self.listed.retain(|key| key.place != place);
-                return false;
+                return;
             }
             Event::InitDone => return self.find_missing(place),
         };
         let key = Key { place, name: object.name_any() };
         self.listed.insert(key.clone());
         let version = Version { resource: object.resource_version(), generation: object.metadata.generation };
+        if is_gone {
+            self.unwanted.remove(&key);
+        }
         match step(self.wanted.contains_key(&key), is_gone, self.applied.get(&key), &version) {
-            Step::Ignore => false,
+            Step::Ignore => {}
             Step::Apply => {
-                tracing::info!(kind = kind(place), name = key.name, "repairs what was changed");
-                self.pending.insert(key)
+                tracing::debug!(kind = kind(place), name = key.name, "was changed");
+                self.await_turn(key);
             }
+            Step::Remove if is_kept(&key) || !is_own(&object) => {}
             Step::Remove => {
-                self.remove(&key, &object).await;
-                false
+                let due = self.pauses.next(&key, Instant::now());
+                self.unwanted.insert(key, Unwanted { uid: object.uid(), due });
             }
         }
     }
 
     /// What was applied and is not in a new list was deleted while nobody watched.
-    fn find_missing(&mut self, place: usize) -> bool {
+    fn find_missing(&mut self, place: usize) {
         let is_missing = |key: &&Key| key.place == place && !self.listed.contains(*key);
         let missing: Vec<Key> = self.applied.keys().filter(is_missing).cloned().collect();
-        let is_any = !missing.is_empty();
-        self.pending.extend(missing);
-        is_any
+        for key in missing {
+            self.await_turn(key);
+        }
     }
 
-    /// Applies what is pending, and tells when to go on with what could not be applied.
-    async fn work(&mut self) -> Option<Instant> {
-        let mut left = std::mem::take(&mut self.pending);
+    /// Somebody may undo it each time: it is applied again at once, and then later and later.
+    fn await_turn(&mut self, key: Key) {
+        let due = self.pauses.next(&key, Instant::now());
+        self.pending.entry(key).or_insert(due);
+    }
+
+    /// Applies what is pending and takes away what is unwanted, as far as it is due. What could not be done is so again later.
+    async fn work(&mut self) {
+        let now = Instant::now();
+        let pending = std::mem::take(&mut self.pending);
+        let (due, later): (BTreeMap<_, _>, BTreeMap<_, _>) = pending.into_iter().partition(|(_, due)| *due <= now);
+        self.pending = later;
+        let mut left: BTreeSet<Key> = due.into_keys().collect();
         // Kind by kind: a binding is refused while there is no policy that it could bind.
         while let Some(place) = left.first().map(|key| key.place) {
             let later = left.split_off(&Key { place: place.saturating_add(1), name: String::new() });
             let wave = std::mem::replace(&mut left, later);
             self.apply_at_once(wave).await;
         }
-        if self.pending.is_empty() {
-            self.again = AGAIN;
-            return None;
-        }
-        let at = Instant::now() + self.again;
-        self.again = (self.again * 2).min(AGAIN_AT_LAST);
-        Some(at)
+        self.remove_unwanted(now).await;
     }
 
     async fn apply_at_once(&mut self, keys: BTreeSet<Key>) {
+        for key in &keys {
+            if self.applied.contains_key(key) {
+                tracing::info!(kind = kind(key.place), name = key.name, "repairs what was changed");
+            }
+            self.pauses.begin(key.clone(), Instant::now());
+        }
         let this = &*self;
         let outcomes = stream::iter(keys).map(async |key| {
             let outcome = this.apply(&key).await;
@@ -200,7 +219,7 @@ impl Keeper {
                     self.context.metrics.count_failure();
                     let error = format!("{:#}", anyhow::Error::from(error));
                     tracing::warn!(kind = kind(key.place), name = key.name, error, "could not apply");
-                    self.pending.insert(key);
+                    self.await_turn(key);
                 }
             }
         }
@@ -221,30 +240,56 @@ impl Keeper {
     }
 
     /// Takes away what this controller applied once and no longer wants.
-    async fn remove(&self, key: &Key, object: &PartialObjectMeta<DynamicObject>) {
-        let Some(api) = api_of::<DynamicObject>(&self.context, key.place) else { return };
-        if self.context.fence.check().is_err() || is_kept(key) {
-            return;
+    async fn remove_unwanted(&mut self, now: Instant) {
+        let unwanted = std::mem::take(&mut self.unwanted);
+        let (due, later): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            unwanted.into_iter().partition(|(_, unwanted)| unwanted.due <= now);
+        self.unwanted = later;
+        for (key, Unwanted { uid, .. }) in due {
+            self.pauses.begin(key.clone(), Instant::now());
+            match self.remove(&key, uid.clone()).await {
+                Ok(()) => tracing::info!(kind = kind(key.place), name = key.name, "took away what is no longer wanted"),
+                Err(error) => {
+                    self.context.metrics.count_failure();
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::warn!(kind = kind(key.place), name = key.name, error, "could not take away");
+                    let due = self.pauses.next(&key, Instant::now());
+                    self.unwanted.insert(key, Unwanted { uid, due });
+                }
+            }
         }
-        let this = Preconditions { uid: object.uid(), resource_version: None };
+    }
+
+    async fn remove(&self, key: &Key, uid: Option<String>) -> Result<(), ControllerError> {
+        self.context.fence.check()?;
+        let Some(api) = api_of::<DynamicObject>(&self.context, key.place) else { return Ok(()) };
+        let this = Preconditions { uid, resource_version: None };
         let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::background() };
         match api.delete(&key.name, &parameters).await {
-            Err(error) if !has_code(&error, 404) => {
-                tracing::warn!(name = key.name, %error, "could not take away what is no longer wanted");
-            }
-            Ok(_) | Err(_) => tracing::info!(name = key.name, "took away what is no longer wanted"),
+            // Gone, or another one of that name: the watch tells of that one.
+            Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(()),
+            Err(source) => Err(ControllerError::Api { what: "delete the object", source: Box::new(source) }),
+            Ok(_) => Ok(()),
         }
     }
 }
 
 /// The kind, for people.
 fn kind(place: usize) -> &'static str {
-    PLACES.get(place).map_or("", |place| place.1)
+    PLACES.get(place).map_or("", |place| place.kind)
 }
 
 /// Definitions of kinds stay whatever is wanted: with them would go every peer.
 fn is_kept(key: &Key) -> bool {
-    PLACES.get(key.place).is_none_or(|place| place.1 == "CustomResourceDefinition")
+    PLACES.get(key.place).is_none_or(|place| place.kind == "CustomResourceDefinition")
+}
+
+/// Whether this controller applied it: a copy that somebody made of it has its label, too.
+fn is_own(object: &PartialObjectMeta<DynamicObject>) -> bool {
+    object
+        .managed_fields()
+        .iter()
+        .any(|field| field.manager.as_deref() == Some(MANAGER) && field.operation.as_deref() == Some("Apply"))
 }
 
 fn step(is_wanted: bool, is_gone: bool, applied: Option<&Version>, seen: &Version) -> Step {
@@ -266,8 +311,10 @@ fn step(is_wanted: bool, is_gone: bool, applied: Option<&Version>, seen: &Versio
 
 fn key_of(object: &DynamicObject) -> Option<Key> {
     let types = object.types.as_ref()?;
-    let is = |place: &(&str, &str, &str, Option<&str>)| {
-        place.0 == types.api_version && place.1 == types.kind && place.3 == object.metadata.namespace.as_deref()
+    let is = |place: &Place| {
+        place.api_version == types.api_version
+            && place.kind == types.kind
+            && place.namespace == object.metadata.namespace.as_deref()
     };
     Some(Key { place: PLACES.iter().position(is)?, name: object.name_any() })
 }
@@ -276,7 +323,7 @@ fn api_of<K>(context: &Context, place: usize) -> Option<Api<K>>
 where
     K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
 {
-    let (api_version, kind, plural, namespace) = *PLACES.get(place)?;
+    let Place { api_version, kind, plural, namespace } = *PLACES.get(place)?;
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let resource = ApiResource {
         group: group.to_owned(),
@@ -327,5 +374,17 @@ mod tests {
     #[test]
     fn what_is_no_longer_wanted_is_taken_away() {
         assert_eq!(step(false, false, None, &version("5", None)), Step::Remove);
+    }
+
+    #[test]
+    fn a_copy_of_what_was_applied_is_its_makers() {
+        let made = |manager: &str, operation: &str| {
+            let fields = serde_json::json!([{ "manager": manager, "operation": operation }]);
+            let metadata = serde_json::json!({ "name": "a", "managedFields": fields });
+            serde_json::from_value(serde_json::json!({ "metadata": metadata })).unwrap()
+        };
+        assert!(is_own(&made(MANAGER, "Apply")));
+        assert!(!is_own(&made("kubectl-client-side-apply", "Update")));
+        assert!(!is_own(&made(MANAGER, "Update")));
     }
 }

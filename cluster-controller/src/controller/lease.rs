@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures::StreamExt;
+use http::{Method, Request, Response};
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -17,16 +18,19 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
+    client::Body,
     runtime::{WatchStreamExt, watcher},
 };
 use tokio::time::{sleep_until, timeout_at};
+use tower::{BoxError, service_fn};
 
-use super::ControllerError;
+use super::{ControllerError, context::has_code};
 
 /// How long a Lease lasts for those who wait. Longer than that of Kubernetes' own controllers: nothing that is done here is missed for half a
 /// minute, and a cluster whose API is slow is not made slower by replicas that begin again and again.
 const LASTS: Duration = Duration::from_secs(30);
-/// How long its holder acts without having renewed it: less, by more than a request takes.
+/// How long its holder acts without having renewed it: all that it writes is over by then, as far as it knows (see [`Fence::guard`]), and
+/// what is left is for what is still on its way.
 const ACTS: Duration = Duration::from_secs(20);
 /// How often its holder renews it.
 const RENEWAL: Duration = Duration::from_secs(5);
@@ -47,6 +51,26 @@ impl Fence {
         self.until().is_some_and(|until| Instant::now() < until)
     }
 
+    /// A client by which nothing is written but while the Lease is held: a write that is not answered by then is given up.
+    pub(crate) fn guard(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        let fence = self.clone();
+        let guarded = service_fn(move |request| fence.clone().send(client.clone(), request));
+        Client::new(guarded, namespace)
+    }
+
+    async fn send(self, client: Client, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let writes = request.method() != Method::GET;
+        let answer = async { Ok::<_, BoxError>(client.send(request).await?) };
+        if !writes {
+            return answer.await;
+        }
+        let Some(until) = self.until().filter(|until| Instant::now() < *until) else {
+            return Err(ControllerError::NotLeading.into());
+        };
+        timeout_at(until.into(), answer).await.map_err(|_| ControllerError::NotLeading)?
+    }
+
     fn until(&self) -> Option<Instant> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,6 +78,11 @@ impl Fence {
     fn set(&self, until: Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
+}
+
+/// Who holds a Lease: a process, as in client-go. One that was started anew under the name of another has not done what that one began.
+pub(crate) fn process(name: &str) -> String {
+    format!("{name}_{:016x}", rand::random::<u64>())
 }
 
 /// A replica that wants a Lease.
@@ -73,7 +102,11 @@ enum Step {
     Await(Duration),
 }
 
-fn decide(lease: Option<&Lease>, identity: &str) -> Step {
+/// `was_anothers`: another one held it when it was there last. One that is deleted is free once its holder knows that it is.
+fn decide(lease: Option<&Lease>, identity: &str, was_anothers: bool) -> Step {
+    if lease.is_none() && was_anothers {
+        return Step::Await(LASTS);
+    }
     let spec = lease.and_then(|lease| lease.spec.as_ref());
     match spec.and_then(|spec| spec.holder_identity.as_deref()) {
         None | Some("") => Step::Take,
@@ -99,7 +132,7 @@ impl Election {
     pub(crate) async fn acquire(&self, seen_once: impl Fn()) -> Result<Lease, ControllerError> {
         let mut seen = Box::pin(watcher::watch_object(self.api.clone(), &self.name).default_backoff());
         let mut current: Option<Lease> = None;
-        let mut free = None;
+        let (mut free, mut was_anothers) = (None, false);
         loop {
             let next = match free {
                 None => seen.next().await,
@@ -126,7 +159,9 @@ impl Election {
                 }
                 None => return Err(ControllerError::NotLeading),
             }
-            match decide(current.as_ref(), &self.identity) {
+            let step = decide(current.as_ref(), &self.identity, was_anothers);
+            was_anothers = step != Step::Take;
+            match step {
                 Step::Await(rest) => free = Some((Instant::now() + rest).into()),
                 Step::Take => match self.take(current.as_ref()).await? {
                     Some(lease) => return Ok(lease),
@@ -183,7 +218,9 @@ impl Election {
                 }
                 // Somebody wrote it: whoever that is now holds it, unless it is still this replica.
                 Ok(Ok(None)) => match timeout_at(until.into(), self.api.get(&self.name)).await {
-                    Ok(Ok(lease)) if decide(Some(&lease), &self.identity) == Step::Take => held = lease,
+                    Ok(Ok(lease)) if decide(Some(&lease), &self.identity, false) == Step::Take => held = lease,
+                    // It was deleted, and whoever comes first makes it anew.
+                    Ok(Err(error)) if has_code(&error, 404) => break,
                     Ok(Err(_)) => {}
                     Ok(Ok(_)) | Err(_) => break,
                 },
@@ -225,16 +262,17 @@ mod tests {
 
     #[test]
     fn a_free_lease_and_one_of_our_own_are_taken() {
-        assert_eq!(decide(None, "a"), Step::Take);
+        assert_eq!(decide(None, "a", false), Step::Take);
         for free in [None, Some(""), Some("a")] {
-            assert_eq!(decide(Some(&held_by(free, Some(15))), "a"), Step::Take);
+            assert_eq!(decide(Some(&held_by(free, Some(15))), "a", true), Step::Take);
         }
     }
 
     #[test]
     fn anothers_lease_is_awaited_for_as_long_as_it_lasts() {
-        assert_eq!(decide(Some(&held_by(Some("b"), Some(7))), "a"), Step::Await(Duration::from_secs(7)));
-        assert_eq!(decide(Some(&held_by(Some("b"), None)), "a"), Step::Await(LASTS));
+        assert_eq!(decide(Some(&held_by(Some("b"), Some(7))), "a", false), Step::Await(Duration::from_secs(7)));
+        assert_eq!(decide(Some(&held_by(Some("b"), None)), "a", false), Step::Await(LASTS));
+        assert_eq!(decide(None, "a", true), Step::Await(LASTS), "its holder does not know yet that it was deleted");
     }
 
     #[test]
@@ -245,5 +283,37 @@ mod tests {
         assert!(fence.check().is_ok());
         fence.set(Some(Instant::now()));
         assert!(matches!(fence.check(), Err(ControllerError::NotLeading)));
+    }
+
+    /// An API server that answers what is read at once, and what is written never.
+    fn slow_to_write() -> Client {
+        let answer = async |request: Request<Body>| {
+            if request.method() != Method::GET {
+                std::future::pending::<()>().await;
+            }
+            let lease = serde_json::to_vec(&held_by(None, None)).unwrap();
+            Ok::<_, BoxError>(Response::new(Body::from(lease)))
+        };
+        Client::new(service_fn(answer), "default")
+    }
+
+    fn is_fenced(written: kube::Result<Lease>) -> bool {
+        let Err(kube::Error::Service(error)) = written else { return false };
+        matches!(error.downcast_ref(), Some(ControllerError::NotLeading))
+    }
+
+    #[tokio::test]
+    async fn a_write_ends_with_the_fence() {
+        let fence = Fence::default();
+        let leases = Api::<Lease>::default_namespaced(fence.guard(slow_to_write()));
+        let write = async || leases.create(&PostParams::default(), &held_by(Some("a"), None)).await;
+        assert!(leases.get("a").await.is_ok(), "who does not hold the Lease may look");
+        assert!(is_fenced(write().await), "and write nothing");
+
+        let until = Instant::now() + AGAIN;
+        fence.set(Some(until));
+        assert!(is_fenced(write().await), "it is given up, though no answer came");
+        assert!(Instant::now() >= until, "and not before it must be");
+        assert!(leases.get("a").await.is_ok());
     }
 }

@@ -9,6 +9,7 @@ mod keeper;
 mod lease;
 mod metrics;
 mod objects;
+mod pauses;
 mod registry;
 mod tombstones;
 
@@ -35,7 +36,7 @@ use tower::timeout::TimeoutLayer;
 use self::{context::Context, keeper::Keeper, lease::Election, metrics::Metrics};
 use crate::{
     configuration::{self as files, ConfigurationError},
-    health::{self, Health},
+    health::{self, Entrances, Health, HealthError},
 };
 
 pub use self::{
@@ -46,11 +47,11 @@ pub use self::{
 };
 
 /// The name by which API servers know who wrote what.
-pub const MANAGER: &str = "keelway-cluster-controller";
-/// The user that [`ROLE`] is bound to.
-pub const USER: &str = "keelway:cluster-controller";
+pub use keelway_api::worker::CLUSTER_CONTROLLER_MANAGER as MANAGER;
 /// All that the controller may do.
 pub use keelway_api::worker::CLUSTER_CONTROLLER_ROLE as ROLE;
+/// The user that [`ROLE`] is bound to.
+pub use keelway_api::worker::CLUSTER_CONTROLLER_USER as USER;
 
 /// How long an answer of an API server may take to begin.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -87,9 +88,9 @@ pub enum RunError {
     /// What it applies cannot be put together.
     #[error("cannot put together what is applied")]
     Objects(#[source] ObjectError),
-    /// Nothing can listen for questions about health.
-    #[error("cannot listen for questions about health")]
-    Health(#[source] io::Error),
+    /// Nobody can ask about its health.
+    #[error("cannot tell health and metrics")]
+    Health(#[source] HealthError),
 }
 
 /// Runs until `stop`.
@@ -100,13 +101,19 @@ pub async fn run(path: &Path, identity: &str, stop: impl Future<Output = ()>) ->
     let definitions = objects::definitions().map_err(RunError::Objects)?;
     let wanted = objects::wanted(&configuration, &authorities).map_err(RunError::Objects)?;
     let client = client(&configuration.kubeconfig).await?;
-    let election = Election::new(client.clone(), &configuration.lease.namespace, &configuration.lease.name, identity);
+    let election = Election::new(
+        client.clone(),
+        &configuration.lease.namespace,
+        &configuration.lease.name,
+        &lease::process(identity),
+    );
 
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     let is_ready = Arc::new(AtomicBool::new(false));
-    let listener = health::listen(configuration.health).await.map_err(RunError::Health)?;
-    let questions = health::serve(listener, health(registry, Arc::clone(&is_ready)));
+    let entrances = Entrances::open(configuration.health, configuration.metrics.as_deref()).await;
+    let entrances = entrances.map_err(RunError::Health)?;
+    let questions = health::serve(entrances, health(registry, Arc::clone(&is_ready)));
     let context = Arc::new(Context::new(client, configuration, metrics, election.fence(), identity));
 
     let terms = async {

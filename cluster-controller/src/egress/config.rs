@@ -28,8 +28,11 @@ pub struct EgressConfig {
     /// How long open tunnels are waited for at the end, in seconds.
     #[serde(default = "default_grace")]
     pub shutdown_grace_seconds: u64,
-    /// Where health and metrics are asked for, without authentication: a loopback address.
+    /// Where health is asked for, without authentication: a loopback address.
     pub health: SocketAddr,
+    /// Where metrics are asked for: the path of a socket, in a folder of the component's own.
+    #[serde(default)]
+    pub metrics: Option<PathBuf>,
 }
 
 fn default_most_tunnels() -> usize {

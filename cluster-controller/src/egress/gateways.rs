@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use keelway_vpn::error::Chain;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, timeout};
 use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::config::Gateway;
@@ -63,11 +66,14 @@ pub(super) struct Gateways {
     pub(super) tunnels: Arc<Tunnels<String>>,
     known: Mutex<Known>,
     turn: AtomicUsize,
+    /// Once what watches one of them panicked.
+    unwatched: CancellationToken,
 }
 
 impl Gateways {
     pub(super) fn new(client: Client, server_name: ServerName<'static>, tunnels: Arc<Tunnels<String>>) -> Arc<Self> {
-        Arc::new(Self { client, server_name, tunnels, known: Mutex::default(), turn: AtomicUsize::new(0) })
+        let (turn, unwatched) = (AtomicUsize::new(0), CancellationToken::new());
+        Arc::new(Self { client, server_name, tunnels, known: Mutex::default(), turn, unwatched })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -83,10 +89,20 @@ impl Gateways {
                 let answers = AtomicBool::new(false);
                 let new = KnownGateway { name: gateway.name.clone(), address: gateway.address, answers };
                 let new = Arc::new(new);
-                let watched = tokio::spawn(watch(Arc::clone(self), Arc::clone(&new)));
+                let watched = AssertUnwindSafe(watch(Arc::clone(self), Arc::clone(&new))).catch_unwind();
+                let unwatched = self.unwatched.clone();
+                let watched = tokio::spawn(async move {
+                    let _ = watched.await;
+                    unwatched.cancel();
+                });
                 (new, AbortOnDropHandle::new(watched))
             });
         }
+    }
+
+    /// Returns once a gateway is watched no more that was not forgotten.
+    pub(super) async fn unwatched(&self) {
+        self.unwatched.cancelled().await;
     }
 
     /// All of them, in the order in which they are to be tried: those that answer first, in turns.
@@ -142,9 +158,12 @@ impl Gateways {
                 if before || *misses == 1 {
                     tracing::warn!(gateway = gateway.name, "it does not answer: {}", Chain(&error));
                 }
-                if *misses == MISSES {
+                // Further ones too: a tunnel that opened in between leads nowhere either.
+                if *misses >= MISSES {
                     let reset = self.tunnels.reset(|name| *name == gateway.name);
-                    tracing::warn!(gateway = gateway.name, tunnels = reset, "its tunnels are reset");
+                    if reset > 0 || *misses == MISSES {
+                        tracing::warn!(gateway = gateway.name, tunnels = reset, "its tunnels are reset");
+                    }
                 }
             }
         }

@@ -12,14 +12,13 @@ mod metrics;
 mod socket;
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use keelway_vpn::error::Chain;
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
@@ -31,8 +30,10 @@ use self::gateways::Gateways;
 use crate::configuration::{self, ConfigurationError};
 use crate::connect::Tunnels;
 use crate::connects::Connects;
-use crate::health::{self, Health};
+use crate::health::{self, Entrances, Health, HealthError};
+use crate::tasks::{self, TaskError};
 use crate::tls::{Client, Stamp, TlsError};
+use crate::unix_socket;
 
 /// How long a CONNECT may take before it is answered: five seconds, less what the answer itself takes on a busy machine.
 const BUDGET: Duration = Duration::from_secs(4);
@@ -51,6 +52,12 @@ pub enum EgressError {
     /// The certificates cannot be used.
     #[error("cannot use the certificates")]
     Tls(#[source] TlsError),
+    /// What it does went on no longer.
+    #[error("cannot go on")]
+    Task(#[source] TaskError),
+    /// Nobody asks a gateway any more whether it answers.
+    #[error("cannot go on: what watches a gateway panicked")]
+    Unwatched,
     /// A socket cannot be had.
     #[error("cannot listen on {}", path.display())]
     Socket {
@@ -60,15 +67,9 @@ pub enum EgressError {
         #[source]
         source: io::Error,
     },
-    /// The port for health cannot be had.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+    /// Nobody can ask about its health.
+    #[error("cannot tell health and metrics")]
+    Health(#[source] HealthError),
 }
 
 /// Runs an egress until `stop`, and then until the API server has let go of it.
@@ -80,7 +81,7 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError
     let [to_cluster, to_others] = [Connects::default(), Connects::default()];
     let others = Tunnels::new(config.max_tunnels);
     let gateways = Gateways::new(client, name, Tunnels::new(config.max_tunnels));
-    let health = listen(config.health).await?;
+    let health = Entrances::open(config.health, config.metrics.as_deref()).await.map_err(EgressError::Health)?;
     let cluster_socket = open(&config.cluster.socket, config.socket_mode)?;
     let control_plane_socket = open(&config.control_plane.socket, config.socket_mode)?;
     gateways.set(&config.cluster.gateways);
@@ -94,7 +95,11 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError
     tasks.spawn(socket::accept(control_plane_socket, Arc::new(control_plane)));
     tasks.spawn(follow(path.to_owned(), stamp, Arc::clone(&gateways), forbidden));
     tracing::info!(gateways = config.cluster.gateways.len(), "up");
-    stop.cancelled().await;
+    tokio::select! {
+        () = stop.cancelled() => {}
+        failure = tasks::failure(&mut tasks) => return Err(EgressError::Task(failure)),
+        () = gateways.unwatched() => return Err(EgressError::Unwatched),
+    }
     // The API server drains at the same time, and may still have something to ask.
     let drained = async { tokio::join!(gateways.tunnels.drained(), others.drained()) };
     if timeout(Duration::from_secs(config.shutdown_grace_seconds), drained).await.is_err() {
@@ -106,11 +111,7 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError
 }
 
 fn open(path: &Path, mode: SocketMode) -> Result<UnixListener, EgressError> {
-    socket::listen(path, mode).map_err(|source| EgressError::Socket { path: path.to_owned(), source })
-}
-
-async fn listen(address: SocketAddr) -> Result<TcpListener, EgressError> {
-    health::listen(address).await.map_err(|source| EgressError::Listen { address, source })
+    unix_socket::listen(path, mode.0).map_err(|source| EgressError::Socket { path: path.to_owned(), source })
 }
 
 /// Takes up changes of the gateways and of forbidden ranges: a restart would cut off what the API server has open.

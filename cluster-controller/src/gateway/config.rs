@@ -28,8 +28,11 @@ pub struct GatewayConfig {
     pub peers: Peers,
     /// Where the API servers' connections come in.
     pub connect: Connect,
-    /// Where health and metrics are asked for, without authentication: a loopback address.
+    /// Where health is asked for, without authentication: a loopback address.
     pub health: SocketAddr,
+    /// Where metrics are asked for: the path of a socket, in a folder of the component's own.
+    #[serde(default)]
+    pub metrics: Option<PathBuf>,
 }
 
 /// This end of the VPN.

@@ -1,26 +1,20 @@
 //! Keeps the relay's peers what they should be, and the file what the relay knows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use keelway_vpn::error::Chain;
 use keelway_vpn::{Change, Event, PeerConfig, Peers, PublicKey};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::kept::{Kept, KeptPeer};
 use super::members::{Bounds, Candidate, Fault, Members, judge};
+use super::pace::Pace;
 use super::vpn::Vpn;
-
-/// How long the file may be behind what was seen last: one write for all that happens meanwhile.
-const LAG: Duration = Duration::from_millis(50);
-/// When a write that failed is tried again.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// What peers are made of.
 pub(super) struct Keeper {
@@ -67,22 +61,25 @@ impl Keeper {
         mut events: mpsc::Receiver<Event>,
         stop: CancellationToken,
     ) {
-        let mut write_at = None;
+        let mut pace = Pace::default();
         loop {
             tokio::select! {
                 Ok(()) = candidates.changed() => {
                     let now = candidates.borrow_and_update().clone();
                     if let Some(now) = now {
                         self.adopt(now);
-                        write_at.get_or_insert_with(|| Instant::now() + LAG);
+                        pace.peers_changed(Instant::now());
                     }
                 }
                 Some(event) = events.recv() => {
                     if matches!(event, Event::Roamed { .. }) {
-                        write_at.get_or_insert_with(|| Instant::now() + LAG);
+                        pace.roamed(Instant::now());
                     }
                 }
-                () = due(write_at) => write_at = (!self.save().await).then(|| Instant::now() + RETRY),
+                () = pace.due() => {
+                    let is_kept = self.save().await;
+                    pace.written(is_kept, Instant::now());
+                }
                 () = stop.cancelled() => break,
             }
         }
@@ -140,13 +137,6 @@ impl Keeper {
                 false
             }
         }
-    }
-}
-
-async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
     }
 }
 

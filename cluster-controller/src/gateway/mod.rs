@@ -9,6 +9,7 @@ mod keeper;
 mod kept;
 mod members;
 mod metrics;
+mod pace;
 mod vpn;
 mod watch;
 
@@ -34,7 +35,8 @@ use self::members::Bounds;
 use self::vpn::Vpn;
 use crate::configuration::{self, ConfigurationError};
 use crate::connect::serve;
-use crate::health::{self, Health};
+use crate::health::{self, Entrances, Health, HealthError};
+use crate::tasks::{self, TaskError};
 use crate::tls::{Server, TlsError};
 use keelway_vpn::liveness::keep_alive;
 
@@ -73,6 +75,12 @@ pub enum GatewayError {
     /// The certificates cannot be used.
     #[error("cannot use the certificates")]
     Tls(#[source] TlsError),
+    /// Nobody can ask about its health.
+    #[error("cannot tell health and metrics")]
+    Health(#[source] HealthError),
+    /// What it does went on no longer.
+    #[error("cannot go on")]
+    Task(#[source] TaskError),
     /// A port cannot be had.
     #[error("cannot listen on {address}")]
     Listen {
@@ -96,17 +104,19 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayErro
     for address in &config.connect.listen {
         tasks.spawn(accept(listen(*address).await?, Arc::clone(&entrance)));
     }
-    let listener = health::listen(config.health).await;
-    let listener = listener.map_err(|source| GatewayError::Listen { address: config.health, source })?;
+    let entrances = Entrances::open(config.health, config.metrics.as_deref()).await.map_err(GatewayError::Health)?;
     let (sender, candidates) = tokio::sync::watch::channel(None);
     let has_kubeconfig = config.peers.kubeconfig.is_some();
     if let Some(kubeconfig) = config.peers.kubeconfig {
         tasks.spawn(watch::watch(kubeconfig, sender));
     }
     tasks.spawn(reset_dead(Arc::clone(&vpn)));
-    tasks.spawn(health::serve(listener, gateway_health(&vpn, has_kubeconfig, candidates.clone())));
+    tasks.spawn(health::serve(entrances, gateway_health(&vpn, has_kubeconfig, candidates.clone())));
     tracing::info!(port = vpn.relay.listen_port(), peers = vpn.members().by_key.len(), "up");
-    keeper.run(candidates, events, stop).await;
+    tokio::select! {
+        () = keeper.run(candidates, events, stop) => {}
+        failure = tasks::failure(&mut tasks) => return Err(GatewayError::Task(failure)),
+    }
     tasks.shutdown().await;
     vpn.tunnels.reset(|_| true);
     tracing::info!("down");

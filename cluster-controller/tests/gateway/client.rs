@@ -1,7 +1,6 @@
 //! What an API server does: CONNECT over a socket.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -92,9 +91,7 @@ fn read_head(head: &str) -> (u16, usize) {
 }
 
 /// A plain GET.
-pub(crate) fn get(address: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+pub(crate) fn get(mut stream: impl Read + Write, path: &str) -> (u16, String) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();

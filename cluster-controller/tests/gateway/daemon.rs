@@ -1,7 +1,9 @@
 //! Gateways and egresses as processes without privilege, and the files that they read.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -124,7 +126,17 @@ impl Daemon {
     /// What it answers to a question about its health: status and text.
     pub(crate) fn health(&self, path: &str) -> (u16, String) {
         let path = path.to_owned();
-        self.machine.within(move || crate::client::get("127.0.0.1:8080", &path))
+        self.machine.within(move || crate::client::get(TcpStream::connect("127.0.0.1:8080").unwrap(), &path))
+    }
+
+    /// Its metrics, from where its user alone may ask.
+    pub(crate) fn metrics(&self) -> String {
+        let socket = self.file("metrics.sock");
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(self.health("/metrics").0, 404, "not for everybody on the machine");
+        let (status, metrics) = crate::client::get(UnixStream::connect(&socket).unwrap(), "/metrics");
+        assert_eq!(status, 200, "{metrics}");
+        metrics
     }
 }
 
@@ -166,6 +178,7 @@ impl Gateway {
                 "clients": [EGRESS_NAME],
             },
             "health": "127.0.0.1:8080",
+            "metrics": daemon.file("metrics.sock"),
         });
         Self { number, daemon, config }
     }
@@ -209,6 +222,7 @@ impl Egress {
             "controlPlane": {"socket": daemon.file("controlplane.sock"), "forbiddenCIDRs": ["10.231.0.0/24"]},
             "shutdownGraceSeconds": 1,
             "health": "127.0.0.1:8080",
+            "metrics": daemon.file("metrics.sock"),
         });
         Self { daemon, config }
     }

@@ -70,7 +70,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
         assert_eq!(connect(&socket, "100.80.0.8:10250").status, 502, "a peer that was never seen");
         assert_eq!(connect(&socket, "100.80.0.7:9").status, 502, "a port that is closed");
         assert_eq!(connect(&socket, "100.80.0.7").status, 400, "no port");
-        let (_, metrics) = gateway.daemon.health("/metrics");
+        let metrics = gateway.daemon.metrics();
         assert!(metrics.contains("keelway_gateway_connects_total{outcome=\"forbidden\"} 13"), "{metrics}");
         let log = gateway.daemon.process().log();
         assert_eq!(log.matches("outside the cluster's pod ranges").count(), 2, "{log}");

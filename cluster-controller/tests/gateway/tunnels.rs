@@ -36,7 +36,7 @@ fn an_api_server_reaches_node_and_pod_through_programs_without_privilege() {
             assert_eq!(capabilities(daemon.process().id()), "0000000000000000");
             assert_eq!(daemon.health("/healthz").0, 200);
         }
-        let (_, metrics) = gateway.daemon.health("/metrics");
+        let metrics = gateway.daemon.metrics();
         for line in [
             "keelway_gateway_peers 1",
             "keelway_gateway_tunnels 1",
@@ -48,7 +48,7 @@ fn an_api_server_reaches_node_and_pod_through_programs_without_privilege() {
             .lines()
             .find_map(|line| line.strip_prefix("keelway_gateway_peer_received_bytes_total{node=\"w7\"} "));
         assert!(received.unwrap().parse::<usize>().unwrap() > MEGABYTES * 1_000_000, "{metrics}");
-        let (_, metrics) = egress.daemon.health("/metrics");
+        let metrics = egress.daemon.metrics();
         for line in
             ["keelway_egress_tunnels{selection=\"cluster\"} 1", "keelway_egress_gateway_up{gateway=\"gateway-1\"} 1"]
         {

@@ -9,6 +9,7 @@ use kube::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::plane::{Plane, RELEASE, free_port, log, path, start, write};
 use keelway_cluster_controller::controller::{ROLE, USER};
@@ -39,6 +40,7 @@ impl Controller {
             "endpoints": [{ "address": "203.0.113.1:20000" }],
             "authorities": path("ca.crt"),
             "health": format!("127.0.0.1:{health}"),
+            "metrics": path(&format!("{name}.metrics.sock")),
         });
         change(&mut configuration);
         let file = write(&format!("{name}.json"), configuration.to_string());
@@ -65,14 +67,22 @@ impl Controller {
 
     /// What it answers to a question about health.
     pub(crate) async fn ask(&self, path: &str) -> Option<String> {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.health)).await.ok()?;
-        let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        stream.write_all(question.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.ok()?;
-        Some(answer)
+        answer(tokio::net::TcpStream::connect(("127.0.0.1", self.health)).await.ok()?, path).await
     }
+
+    /// What it counts.
+    pub(crate) async fn metrics(&self) -> Option<String> {
+        let socket = path(&format!("{}.metrics.sock", self.name));
+        answer(tokio::net::UnixStream::connect(socket).await.ok()?, "/metrics").await
+    }
+}
+
+async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> Option<String> {
+    let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    Some(answer)
 }
 
 /// Applies the roles that ship, as whoever makes a cluster does.

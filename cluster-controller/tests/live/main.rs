@@ -56,7 +56,7 @@ async fn serve() {
     })
     .await;
     assert!(!second.log().contains("holds the Lease"), "two hold the Lease");
-    let metrics = first.ask("/metrics").await.unwrap();
+    let metrics = first.metrics().await.unwrap();
     assert!(metrics.contains("keelway_cluster_controller_leading 1"), "{metrics}");
     let refused = first.log().lines().filter(|line| line.contains("orbidden")).map(str::to_owned).collect::<Vec<_>>();
     assert!(refused.is_empty(), "the role that ships lacks a right: {refused:#?}");

@@ -52,7 +52,7 @@ pub(crate) fn only_health(plane: &ControlPlane<'_>) {
     let runtime = runtime_sockets(machine);
     let own = own_health(plane, machine);
     for address in &own {
-        for (path, expected) in [("/healthz", 200), ("/metrics", 200), ("/", 404), ("/debug/pprof/", 404)] {
+        for (path, expected) in [("/healthz", 200), ("/metrics", 404), ("/", 404), ("/debug/pprof/", 404)] {
             let answer = plain(machine.connect(*address).unwrap(), path).unwrap();
             assert_eq!(answer.status, expected, "{address}{path}");
         }

@@ -187,4 +187,30 @@ pub(crate) fn driver(plane: &ControlPlane<'_>) {
     ] {
         assert!(!can(right), "{right}");
     }
+    only_tokens(plane);
+}
+
+/// What rights cannot tell apart, a policy does: of Secrets, tokens are made and deleted and nothing else.
+fn only_tokens(plane: &ControlPlane<'_>) {
+    const GUARD: [&str; 2] = ["validatingadmissionpolicybinding", "keelway-driver-tokens"];
+    let run = |words: &str, others: &[&str]| {
+        let words: Vec<&str> = words.split(' ').chain(others.iter().copied()).collect();
+        plane.kubectl.run(&words)
+    };
+    let create = "create secret generic e2e-other -n kube-system";
+    let delete = "delete secret e2e-other -n kube-system";
+    let driver = ["--as", "keelway:driver"];
+    let refused = |words| run(words, &driver).stderr.contains("bootstrap tokens only");
+    assert!(refused(create));
+    let _ = run(create, &[]).succeeded();
+    assert!(refused(delete));
+
+    let guard = plane.kubectl.get(&GUARD);
+    let _ = plane.kubectl.run(&[&["delete"], &GUARD[..]].concat()).succeeded();
+    deadline::until("without the policy it may", deadline::KUBERNETES, || run(delete, &driver).code() == 0);
+    let name = json!({ "name": guard["metadata"]["name"] });
+    let guard = json!({
+        "apiVersion": guard["apiVersion"], "kind": guard["kind"], "metadata": name, "spec": guard["spec"],
+    });
+    plane.kubectl.apply(&guard.to_string());
 }

@@ -1,10 +1,6 @@
 //! The egress beside an API server: what makes its connections to workers, webhooks and issuers.
 
-use alloc::{
-    string::{String, ToString},
-    vec,
-    vec::Vec,
-};
+use alloc::{string::ToString, vec, vec::Vec};
 
 use keelway_api::{
     machine::{Container, File, OnChange},
@@ -13,7 +9,7 @@ use keelway_api::{
 };
 use serde_json::{Value, json};
 
-use super::{MissingKey, STARTUP_SECONDS, Site, at, document, keelway_command};
+use super::{MissingKey, STARTUP_SECONDS, Site, at, document, keelway_command, socket};
 use crate::certificates::{self, GATEWAY_NAME};
 
 /// The directory of the sockets, in the pod and inside both containers.
@@ -55,7 +51,7 @@ impl Site<'_> {
         let gateways: Vec<Value> = gateways.collect();
         let content = json!({
             "cluster": {
-                "socket": socket("cluster"),
+                "socket": socket(SOCKETS, "cluster"),
                 "gateways": gateways,
                 "serverName": GATEWAY_NAME,
                 "tls": {
@@ -65,25 +61,20 @@ impl Site<'_> {
                 },
             },
             "controlPlane": {
-                "socket": socket("controlplane"),
+                "socket": socket(SOCKETS, "controlplane"),
                 "forbiddenCIDRs": self.world.private_ranges(),
             },
             "health": self.loopback(EGRESS),
+            "metrics": socket(SOCKETS, "metrics"),
         });
         document("egress.json", &content, OnChange::PickedUp)
     }
 }
 
-/// The socket of a selection, inside the containers.
-fn socket(selection: &str) -> String {
-    let (_, directory) = SOCKETS;
-    [directory, "/", selection, ".sock"].concat()
-}
-
 /// An `EgressSelectorConfiguration`.
 fn selection() -> File {
     let way = |name: &str| {
-        let transport = json!({ "uds": { "udsName": socket(name) } });
+        let transport = json!({ "uds": { "udsName": socket(SOCKETS, name) } });
         json!({ "name": name, "connection": { "proxyProtocol": "HTTPConnect", "transport": transport } })
     };
     let content = json!({

@@ -68,6 +68,7 @@ impl Site<'_> {
                 "clients": [EGRESS_NAME],
             },
             "health": self.health_address(),
+            "metrics": format!("{PEERS}/metrics.sock"),
         });
         Ok(document("gateway.json", &content, OnChange::Restart))
     }

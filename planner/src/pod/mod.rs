@@ -256,6 +256,11 @@ pub(crate) fn url(address: &IpAddr, port: u16) -> String {
     format!("https://{}", core::net::SocketAddr::new(*address, port))
 }
 
+/// A socket in a directory of the pod, inside the container.
+fn socket((_, directory): (&str, &str), name: &str) -> String {
+    [directory, "/", name, ".sock"].concat()
+}
+
 /// The path of a file inside the container.
 fn at(path: &str) -> String {
     [FILES, "/", path].concat()

@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 
-use super::{Workers, WorkersError, has_code};
+use super::{Workers, WorkersError};
 
 /// What an eviction found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +41,8 @@ impl Workers {
         let eviction =
             match Self::call("make the tombstone", tombstones.create(&PostParams::default(), &tombstone)).await {
                 Ok(_) => Eviction::Done,
-                Err(WorkersError::Api { cause, .. }) if has_code(&cause, 409) => Eviction::Again,
-                Err(WorkersError::Api { cause, .. }) if has_code(&cause, 404) => return Err(WorkersError::NoKinds),
+                Err(error) if error.code() == Some(409) => Eviction::Again,
+                Err(error) if error.code() == Some(404) => return Err(WorkersError::NoKinds),
                 Err(error) => return Err(error),
             };
         let parameters = DeleteParams::default();
@@ -63,7 +63,7 @@ fn tombstone(peer: Option<&WireGuardPeer>, until: Timestamp) -> TombstoneSpec {
 /// What is not there need not be deleted.
 fn gone<T>(deleted: Result<T, WorkersError>) -> Result<(), WorkersError> {
     match deleted {
-        Err(WorkersError::Api { cause, .. }) if has_code(&cause, 404) => Ok(()),
+        Err(error) if error.code() == Some(404) => Ok(()),
         other => other.map(drop),
     }
 }

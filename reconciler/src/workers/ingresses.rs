@@ -3,7 +3,7 @@
 use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, task, time::Duration};
 
 use http::Uri;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::rt::TokioIo;
 use keelway_api::{
     Documents,
@@ -12,7 +12,7 @@ use keelway_api::{
 };
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
-use tower::Service;
+use tower::{BoxError, Service};
 
 /// How long one ingress may take to answer, anywhere on the internet.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -32,16 +32,44 @@ pub(super) fn addresses(documents: &Documents, id: &ClusterId) -> Vec<SocketAddr
 
 /// Connects to the first ingress that answers, whatever host the URI names: the name is for the certificate.
 #[derive(Clone)]
-pub(super) struct Ingresses(pub(super) Arc<[SocketAddr]>);
-
-impl Ingresses {
-    /// The same with TLS on top.
-    pub(super) fn https(self, config: ClientConfig) -> HttpsConnector<Self> {
-        HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1().wrap_connector(self)
-    }
+pub(super) struct Ingresses {
+    pub(super) addresses: Arc<[SocketAddr]>,
+    pub(super) tls: ClientConfig,
 }
 
 impl Service<Uri> for Ingresses {
+    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut task::Context<'_>) -> task::Poll<Result<(), BoxError>> {
+        task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let Self { addresses, tls } = self.clone();
+        Box::pin(async move {
+            let mut last: BoxError = io::Error::from(io::ErrorKind::AddrNotAvailable).into();
+            for address in addresses.iter() {
+                let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_only().enable_http1();
+                let mut ingress = builder.wrap_connector(Ingress(*address));
+                // One that takes connections and then says nothing does not answer either.
+                match tokio::time::timeout(CONNECT, ingress.call(uri.clone())).await {
+                    Ok(Ok(stream)) => return Ok(stream),
+                    Ok(Err(error)) => last = error,
+                    Err(_) => last = io::Error::from(io::ErrorKind::TimedOut).into(),
+                }
+            }
+            Err(last)
+        })
+    }
+}
+
+/// One of them, without TLS.
+#[derive(Clone)]
+struct Ingress(SocketAddr);
+
+impl Service<Uri> for Ingress {
     type Response = TokioIo<TcpStream>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
@@ -51,35 +79,70 @@ impl Service<Uri> for Ingresses {
     }
 
     fn call(&mut self, _uri: Uri) -> Self::Future {
-        let addresses = Arc::clone(&self.0);
-        Box::pin(async move {
-            let mut last = io::ErrorKind::AddrNotAvailable.into();
-            for address in addresses.iter() {
-                match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
-                    Ok(Ok(stream)) => return Ok(TokioIo::new(stream)),
-                    Ok(Err(error)) => last = error,
-                    Err(_) => last = io::ErrorKind::TimedOut.into(),
-                }
-            }
-            Err(last)
-        })
+        let address = self.0;
+        Box::pin(async move { TcpStream::connect(address).await.map(TokioIo::new) })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use keelway_hypervisor_agent::tls::client_from_pem;
+    use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+    use rustls::{ServerConfig, crypto::ring};
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
 
+    async fn bound() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    /// An API server, and who trusts it.
+    fn api_server() -> (TlsAcceptor, ClientConfig) {
+        let validity =
+            Validity::starting(keelway_api::jiff::Timestamp::now(), keelway_api::jiff::SignedDuration::from_hours(1));
+        let validity = validity.unwrap();
+        let authority = Authority::mint("kubernetes", validity, &mut rand::rng()).unwrap();
+        let request = LeafRequest {
+            common_name: "kube-apiserver".to_owned(),
+            organizations: vec![],
+            dns_names: vec!["kubernetes".to_owned()],
+            ip_addresses: vec![],
+            usages: vec![Usage::ServerAuth],
+            validity,
+        };
+        let issued = authority.issue(&request, &mut rand::rng()).unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
+        let server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let client = client_from_pem(authority.certificate().pem().as_bytes(), None).unwrap();
+        (TlsAcceptor::from(Arc::new(server)), client)
+    }
+
     #[tokio::test]
-    async fn the_next_ingress_is_taken_where_one_is_gone() {
-        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let there = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut ingresses = Ingresses([gone, there.local_addr().unwrap()].into());
-        let (connected, _) = tokio::join!(ingresses.call(Uri::default()), there.accept());
-        assert_eq!(connected.unwrap().inner().peer_addr().unwrap(), there.local_addr().unwrap());
-        assert!(Ingresses([gone].into()).call(Uri::default()).await.is_err());
-        assert!(Ingresses([].into()).call(Uri::default()).await.is_err());
+    async fn the_next_ingress_is_taken_where_one_is_gone_or_says_nothing() {
+        let (acceptor, tls) = api_server();
+        let gone = bound().await.1;
+        let (_silent, silent) = bound().await;
+        let (there, address) = bound().await;
+        let uri = Uri::from_static("https://kubernetes/");
+        let mut ingresses = Ingresses { addresses: [gone, silent, address].into(), tls: tls.clone() };
+        let serve = async { acceptor.accept(there.accept().await.unwrap().0).await };
+        let (connected, served) = tokio::join!(ingresses.call(uri.clone()), serve);
+        assert!(matches!(connected.unwrap(), MaybeHttpsStream::Https(_)));
+        served.unwrap();
+        for addresses in [vec![gone], vec![]] {
+            let mut ingresses = Ingresses { addresses: addresses.into(), tls: tls.clone() };
+            assert!(ingresses.call(uri.clone()).await.is_err());
+        }
     }
 }

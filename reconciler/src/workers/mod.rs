@@ -79,7 +79,7 @@ impl Workers {
         let key = value(&identity.secret, &format!("{}.key", identity.name))?;
         let config = client_from_pem(trusted, Some((certificate, key)));
         let config = config.map_err(|error| WorkersError::Secret(error.into()))?;
-        let connector = Ingresses(addresses.into()).https(config);
+        let connector = Ingresses { addresses: addresses.into(), tls: config };
         Ok(Self { client: managed_cluster::client_over(connector, format!("https://{API_SERVER_NAME}")) })
     }
 
@@ -119,7 +119,11 @@ fn reachable(documents: &Documents, id: &ClusterId) -> Result<Vec<SocketAddr>, W
     if addresses.is_empty() { Err(WorkersError::NoIngress) } else { Ok(addresses) }
 }
 
-/// Whether the API said this code.
-fn has_code(error: &kube::Error, code: u16) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == code)
+impl WorkersError {
+    /// The code that the API said, where it did.
+    fn code(&self) -> Option<u16> {
+        let Self::Api { cause, .. } = self else { return None };
+        let kube::Error::Api(status) = &**cause else { return None };
+        Some(status.code)
+    }
 }

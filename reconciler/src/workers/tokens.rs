@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 
-use super::{Workers, WorkersError, has_code};
+use super::{Workers, WorkersError};
 
 /// `k8s.io/cluster-bootstrap/token/api`.
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -57,7 +57,7 @@ impl Workers {
         let this = Preconditions { uid: found.metadata.uid, resource_version: None };
         let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
         match Self::call("delete the token", api.delete(&name, &parameters)).await {
-            Err(WorkersError::Api { cause, .. }) if has_code(&cause, 404) => Ok(()),
+            Err(error) if error.code() == Some(404) => Ok(()),
             other => other.map(drop),
         }
     }
@@ -67,7 +67,7 @@ impl Workers {
         let claims = Api::<AddressClaim>::all(self.client.clone());
         let parameters = ListParams::default().labels(&format!("{JOIN_TOKEN_LABEL}={id}"));
         match Self::call("list the addresses of workers", claims.list(&parameters)).await {
-            Err(WorkersError::Api { cause, .. }) if has_code(&cause, 404) => Err(WorkersError::NoKinds),
+            Err(error) if error.code() == Some(404) => Err(WorkersError::NoKinds),
             claims => {
                 let live = claims?.items.into_iter().filter(|claim| claim.spec.rests_until.is_none());
                 Ok(live.map(|claim| claim.spec.node).collect())

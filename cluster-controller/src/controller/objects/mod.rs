@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Configuration, MANAGER};
 
 /// The label of what the controller applies: it watches what has it, and takes away what has it and is no longer wanted.
-pub(crate) const LABEL: &str = "app.kubernetes.io/managed-by";
+pub(crate) use keelway_api::worker::MANAGED_BY as LABEL;
 
 /// The objects cannot be put together.
 #[derive(Debug, thiserror::Error)]
@@ -55,27 +55,50 @@ pub(crate) fn wanted(configuration: &Configuration, authorities: &str) -> Result
     objects.into_iter().map(labelled).collect()
 }
 
-/// Where such objects are: `apiVersion`, `kind`, plural, namespace. All of these are watched, and nothing else is.
-pub(crate) const PLACES: [(&str, &str, &str, Option<&str>); 19] = [
-    ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", None),
-    ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", None),
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", None),
-    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", None),
-    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", None),
-    ("apiregistration.k8s.io/v1", "APIService", "apiservices", None),
-    ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", Some("default")),
-    ("v1", "Endpoints", "endpoints", Some("default")),
-    ("rbac.authorization.k8s.io/v1", "Role", "roles", Some("kube-public")),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", Some("kube-public")),
-    ("v1", "ConfigMap", "configmaps", Some("kube-public")),
-    ("rbac.authorization.k8s.io/v1", "Role", "roles", Some("kube-system")),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", Some("kube-system")),
-    ("v1", "ConfigMap", "configmaps", Some("kube-system")),
-    ("v1", "ServiceAccount", "serviceaccounts", Some("kube-system")),
-    ("v1", "Service", "services", Some("kube-system")),
-    ("apps/v1", "Deployment", "deployments", Some("kube-system")),
-    ("apps/v1", "DaemonSet", "daemonsets", Some("kube-system")),
-    ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", Some("kube-system")),
+/// Where objects of one kind are.
+pub(crate) struct Place {
+    pub(crate) api_version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) namespace: Option<&'static str>,
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+const ADMISSION: &str = "admissionregistration.k8s.io/v1";
+const SYSTEM: Option<&str> = Some("kube-system");
+const PUBLIC: Option<&str> = Some("kube-public");
+const DEFAULT: Option<&str> = Some("default");
+
+const fn place(
+    api_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    namespace: Option<&'static str>,
+) -> Place {
+    Place { api_version, kind, plural, namespace }
+}
+
+/// Where such objects are. All of these are watched, and nothing else is.
+pub(crate) const PLACES: [Place; 19] = [
+    place("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", None),
+    place(RBAC, "ClusterRole", "clusterroles", None),
+    place(RBAC, "ClusterRoleBinding", "clusterrolebindings", None),
+    place(ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", None),
+    place(ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", None),
+    place("apiregistration.k8s.io/v1", "APIService", "apiservices", None),
+    place("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", DEFAULT),
+    place("v1", "Endpoints", "endpoints", DEFAULT),
+    place(RBAC, "Role", "roles", PUBLIC),
+    place(RBAC, "RoleBinding", "rolebindings", PUBLIC),
+    place("v1", "ConfigMap", "configmaps", PUBLIC),
+    place(RBAC, "Role", "roles", SYSTEM),
+    place(RBAC, "RoleBinding", "rolebindings", SYSTEM),
+    place("v1", "ConfigMap", "configmaps", SYSTEM),
+    place("v1", "ServiceAccount", "serviceaccounts", SYSTEM),
+    place("v1", "Service", "services", SYSTEM),
+    place("apps/v1", "Deployment", "deployments", SYSTEM),
+    place("apps/v1", "DaemonSet", "daemonsets", SYSTEM),
+    place("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", SYSTEM),
 ];
 
 fn labelled(mut object: Value) -> Result<DynamicObject, ObjectError> {

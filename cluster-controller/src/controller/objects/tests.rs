@@ -105,8 +105,8 @@ fn the_role_names_what_is_applied() {
         .chain(&definitions().unwrap())
         .map(|object| {
             let kind = object.types.as_ref().unwrap().kind.as_str();
-            let place = super::PLACES.iter().find(|place| place.1 == kind).unwrap();
-            format!("{} {}", place.2, object.metadata.name.as_ref().unwrap())
+            let place = super::PLACES.iter().find(|place| place.kind == kind).unwrap();
+            format!("{} {}", place.plural, object.metadata.name.as_ref().unwrap())
         })
         .collect();
     assert_eq!(named, applied);
@@ -141,4 +141,51 @@ fn a_configuration_that_makes_no_sense_is_refused() {
 fn an_unknown_field_is_refused() {
     let file = json!({ "kubeconfig": "a", "surprise": true });
     assert!(serde_json::from_value::<Configuration>(file).is_err());
+}
+
+/// One rule's smallest parts: verb, group, resource, and the name where it is bound to one.
+fn rights(role: &Value) -> BTreeSet<[String; 4]> {
+    let mut rights = BTreeSet::new();
+    for rule in role["rules"].as_array().into_iter().flatten() {
+        let mut names = strings(&rule["resourceNames"]);
+        if names.is_empty() {
+            names.insert(String::new());
+        }
+        for verb in strings(&rule["verbs"]) {
+            for group in strings(&rule["apiGroups"]) {
+                for resource in strings(&rule["resources"]) {
+                    rights
+                        .extend(names.iter().map(|name| [verb.clone(), group.clone(), resource.clone(), name.clone()]));
+                }
+            }
+        }
+    }
+    rights
+}
+
+/// Who may give what it has not is an administrator by another name.
+#[test]
+fn the_role_has_all_that_it_gives() {
+    let own = serde_saphyr::from_multiple::<Value>(ROLE).unwrap();
+    let held_in = |namespace: &Value| -> BTreeSet<[String; 4]> {
+        let counts =
+            |role: &&Value| role["metadata"]["namespace"].is_null() || role["metadata"]["namespace"] == *namespace;
+        own.iter().filter(counts).flat_map(rights).collect()
+    };
+    assert!(own.iter().flat_map(rights).all(|[verb, ..]| verb != "escalate"));
+    for object in wanted(&configuration(|_| {}), "").unwrap() {
+        let object = serde_json::to_value(object).unwrap();
+        let held = held_in(&object["metadata"]["namespace"]);
+        for [verb, group, resource, name] in rights(&object) {
+            let has = |name: &str| held.contains(&[verb.clone(), group.clone(), resource.clone(), name.to_owned()]);
+            assert!(has("") || has(&name), "{}: {verb} {group}/{resource} {name}", object["metadata"]["name"]);
+        }
+        let bound = object["roleRef"]["name"].as_str().unwrap_or_default();
+        let is_own = bound.is_empty() || bound.starts_with("keelway:");
+        let may_bind = held.iter().any(|[verb, .., name]| verb == "bind" && name == bound);
+        assert!(
+            is_own != may_bind,
+            "{bound}: a role that it writes is bound by what it holds, another one by its name"
+        );
+    }
 }

@@ -1,0 +1,37 @@
+//! Sockets in the file system, for users that its permissions let in.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tokio::net::UnixListener;
+
+/// Listens at a path, in place of what an earlier process left there. Nobody can connect before the permissions are right.
+pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let next = path.with_extension("next");
+    match fs::remove_file(&next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&next)?;
+    fs::set_permissions(&next, Permissions::from_mode(mode))?;
+    fs::rename(&next, path)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_takes_the_place_of_the_one_before_with_its_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cluster.sock");
+        drop(listen(&path, 0o660).unwrap());
+        let listener = listen(&path, 0o600).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (connected, accepted) = tokio::join!(tokio::net::UnixStream::connect(&path), listener.accept());
+        assert!(connected.is_ok() && accepted.is_ok());
+    }
+}
