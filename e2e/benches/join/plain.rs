@@ -29,7 +29,7 @@ cp -a /run/plain/bin/. /opt/cni/bin
 sed -i \"s#server: .*#server: https://$1#\" /var/lib/keelway-node/kubeconfig
 for address in $2; do ip address add $address dev lo; done";
 const CLEAR: &str = "
-grep ' /var/lib/kubelet/' /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r -n1 umount
+grep ' /var/lib/kubelet/' /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r -n1 umount -l
 rm -rf /var/lib/kubelet /var/lib/keelway-node /run/plain /etc/cni/net.d/*keelway* /var/log/pods /var/log/containers
 ip link delete cni0 2> /dev/null || true
 for address in $1; do ip address delete $address dev lo; done";
@@ -60,6 +60,8 @@ impl Plain {
         let kubelet = cluster.plane.keelway.start(&[&cluster.enter()[..], &words].concat(), &[]);
         let took = cluster.ready(name) - started;
         process::kill(kubelet.pid());
+        // Its pods hold what is mounted there.
+        cluster.forget(name);
         let _ = cluster.on_machine(&["sh", "-ec", CLEAR, "sh", &addresses], &[]).succeeded();
         took.as_secs_f64()
     }
