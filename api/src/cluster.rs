@@ -61,6 +61,9 @@ pub struct ClusterSpec {
     /// How long certificates live.
     #[serde(default)]
     pub certificates: CertificatesSpec,
+    /// What Keelway keeps in the cluster for its workers.
+    #[serde(default)]
+    pub addons: AddonsSpec,
 }
 
 /// How far the first start of a cluster came. What is true here stays true, as in the
@@ -219,6 +222,33 @@ pub struct CertificatesSpec {
     pub authority_ttl: Span,
 }
 
+/// What Keelway keeps in a cluster for its workers. What is turned off is taken away; nothing else is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddonsSpec {
+    /// CoreDNS, the cluster's DNS. Another one has the address that workers ask: the tenth of the first range of Services.
+    #[serde(default, rename = "coreDNS")]
+    pub core_dns: AddonSpec,
+    /// kube-proxy on every worker, which makes Services work.
+    #[serde(default)]
+    pub kube_proxy: AddonSpec,
+    /// metrics-server, for `kubectl top` and autoscaling.
+    #[serde(default)]
+    pub metrics_server: AddonSpec,
+    /// The default CNI configuration. Where it is off, workers write none, and are ready once another one is there.
+    #[serde(default)]
+    pub cni: AddonSpec,
+}
+
+/// Something that Keelway keeps in a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddonSpec {
+    /// Whether it is there.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+}
+
 fn one() -> u32 {
     1
 }
@@ -284,6 +314,12 @@ impl Default for NetworkSpec {
 impl Default for VpnSpec {
     fn default() -> Self {
         Self { enabled: yes(), cidrs: vpn_cidrs() }
+    }
+}
+
+impl Default for AddonSpec {
+    fn default() -> Self {
+        Self { enabled: yes() }
     }
 }
 

@@ -111,7 +111,8 @@ impl ComponentSpec {
         Ok(PodName { cluster: self.cluster_id.clone(), component: self.name()? })
     }
 
-    /// The port of this name. 0 where the document lost it, which validation refuses.
+    /// The port of this name. 0 where the document lost it, which validation refuses, or where it is one of
+    /// [`Role::added_ports`] that it was not given yet.
     #[must_use]
     pub fn port(&self, name: &str) -> u16 {
         self.ports.get(name).copied().unwrap_or_default()

@@ -102,10 +102,23 @@ pub enum Start {
     Always,
     /// Not yet: all is made ready, the marks included.
     Never,
+    /// Not yet, and without marks: all is made ready, and what it writes can be made anew.
+    Later,
     /// The mark.
     OnMarkedData,
     /// The mark and something beside it: the pod was seen at work.
     OnUsedData,
+}
+
+impl Start {
+    /// Whether nothing of the pod is started yet.
+    #[must_use]
+    pub fn waits(self) -> bool {
+        match self {
+            Self::Never | Self::Later => true,
+            Self::Always | Self::OnMarkedData | Self::OnUsedData => false,
+        }
+    }
 }
 
 /// A file that a component reads. Owned by the pod's user and group, mode 0600.
@@ -588,7 +601,7 @@ impl DataState {
     pub fn allows(self, start: Start) -> bool {
         match start {
             Start::Always => true,
-            Start::Never => false,
+            Start::Never | Start::Later => false,
             Start::OnMarkedData => self.marked,
             Start::OnUsedData => self.marked && self.used,
         }

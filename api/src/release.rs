@@ -138,6 +138,8 @@ mod tests {
         assert_eq!(release.coredns_image(None), "registry.k8s.io/coredns/coredns:v1.14.6");
         assert_eq!(metrics_server_image(None), "registry.k8s.io/metrics-server/metrics-server:v0.9.0");
         assert_eq!(release.node_image(None), "registry.keelway.dev/node:v1.37.0");
+        assert_eq!(cluster_controller_image(None), ["registry.keelway.dev/cluster-controller:", KEELWAY].concat());
+        assert!(KEELWAY.starts_with('v') && KEELWAY.split('.').count() == 3, "{KEELWAY}");
     }
 
     #[test]
@@ -145,5 +147,7 @@ mod tests {
         let registry = Some("registry.example.com/mirror/");
         assert_eq!(newest().pause_image(registry), "registry.example.com/mirror/pause:3.10.2");
         assert_eq!(haproxy_image(registry), "registry.example.com/mirror/haproxy:2.6.12");
+        let own = cluster_controller_image(registry);
+        assert_eq!(own, ["registry.example.com/mirror/cluster-controller:", KEELWAY].concat());
     }
 }

@@ -160,6 +160,20 @@ impl Role {
         }
     }
 
+    /// Those of its ports that components of the last release do not have. A plan gives them.
+    #[must_use]
+    pub fn added_ports(self) -> &'static [&'static str] {
+        match self {
+            Self::KubeApiserver => &[EGRESS],
+            Self::Etcd
+            | Self::KubeControllerManager
+            | Self::KubeScheduler
+            | Self::ClusterController
+            | Self::Ingress
+            | Self::Gateway => &[],
+        }
+    }
+
     /// The name of this role's component of that number: `etcd-0`.
     pub fn component(self, index: u32) -> Result<ComponentName, NameError> {
         format!("{self}-{index}").parse()

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 
 use crate::{
-    cluster::CertificatesSpec,
+    cluster::{AddonsSpec, CertificatesSpec},
     fault::{Fault, MOST_FAULTS},
     hypervisor::{Endpoint, HypervisorRole, PortRange},
     name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
@@ -76,6 +76,8 @@ pub struct ValidatedCluster {
     pub registry: Option<String>,
     /// How long certificates live.
     pub certificates: CertificatesSpec,
+    /// What is kept in it for its workers.
+    pub addons: AddonsSpec,
 }
 
 /// The label that tells a machine's zone (Kubernetes' well-known labels).

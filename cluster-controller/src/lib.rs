@@ -7,6 +7,8 @@ pub mod controller;
 pub mod egress;
 pub mod gateway;
 mod health;
+mod kubeconfig;
+mod stamp;
 mod tasks;
 mod tls;
 mod unix_socket;

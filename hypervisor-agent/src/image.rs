@@ -18,6 +18,14 @@ pub fn archive_name(image: &str) -> String {
     format!("{}.tar", image.replace(['/', ':'], "_"))
 }
 
+/// Has an image in a runtime: out of a directory of archives where there is one of it, else from its registry.
+///
+/// # Errors
+/// It is in neither, or the runtime does not take it.
+pub async fn ensure(runtime: &Runtime, archives: &Path, image: &str) -> Result<(), EffectError> {
+    Images::new(runtime, Some(archives), &Turns::default()).ensure(image).await
+}
+
 /// Whose turn it is to fetch an image: pods that want the same one wait for one fetch.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(std::sync::Mutex<BTreeMap<String, Arc<Mutex<()>>>>);

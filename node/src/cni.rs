@@ -14,7 +14,7 @@ use crate::{
     settings::Layout,
 };
 
-/// The ConfigMap that holds it; none where the cluster brings its own.
+/// The ConfigMap that holds it; there is none where the cluster brings its own ([`keelway_api::worker::CniInformation`]).
 pub(crate) const CONFIG_MAP: &str = "keelway-cni";
 
 /// Where containerd looks.

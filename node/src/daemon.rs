@@ -235,13 +235,18 @@ impl Daemon {
     fn set_firewall(&self) -> Result<(), FirewallError> {
         let cluster = self.facts.known.borrow().cluster.clone();
         let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
-        firewall::set(&self.facts.given.borrow().pod_cidrs, &inside)
+        // Whoever brings another CNI configuration says what of its pods is masqueraded.
+        let own = if cluster.cni.enabled { self.facts.given.borrow().pod_cidrs.clone() } else { vec![] };
+        firewall::set(&own, &inside)
     }
 
     async fn keep_cni(&self) {
         let (mut templates, mut given) = (self.facts.templates.subscribe(), self.facts.given.subscribe());
+        let mut known = self.facts.known.subscribe();
         loop {
+            let is_wanted = known.borrow_and_update().cluster.cni.enabled;
             let now = templates.borrow_and_update().clone();
+            let now = if is_wanted { now } else { Some(BTreeMap::new()) };
             let ranges = given.borrow_and_update().pod_cidrs.clone();
             if let Some(now) = now
                 && let Err(error) = cni::apply(&self.layout, &self.cni.configuration, &now, &ranges)
@@ -249,6 +254,7 @@ impl Daemon {
                 tracing::error!("the CNI configuration stays as it was: {}", Chain(&error));
             }
             select! {
+                Ok(()) = known.changed() => {}
                 Ok(()) = templates.changed() => {}
                 Ok(()) = given.changed() => {}
                 else => return,
@@ -334,8 +340,9 @@ impl Daemon {
         None
     }
 
+    /// One that is not there was not made yet, or comes back: that there is to be none is told elsewhere.
     fn take_templates(&self, map: Option<ConfigMap>) -> Option<()> {
-        let templates = map.and_then(|map| map.data).unwrap_or_default();
+        let templates = map?.data.unwrap_or_default();
         self.facts.templates.send_if_modified(|now| {
             let differs = now.as_ref() != Some(&templates);
             *now = Some(templates);

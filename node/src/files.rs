@@ -1,12 +1,13 @@
 //! Files that are whole or not there.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
+use keelway_vpn::durable;
+pub(crate) use keelway_vpn::durable::beside;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// A file could not be read or changed.
@@ -28,26 +29,10 @@ impl FileError {
 
 /// Writes a file in one step: whoever reads sees all of the old one or all of the new one.
 pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), FileError> {
-    let next = beside(path);
-    let put = || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&next)?;
-        file.write_all(content.as_ref())?;
-        file.sync_all()?;
-        fs::rename(&next, path)?;
-        // The name is on disk, too, before anything relies on it.
-        path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
-    };
     tracing::trace!(action = %path.display(), "saves");
-    put().map_err(FileError::new("write", path))?;
+    durable::replace(path, content.as_ref(), mode).map_err(FileError::new("write", path))?;
     tracing::trace!(action = %path.display(), "saved");
     Ok(())
-}
-
-/// The name of a file's next content.
-pub(crate) fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
 }
 
 /// Writes a file only where its content differs; whether it did.

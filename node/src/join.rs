@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use keelway_api::{
     release,
     worker::{NodeNameFault, check_node_name},
@@ -34,6 +34,9 @@ use crate::{
     service::{self, ServiceError},
     settings::{Layout, NodeOptions, Service},
 };
+
+/// What a kubelet tells that lacks a CNI configuration and nothing else (`pkg/kubelet/kubelet.go`); with more, it begins with a bracket.
+const NO_NETWORK: &str = "container runtime network not ready";
 
 /// What `join` is asked for.
 #[derive(Debug, Clone)]
@@ -180,7 +183,7 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut
     service::start(node.service, &options.program, &options.layout)?;
     if node.service != Service::None {
         told(&Step::Wait(node.name.clone()));
-        wait(options, client).await?;
+        wait(options, client, known.cluster.cni.enabled).await?;
     }
     Ok(node.name.clone())
 }
@@ -287,11 +290,12 @@ async fn have_programs(options: &JoinOptions, runtime: &Runtime, image: &str) ->
     Ok(cni::install(&options.layout, &directories.plugins)?)
 }
 
-async fn wait(options: &JoinOptions, client: Client) -> Result<(), JoinError> {
+async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<(), JoinError> {
     let nodes: Api<Node> = Api::all(client);
     let name = &options.node.name;
     let what = format!("the Node {name} is ready");
-    let ready = api::wait_for(&nodes, name, (&what, options.timeout), |node| is_ready(&node).then_some(()));
+    let joined = |node: &Node| is_ready(node) || !has_cni && lacks_network_only(node);
+    let ready = api::wait_for(&nodes, name, (&what, options.timeout), |node| joined(&node).then_some(()));
     ready.await.map_err(|source| JoinError::NotReady { log: log(options.node.service, options.layout.root()), source })
 }
 
@@ -303,6 +307,54 @@ fn log(service: Service, root: &Path) -> String {
 }
 
 fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    readiness(node).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether all that a worker waits for is a CNI configuration, which the cluster's user brings.
+fn lacks_network_only(node: &Node) -> bool {
+    let message = readiness(node).and_then(|condition| condition.message.as_deref());
+    message.is_some_and(|message| message.starts_with(NO_NETWORK))
+}
+
+fn readiness(node: &Node) -> Option<&NodeCondition> {
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == "Ready")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(status: &str, message: &str) -> Node {
+        let ready = json!({ "type": "Ready", "status": status, "message": message });
+        serde_json::from_value(
+            json!({ "status": { "conditions": [{ "type": "DiskPressure", "status": "True" }, ready] } }),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_node_without_a_network_lacks_that_and_nothing_else() {
+        let table = [
+            ("True", "kubelet is posting ready status", (true, false)),
+            (
+                "False",
+                "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady",
+                (false, true),
+            ),
+            (
+                "False",
+                "[container runtime is down, container runtime network not ready: NetworkReady=false]",
+                (false, false),
+            ),
+            ("Unknown", "Kubelet stopped posting node status.", (false, false)),
+        ];
+        for (status, message, expected) in table {
+            let node = node(status, message);
+            assert_eq!((is_ready(&node), lacks_network_only(&node)), expected, "{message}");
+        }
+        assert!(!is_ready(&Node::default()) && !lacks_network_only(&Node::default()));
+    }
 }

@@ -130,10 +130,23 @@ impl<'a> Fleet<'a> {
             return Err(format!("room on {name}: {}{left}", role.row().requests));
         }
         let ports = room.ports.lowest_but(role.row().ports, |port| self.ingress.is_reserved(port));
-        ports.ok_or_else(|| {
-            let ports = count(role.row().ports.len(), "free port");
-            format!("{ports} in spec.portRange of {name}: widen it")
-        })
+        ports.ok_or_else(|| lacks_ports(role.row().ports.len(), name))
+    }
+
+    /// Gives more ports to a component that is on a machine already. What it waits for, where that has no more.
+    pub(crate) fn take_ports(
+        &mut self,
+        names: &[&str],
+        name: &HypervisorName,
+    ) -> Result<BTreeMap<String, u16>, String> {
+        let room = self.rooms.get_mut(name).ok_or_else(|| format!("{name} to be there"))?;
+        let ports = room.ports.lowest_but(names, |port| self.ingress.is_reserved(port));
+        let ports = ports.ok_or_else(|| lacks_ports(names.len(), name))?;
+        room.ports.take(ports.values().copied());
+        if room.machine.role == Role::Ingress.row().runs_on {
+            self.ingress.take(ports.values().copied());
+        }
+        Ok(ports)
     }
 
     /// Every machine of a kind, by name, with whether components may be placed on it.
@@ -174,6 +187,10 @@ impl<'a> Fleet<'a> {
             names.insert((room.load, &room.machine.name));
         }
     }
+}
+
+fn lacks_ports(number: usize, name: &HypervisorName) -> String {
+    format!("{} in spec.portRange of {name}: widen it", count(number, "free port"))
 }
 
 impl<'a> Room<'a> {

@@ -15,7 +15,13 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
-use crate::{Decision, fleet::Fleet, placement, plan::Plan, retirement};
+use crate::{
+    Decision,
+    fleet::Fleet,
+    placement::{self, of_role},
+    plan::Plan,
+    retirement,
+};
 
 /// Places a gateway beside each ingress that has none, and takes away those whose ingress is gone.
 pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (&ClusterId, &ValidatedCluster)) {
@@ -54,28 +60,26 @@ pub(crate) fn are_twins(one: &ComponentSpec, other: &ComponentSpec) -> bool {
     (one.index, &one.hypervisor) == (other.index, &other.hypervisor)
 }
 
-fn of_role<'a>(documents: &'a Documents, id: &'a ClusterId, role: Role) -> impl Iterator<Item = &'a Component> {
-    documents.components_of(id).map(|(_, component)| component).filter(move |component| component.spec.role == role)
-}
-
 /// Gateways without an ingress that stays, or all of them.
 fn lonely(documents: &Documents, id: &ClusterId, enabled: bool) -> Vec<PodName> {
-    let gateways = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::Gateway);
-    let has_ingress = |gateway: &Component| {
-        let mut stay = of_role(documents, id, Role::Ingress).filter(|ingress| !ingress.is_leaving());
-        stay.any(|ingress| are_twins(&ingress.spec, &gateway.spec))
-    };
+    let has_ingress = |gateway: &Component| staying(documents, id).any(|ingress| are_twins(ingress, &gateway.spec));
+    let gateways = of_role(documents, id, Role::Gateway);
     let lonely = gateways.filter(|(_, gateway)| !(enabled && has_ingress(gateway)));
     lonely.map(|(pod, _)| pod.clone()).collect()
 }
 
 /// Ingresses that stay and have no gateway.
 fn without(documents: &Documents, id: &ClusterId) -> Vec<ComponentSpec> {
-    let stay = of_role(documents, id, Role::Ingress).filter(|ingress| !ingress.is_leaving());
-    let has_gateway = |ingress: &Component| {
-        of_role(documents, id, Role::Gateway).any(|gateway| are_twins(&gateway.spec, &ingress.spec))
+    let has_gateway = |ingress: &ComponentSpec| {
+        of_role(documents, id, Role::Gateway).any(|(_, gateway)| are_twins(&gateway.spec, ingress))
     };
-    stay.filter(|ingress| !has_gateway(ingress)).map(|ingress| ingress.spec.clone()).collect()
+    staying(documents, id).filter(|ingress| !has_gateway(ingress)).cloned().collect()
+}
+
+/// Ingresses that stay.
+fn staying<'a>(documents: &'a Documents, id: &'a ClusterId) -> impl Iterator<Item = &'a ComponentSpec> {
+    let stay = of_role(documents, id, Role::Ingress).filter(|(_, ingress)| !ingress.is_leaving());
+    stay.map(|(_, ingress)| &ingress.spec)
 }
 
 fn place(
@@ -90,7 +94,7 @@ fn place(
         return Err(format!("an address of the VPN: {} of each range are for gateways", reserved::GATEWAYS));
     }
     let ports = fleet.ports_beside(Role::Gateway, machine)?;
-    let brother = of_role(documents, &pod.cluster, Role::Gateway).map(|gateway| gateway.spec.user).next();
+    let brother = of_role(documents, &pod.cluster, Role::Gateway).map(|(_, gateway)| gateway.spec.user).next();
     let user = brother.or_else(|| fleet.take_user()).ok_or("a user id: all are used")?;
     let spec = ComponentSpec {
         cluster: cluster.reference.clone(),

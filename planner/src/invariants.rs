@@ -167,9 +167,11 @@ fn ports_are_given_once(step: &Step) -> Vec<String> {
 
 fn new_ports_are_free(step: &Step) -> Vec<String> {
     let mut found = Vec::new();
-    for (pod, component) in step.new_components() {
+    for (pod, component) in &step.after.components {
         let Some(machine) = step.machine(component) else { continue };
-        for port in component.spec.ports.values() {
+        let before = step.before.components.get(pod);
+        let had = |name: &str| before.is_some_and(|before| before.spec.ports.contains_key(name));
+        for (_, port) in component.spec.ports.iter().filter(|(name, _)| !had(name)) {
             if let Some(why) = step.unfit(&component.spec.hypervisor, machine, *port) {
                 found.push(format!("{pod} has {port} of {}, which is {why}", component.spec.hypervisor));
             }
@@ -240,9 +242,10 @@ fn placed_components_stay(step: &Step) -> Vec<String> {
     let moved = both.filter(|(_, old, new)| {
         let place = |component: &Component| {
             let spec = &component.spec;
-            (spec.hypervisor.clone(), spec.ports.clone(), spec.user, spec.role, spec.index, spec.cluster.clone())
+            (spec.hypervisor.clone(), spec.user, spec.role, spec.index, spec.cluster.clone())
         };
-        place(old) != place(new)
+        let has_lost = |(name, port): (&String, &u16)| new.spec.ports.get(name) != Some(port);
+        place(old) != place(new) || old.spec.ports.iter().any(has_lost)
     });
     moved.map(|(pod, ..)| pod.to_string()).collect()
 }
@@ -338,7 +341,7 @@ fn controllers_start_once(step: &Step) -> Vec<String> {
     let pods = configs.values().flat_map(|config| &config.pods);
     let wrong = pods.filter(|(name, pod)| {
         let Some(component) = step.after.components.get(name) else { return false };
-        let waits = pod.start == Start::Never;
+        let waits = pod.start.waits();
         match component.spec.role {
             Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => {
                 waits == initialized(step.after, &component.spec.cluster)
@@ -360,7 +363,7 @@ fn members_start_on_their_data(step: &Step) -> Vec<String> {
             Some(store.members.get(&name.component)?.phase)
         });
         let first = known.is_none_or(|phase| phase == MemberPhase::Pending);
-        pod.start == Start::Always || (first && !marked && pod.start != Start::Never)
+        pod.start == Start::Always || (first && !marked && !pod.start.waits())
     });
     loose.map(|(machine, (pod, _))| format!("{pod} on {machine}")).collect()
 }

@@ -44,6 +44,7 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
             plan_ingress_port(plan, &mut fleet, name);
         }
         retirement::note_ready(plan, seen, id);
+        add_ports(plan, seen, &mut fleet, name, id);
         for (role, wanted) in unfinished(&plan.documents, &fleet, id, wanted) {
             retirement::call_back(plan, (id, cluster), role, wanted);
             retirement::retire_surplus(plan, seen, &mut fleet, (id, cluster), role, wanted);
@@ -51,6 +52,30 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
         }
         gateways::plan_gateways(plan, &mut fleet, (id, cluster));
     }
+}
+
+/// Gives components of the last release the ports that their roles have had since. What runs of them is replaced in turns.
+fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &ClusterRef, id: &ClusterId) {
+    let (mut given, mut waiting) = (Vec::new(), Vec::new());
+    for (pod, component) in plan.documents.components_of_mut(id) {
+        let spec = &mut component.spec;
+        let added = spec.role.added_ports().iter().copied();
+        let missing: Vec<&str> = added.filter(|name| !spec.ports.contains_key(*name)).collect();
+        // What already listens on a machine is known of one that can be seen.
+        if missing.is_empty() || seen.machine(&spec.hypervisor).is_none() {
+            continue;
+        }
+        let name = format!("{cluster}/{}", pod.component);
+        match fleet.take_ports(&missing, &spec.hypervisor) {
+            Ok(ports) => {
+                given.push(Decision::Give { component: name, ports: ports.keys().cloned().collect() });
+                spec.ports.extend(ports);
+            }
+            Err(on) => waiting.push((name, on)),
+        }
+    }
+    plan.decisions.extend(given);
+    waiting.into_iter().for_each(|(component, on)| plan.wait(&component, on));
 }
 
 /// Roles of a cluster that do not have exactly the wanted replicas, all of which stay where they are.
@@ -96,8 +121,8 @@ fn place_missing(
     if role == Role::Ingress && ingress_port(&plan.documents, &cluster.reference).is_none() {
         return;
     }
-    let of_role = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == role);
-    let stay = of_role.filter(|(_, component)| !component.is_leaving() && !retirement::moves(fleet, &component.spec));
+    let placed = of_role(&plan.documents, id, role);
+    let stay = placed.filter(|(_, component)| !component.is_leaving() && !retirement::moves(fleet, &component.spec));
     let mut missing = (wanted as usize).saturating_sub(stay.count());
     // Names that are taken are passed by: there are at most as many of them as components of the cluster.
     for index in 0..=u32::MAX {
@@ -127,9 +152,17 @@ fn place_missing(
     }
 }
 
+/// Components of one role of a cluster, by name.
+pub(crate) fn of_role<'a>(
+    documents: &'a Documents,
+    id: &'a ClusterId,
+    role: Role,
+) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
+    documents.components_of(id).filter(move |(_, component)| component.spec.role == role)
+}
+
 pub(crate) fn count_staying(documents: &Documents, id: &ClusterId, role: Role) -> usize {
-    let of_role = documents.components_of(id).filter(|(_, component)| component.spec.role == role);
-    of_role.filter(|(_, component)| !component.is_leaving()).count()
+    of_role(documents, id, role).filter(|(_, component)| !component.is_leaving()).count()
 }
 
 /// The document of a new component with the reason for its machine, or what it waits for.

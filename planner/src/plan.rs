@@ -47,6 +47,13 @@ pub enum Decision {
         /// Why that one.
         reason: String,
     },
+    /// A component of the last release was given ports that its role has had since.
+    Give {
+        /// As people see it.
+        component: String,
+        /// Their names.
+        ports: Vec<String>,
+    },
     /// A component is no longer wanted.
     Retire {
         /// As people see it.
@@ -151,6 +158,9 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Place { component, hypervisor, reason } => write!(f, "place {component} on {hypervisor}: {reason}"),
+            Self::Give { component, ports } => {
+                write!(f, "give {component} the port {}: its role has it since this release", ports.join(", "))
+            }
             Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
             Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
             Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),

@@ -7,7 +7,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    Component, Documents,
+    Documents,
     component::{ComponentSpec, Stage},
     documents::SecretName,
     machine::{MachineState, ServerAdmin},
@@ -20,7 +20,7 @@ use crate::{
     Decision, Observation,
     fleet::Fleet,
     gateways::are_twins,
-    placement::{MEMBERS_STAY, born, count_staying},
+    placement::{MEMBERS_STAY, born, count_staying, of_role},
     plan::Plan,
     pod::server_name,
     words::count,
@@ -177,12 +177,4 @@ pub(crate) fn remove(plan: &mut Plan, fleet: &mut Fleet, pod: &PodName) {
         fleet.leave(&document.spec);
     }
     plan.documents.secrets.remove(&SecretName::of(&pod.cluster, pod.component.as_str()));
-}
-
-fn of_role<'a>(
-    documents: &'a Documents,
-    id: &'a ClusterId,
-    role: Role,
-) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
-    documents.components_of(id).filter(move |(_, component)| component.spec.role == role)
 }

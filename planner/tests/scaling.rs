@@ -160,6 +160,20 @@ impl World {
         servers.map(|servers| servers.keys().map(String::as_str).collect()).collect()
     }
 
+    /// What each pod that runs was made for.
+    fn digests(&self) -> BTreeMap<PodName, String> {
+        let sandboxes = self.machines.values().flat_map(|state| &state.sandboxes);
+        sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
+    }
+
+    /// What a pass replaced of all that ran before it and runs still.
+    fn replaced(&mut self, round: &Round) -> Vec<PodName> {
+        let before = self.digests();
+        let _ = self.pass(round);
+        let is_other = |(pod, digest): &(PodName, String)| before.get(pod).is_some_and(|before| before != digest);
+        self.digests().into_iter().filter(is_other).map(|(pod, _)| pod).collect()
+    }
+
     fn of_role(&self, role: Role) -> BTreeSet<String> {
         let components = self.documents.components.iter().filter(|(_, component)| component.spec.role == role);
         components.map(|(pod, _)| format!("{role}/{}", pod.component)).collect()
@@ -313,42 +327,148 @@ fn what_does_the_same_work_is_replaced_one_by_one() {
     for _ in 0..12 {
         let _ = world.pass(&calm(3, 2));
     }
-    let digests = |world: &World| -> BTreeMap<PodName, String> {
-        let sandboxes = world.machines.values().flat_map(|state| &state.sandboxes);
-        sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
-    };
-    let role = |pod: &PodName| pod.component.as_str().rsplit_once('-').unwrap().0.to_owned();
-    let first = digests(&world);
+    let first = world.digests();
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     cluster.spec.images.registry = Some("registry.example.com/mirror".to_owned());
 
     // One member is not well, and does not have to be replaced for it: nothing of the store is touched.
     let number = world.documents.components.keys().position(|pod| pod.component.as_str() == "etcd-1").unwrap();
     let ill = Round { ill: 1 << number, ..calm(3, 2) };
-    let before = digests(&world);
-    let _ = world.pass(&ill);
-    let replaced: Vec<String> =
-        digests(&world).iter().filter(|(pod, digest)| before[*pod] != **digest).map(|(pod, _)| role(pod)).collect();
-    assert_eq!(replaced.iter().filter(|role| *role == "etcd").count(), 1);
+    let replaced = world.replaced(&ill);
+    assert_eq!(replaced.iter().filter(|pod| pod.component.as_str().starts_with("etcd-")).count(), 1);
 
-    let mut most = BTreeMap::<String, usize>::new();
+    let mut most = BTreeMap::<Role, usize>::new();
     for _ in 0..12 {
-        let before = digests(&world);
-        let _ = world.pass(&calm(3, 2));
-        let after = digests(&world);
-        let mut replaced = BTreeMap::<String, usize>::new();
-        for (pod, _) in after.iter().filter(|(pod, digest)| before[*pod] != **digest) {
-            *replaced.entry(role(pod)).or_default() += 1;
+        let (mut replaced, mut public) = (BTreeMap::<Role, usize>::new(), BTreeSet::new());
+        for pod in world.replaced(&calm(3, 2)) {
+            let spec = &world.documents.components[&pod].spec;
+            *replaced.entry(spec.role).or_default() += 1;
+            if matches!(spec.role, Role::Ingress | Role::Gateway) {
+                public.insert(spec.hypervisor.clone());
+            }
         }
+        assert!(public.len() <= 1, "an ingress, and the gateway of another machine: {public:?}");
         for (role, count) in replaced {
             let most = most.entry(role).or_default();
             *most = count.max(*most);
         }
     }
-    for role in ["etcd", "kube-apiserver", "ingress"] {
-        assert_eq!(most.get(role), Some(&1), "{most:?}");
+    for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway] {
+        assert_eq!(most.get(&role), Some(&1), "{most:?}");
     }
-    assert!(digests(&world).iter().all(|(pod, digest)| first[pod] != *digest), "all of them were replaced");
+    assert!(world.digests().iter().all(|(pod, digest)| first[pod] != *digest), "all of them were replaced");
+}
+
+/// A gateway whose ranges change is replaced once the other one is well, and not before.
+#[test]
+fn gateways_are_replaced_one_after_the_other() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    let gateways = [world.pod("gateway-0"), world.pod("gateway-1")];
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.network.pod_cidrs = vec!["10.240.0.0/16".to_owned()];
+    let of_gateways = |replaced: Vec<PodName>| -> Vec<PodName> {
+        replaced.into_iter().filter(|pod| gateways.contains(pod)).collect()
+    };
+    let number = |pod| world.documents.components.keys().position(|found| found == pod).unwrap();
+    let second_is_ill = Round { ill: 1 << number(&gateways[1]), ..calm(2, 2) };
+    let first_is_ill = Round { ill: 1 << number(&gateways[0]), ..calm(2, 2) };
+    // The one that is ill goes first: the other one works.
+    assert_eq!(of_gateways(world.replaced(&second_is_ill)), gateways[1..]);
+    for _ in 0..3 {
+        assert_eq!(of_gateways(world.replaced(&second_is_ill)), [], "it is not well yet");
+    }
+    assert_eq!(of_gateways(world.replaced(&first_is_ill)), gateways[..1]);
+    assert_eq!(of_gateways(world.replaced(&calm(2, 2))), []);
+}
+
+/// Those that run take up who comes and goes.
+#[test]
+fn gateways_and_controllers_stay_while_others_come_and_go() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(2, 1));
+    }
+    let first = world.digests();
+    for ingresses in [2, 1] {
+        for _ in 0..6 {
+            let _ = world.pass(&calm(2, ingresses));
+        }
+        assert_eq!(world.of_role(Role::Gateway).len(), ingresses as usize);
+        let now = world.digests();
+        assert!(first.iter().all(|(pod, digest)| now[pod] == *digest), "one was replaced");
+        let configs = machine_configs(&world.documents, &world.observe(&calm(2, ingresses))).unwrap();
+        let (_, gateway) =
+            configs.values().flat_map(|config| &config.pods).find(|(pod, _)| **pod == world.pod("gateway-0")).unwrap();
+        let others = gateway.files.iter().find(|file| file.path == "gateways.json").unwrap();
+        let others = String::from_utf8(others.content.clone()).unwrap();
+        assert_eq!(others.contains("gateway-1"), ingresses == 2, "{others}");
+    }
+}
+
+/// Documents of a release whose API servers had no egress.
+#[test]
+fn api_servers_of_the_last_release_get_an_egress_in_turns() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(3, 1));
+    }
+    let servers: Vec<PodName> = (0..3).map(|index| world.pod(&format!("kube-apiserver-{index}"))).collect();
+    for pod in &servers {
+        let spec = &mut world.documents.components.get_mut(pod).unwrap().spec;
+        spec.ports.remove("egress").unwrap();
+        let state = world.machines.get_mut(&spec.hypervisor).unwrap();
+        state.sandboxes.iter_mut().find(|found| found.pod == *pod).unwrap().digest = "of the last release".to_owned();
+    }
+    // They are no faulty ones.
+    world.documents = Documents::read(world.documents.write().as_bytes()).unwrap();
+
+    let silent = world.documents.components[&servers[2]].spec.hypervisor.clone();
+    let number = world.machines.keys().position(|name| *name == silent).unwrap();
+    let round = Round { silent: 1 << number, ..calm(3, 1) };
+    assert_eq!(world.replaced(&round), [], "one of them cannot be seen");
+    let has_egress = |world: &World, pod| world.documents.components[pod].spec.ports.contains_key("egress");
+    let given: Vec<bool> = servers.iter().map(|pod| has_egress(&world, pod)).collect();
+    assert_eq!(given, [true, true, false], "what is free on a machine is not known before it is seen");
+
+    let mut replaced = Vec::new();
+    for _ in 0..8 {
+        let now = world.replaced(&calm(3, 1));
+        assert!(now.len() <= 1, "{now:?}");
+        replaced.extend(now);
+    }
+    replaced.sort();
+    assert_eq!(replaced, servers);
+    let configs = machine_configs(&world.documents, &world.observe(&calm(3, 1))).unwrap();
+    for (_, pod) in configs.values().flat_map(|config| &config.pods).filter(|(pod, _)| servers.contains(pod)) {
+        let names: Vec<&str> = pod.containers.iter().map(|container| container.name.as_str()).collect();
+        assert_eq!(names, ["egress", "kube-apiserver"]);
+    }
+}
+
+/// The controller reads which add-ons there are while it runs.
+#[test]
+fn add_ons_are_turned_off_without_a_restart() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let addons = |world: &World| -> serde_json::Value {
+        let configs = machine_configs(&world.documents, &world.observe(&calm(1, 1))).unwrap();
+        let controller = world.pod("cluster-controller-0");
+        let pod = configs.values().find_map(|config| config.pods.get(&controller)).unwrap();
+        let file = pod.files.iter().find(|file| file.path == "cluster-controller.json").unwrap();
+        serde_json::from_slice::<serde_json::Value>(&file.content).unwrap()["addons"].clone()
+    };
+    let on = serde_json::json!({ "enabled": true });
+    assert_eq!(addons(&world), serde_json::json!({ "coreDNS": on, "kubeProxy": on, "metricsServer": on, "cni": on }));
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.addons.cni.enabled = false;
+    assert_eq!(world.replaced(&calm(1, 1)), []);
+    assert_eq!(addons(&world)["cni"]["enabled"], false);
+    assert_eq!(addons(&world)["kubeProxy"], on);
 }
 
 /// What a user gives comes to its role alone; every other flag is Keelway's own, so that nothing is given twice.

@@ -61,6 +61,7 @@ impl ValidatedCluster {
             host: spec.endpoint.host.clone(),
             registry: spec.images.registry.clone(),
             certificates: spec.certificates.clone(),
+            addons: spec.addons,
         }))
     }
 }

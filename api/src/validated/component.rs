@@ -47,7 +47,7 @@ fn check_ports(document: &Component, faults: &mut Faults) {
     let spec = &document.spec;
     let wanted = spec.role.row().ports;
     for name in wanted {
-        if !spec.ports.contains_key(*name) {
+        if !spec.ports.contains_key(*name) && !spec.role.added_ports().contains(name) {
             faults.add(&field(PORTS, name), "the port is missing", MADE);
         }
     }

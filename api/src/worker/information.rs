@@ -38,6 +38,23 @@ pub struct ClusterInformation {
     pub dns_domain: String,
     /// The address of the cluster's DNS.
     pub dns_address: IpAddr,
+    /// The default CNI configuration.
+    #[serde(default)]
+    pub cni: CniInformation,
+}
+
+/// Whether workers have the default CNI configuration. Where this is not told, they have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CniInformation {
+    /// Where this is `false`, the cluster brings its own.
+    pub enabled: bool,
+}
+
+impl Default for CniInformation {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
 }
 
 /// An ingress and the gateway beside it: one address and number, TCP for the API, UDP for WireGuard.
@@ -94,6 +111,7 @@ mod tests {
             "serviceCIDRs": ["10.96.0.0/16"],
             "dnsDomain": "cluster.local",
             "dnsAddress": "10.96.0.10",
+            "cni": { "enabled": false },
         })
     }
 
@@ -111,6 +129,13 @@ mod tests {
         newer["endpoints"][0]["transport"] = json!("tcp");
         newer["endpoints"][0]["gateway"]["mtu"] = json!(1420);
         newer["api"]["name"] = json!("kubernetes");
+        newer["cni"]["mtu"] = json!(1420);
         assert_eq!(serde_json::from_value::<ClusterInformation>(newer).unwrap(), expected);
+    }
+    #[test]
+    fn what_an_older_controller_leaves_out_is_as_it_was_then() {
+        let mut older = written();
+        older.as_object_mut().unwrap().remove("cni");
+        assert!(serde_json::from_value::<ClusterInformation>(older).unwrap().cni.enabled);
     }
 }

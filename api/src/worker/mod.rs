@@ -11,7 +11,8 @@ mod wireguard_peer;
 
 pub use address_claim::{AddressClaim, AddressClaimSpec};
 pub use information::{
-    AUTHORITIES_KEY, ApiAddress, ClusterInformation, Endpoint, GatewayInformation, INFORMATION, INFORMATION_KEY,
+    AUTHORITIES_KEY, ApiAddress, ClusterInformation, CniInformation, Endpoint, GatewayInformation, INFORMATION,
+    INFORMATION_KEY,
 };
 pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
 pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};

@@ -3,7 +3,7 @@
 use keelway_api::{
     Cluster, Documents, ObjectMeta, Time,
     cluster::{
-        ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
+        AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
         IngressSpec, NetworkSpec, VpnSpec,
     },
     fault::Faults,
@@ -62,6 +62,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         vpn: VpnSpec { cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs), ..VpnSpec::default() },
         images: ImagesSpec { registry: arguments.image_registry },
         certificates: CertificatesSpec::default(),
+        addons: AddonsSpec::default(),
     };
     let mut cluster = Cluster::new(&arguments.cluster.name, spec);
     cluster.metadata = ObjectMeta {

@@ -4,14 +4,13 @@ use std::{io::Write, net::SocketAddr};
 
 use keelway_api::{Cluster, jiff::Timestamp};
 use keelway_pki::{BootstrapToken, JoinToken};
-use keelway_reconciler::{Introduction, Workers, WorkersError};
+use keelway_reconciler::{Introduction, WorkersError};
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::{
     node_evict::evict,
     print,
-    session::runtime,
-    workers::{after, cluster, failure},
+    workers::{after, cluster, connect, failure},
 };
 use crate::{
     args::{CreateTokenArguments, Global, JoinTokenCommand, ListTokensArguments, Output, RevokeTokenArguments},
@@ -36,9 +35,7 @@ fn create(global: &Global, arguments: &CreateTokenArguments) -> Result<Code, Fai
     }
     let failed = |error| failure(error, &arguments.cluster);
     let introduction = Introduction::of(&documents, cluster).map_err(failed)?;
-    let runtime = runtime()?;
-    let _entered = runtime.enter();
-    let workers = Workers::of(&documents, cluster).map_err(failed)?;
+    let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
     let bootstrap = BootstrapToken::mint(&mut StdRng::from_rng(&mut rand::rng()));
     let token = runtime.block_on(async {
         let endpoints = endpoints(introduction.endpoints, cluster, global).await;
@@ -74,11 +71,8 @@ async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &G
 fn show(global: &Global, arguments: &ListTokensArguments) -> Result<Code, Failure> {
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
-    let failed = |error| failure(error, &arguments.cluster);
-    let runtime = runtime()?;
-    let _entered = runtime.enter();
-    let workers = Workers::of(&documents, cluster).map_err(failed)?;
-    let records = runtime.block_on(workers.tokens()).map_err(failed)?;
+    let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
+    let records = runtime.block_on(workers.tokens()).map_err(|error| failure(error, &arguments.cluster))?;
     let (title, now) = (cluster.reference().to_string(), Timestamp::now());
     let views: Vec<TokenView> =
         records.into_iter().map(|record| TokenView { cluster: title.clone(), record, now }).collect();
@@ -103,14 +97,17 @@ fn revoke(global: &Global, arguments: &RevokeTokenArguments) -> Result<Code, Fai
     // What is no id may be a whole token, and is not told.
     if id.len() != 6 || !id.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase()) {
         let problem = "that is no id of a join token: one has six lower letters and digits";
-        return Err(Failure::usage(problem, "see those that there are: keelway join-token list"));
+        let mend = format!(
+            "see those that there are: keelway join-token list --cluster {}",
+            arguments.cluster.reference().name
+        );
+        return Err(Failure::usage(problem, mend));
     }
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
+    let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
     let failed = |error| failure(error, &arguments.cluster);
-    let runtime = runtime()?;
-    let _entered = runtime.enter();
-    let workers = Workers::of(&documents, cluster).map_err(failed)?;
+    let worker_ttl = cluster.spec.certificates.worker_ttl;
     runtime.block_on(async {
         let revoked = workers.revoke_token(id).await;
         // Nobody joins with it any more: who did is known now.
@@ -124,6 +121,6 @@ fn revoke(global: &Global, arguments: &RevokeTokenArguments) -> Result<Code, Fai
             }
             Ok(()) => {}
         }
-        evict(&workers, &joined, &arguments.cluster, global).await
+        evict(&workers, &joined, (&arguments.cluster, worker_ttl), global).await
     })
 }

@@ -5,36 +5,29 @@ use std::io::Write;
 use keelway_api::{duration::Span, jiff::Timestamp};
 use keelway_reconciler::{Eviction, Workers};
 
-use super::{
-    session::runtime,
-    workers::{after, cluster, failure},
-};
+use super::workers::{after, cluster, connect, failure};
 use crate::{
     args::{EvictArguments, Global, OfCluster},
     exit::{Code, Failure},
     input::Input,
 };
 
-/// How long certificates of workers live: until then the name of an evicted one is nobody's.
-const WORKER_TTL: Span = Span::hours(168);
-
 pub(super) fn run(global: &Global, arguments: &EvictArguments) -> Result<Code, Failure> {
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
-    let runtime = runtime()?;
-    let _entered = runtime.enter();
-    let workers = Workers::of(&documents, cluster).map_err(|error| failure(error, &arguments.cluster))?;
-    runtime.block_on(evict(&workers, &arguments.names, &arguments.cluster, global))
+    let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
+    let of = (&arguments.cluster, cluster.spec.certificates.worker_ttl);
+    runtime.block_on(evict(&workers, &arguments.names, of, global))
 }
 
-/// Evicts each, in order, until one cannot be.
+/// Evicts each, in order, until one cannot be. Their names are nobody's for as long as certificates of workers live.
 pub(super) async fn evict(
     workers: &Workers,
     names: impl IntoIterator<Item = impl AsRef<str>>,
-    cluster: &OfCluster,
+    (cluster, worker_ttl): (&OfCluster, Span),
     global: &Global,
 ) -> Result<Code, Failure> {
-    let until = after(Timestamp::now(), WORKER_TTL);
+    let until = after(Timestamp::now(), worker_ttl);
     for name in names {
         let name = name.as_ref();
         let eviction = workers.evict(name, until).await.map_err(|error| failure(error, cluster))?;

@@ -1,13 +1,11 @@
 //! `keelway node local`.
 
-use std::path::PathBuf;
-
-use anyhow::Context;
 use keelway_api::release;
 use keelway_cri::{Deadlines, Runtime};
-use keelway_hypervisor_agent::image::archive_name;
+use keelway_hypervisor_agent::image;
 use keelway_local_hypervisor::{
-    Fleet, Step, Worker, WorkerRequest, create_worker, destroy_workers, enter_worker, forget, renumber, workers,
+    Fleet, Progress, Step, Worker, WorkerRequest, create_worker, destroy_workers, enter_worker, forget, renumber,
+    workers,
 };
 
 use super::{
@@ -33,29 +31,23 @@ pub(super) fn run(global: &Global, command: NodeLocalCommand) -> Result<Code, Fa
             let Err(error) = enter_worker(&arguments.fleet.get()?, &arguments.name, &arguments.command);
             Err(Failure::other(error))
         }
-        NodeLocalCommand::Forget(arguments) => {
-            let fleet = arguments.fleet.get()?;
-            let line = line();
-            let say = |step: &Step| line.say(&step.to_string());
-            runtime()?.block_on(forget(&fleet, &arguments.nat, &say)).map_err(Failure::other)?;
-            Ok(Code::Done)
+        NodeLocalCommand::Forget(of) => {
+            told(&line(), async |say| forget(&of.fleet.get()?, &of.nat, say).await.map_err(Failure::other))
         }
-        NodeLocalCommand::Renumber(arguments) => {
-            let fleet = arguments.fleet.get()?;
-            let line = line();
-            let say = |step: &Step| line.say(&step.to_string());
-            let address = runtime()?.block_on(renumber(&fleet, &arguments.nat, &say)).map_err(Failure::other)?;
-            print(&format!("{address}\n"))?;
-            Ok(Code::Done)
-        }
-        NodeLocalCommand::Destroy(arguments) => {
-            let fleet = arguments.fleet.get()?;
-            let line = line();
-            let say = |step: &Step| line.say(&step.to_string());
-            runtime()?.block_on(destroy_workers(&fleet, &arguments.names, &say)).map_err(Failure::other)?;
-            Ok(Code::Done)
+        NodeLocalCommand::Renumber(of) => told(&line(), async |say| {
+            let address = renumber(&of.fleet.get()?, &of.nat, say).await.map_err(Failure::other)?;
+            print(&format!("{address}\n"))
+        }),
+        NodeLocalCommand::Destroy(of) => {
+            told(&line(), async |say| destroy_workers(&of.fleet.get()?, &of.names, say).await.map_err(Failure::other))
         }
     }
+}
+
+/// Does something whose steps are told in a line.
+fn told(line: &Line, does: impl AsyncFnOnce(Progress<'_>) -> Result<(), Failure>) -> Result<Code, Failure> {
+    runtime()?.block_on(does(&|step: &Step| line.say(&step.to_string())))?;
+    Ok(Code::Done)
 }
 
 impl NodeLocalFleet {
@@ -76,9 +68,10 @@ fn make(arguments: &NodeLocalCreateArguments, line: &Line) -> Result<Code, Failu
         let worker =
             create_worker(&request, &|step: &Step| line.say(&step.to_string())).await.map_err(Failure::other)?;
         let runtime = Runtime::on_socket(&worker.socket, Deadlines::default()).map_err(Failure::other)?;
+        let archives = cache_directory().join("images");
         for image in images(&arguments.images) {
             line.say(&format!("{}: {image}", worker.name));
-            load(&runtime, &image).await.map_err(Failure::other)?;
+            image::ensure(&runtime, &archives, &image).await.map_err(Failure::other)?;
         }
         Ok(Code::Done)
     })
@@ -95,17 +88,6 @@ fn images(more: &[String]) -> Vec<String> {
         release::metrics_server_image(None),
     ];
     needed.into_iter().chain(more.iter().cloned()).collect()
-}
-
-async fn load(runtime: &Runtime, image: &str) -> anyhow::Result<()> {
-    if runtime.image_status(image).await?.is_some() {
-        return Ok(());
-    }
-    let path: PathBuf = cache_directory().join("images").join(archive_name(image));
-    let archive = tokio::fs::File::open(&path).await;
-    let archive = archive.with_context(|| format!("open {}; `cargo xtask images` makes it", path.display()))?;
-    runtime.import_images(archive).await?;
-    Ok(())
 }
 
 fn list(of: &NodeLocalFleet) -> Result<Code, Failure> {

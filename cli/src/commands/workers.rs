@@ -5,9 +5,10 @@ use keelway_api::{
     duration::Span,
     jiff::{SignedDuration, Timestamp},
 };
-use keelway_reconciler::WorkersError;
+use keelway_reconciler::{Workers, WorkersError};
+use tokio::runtime::Runtime;
 
-use super::named::absent;
+use super::{named::absent, session::runtime};
 use crate::{args::OfCluster, exit::Failure};
 
 /// The cluster that is named.
@@ -17,6 +18,16 @@ pub(super) fn cluster<'a>(documents: &'a Documents, of: &OfCluster) -> Result<&'
         let there = documents.clusters.keys().map(ToString::to_string).collect();
         absent("Cluster", &name.to_string(), &there)
     })
+}
+
+/// What asks the cluster about its workers. Nothing is asked yet.
+pub(super) fn connect(documents: &Documents, cluster: &Cluster, of: &OfCluster) -> Result<(Runtime, Workers), Failure> {
+    let runtime = runtime()?;
+    // A client is served by tasks of its own.
+    let entered = runtime.enter();
+    let workers = Workers::of(documents, cluster).map_err(|error| failure(error, of))?;
+    drop(entered);
+    Ok((runtime, workers))
 }
 
 /// This long from now.

@@ -99,6 +99,21 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| world.cluster("c1").spec.vpn.cidrs = vec!["100.96.0.0/16".to_owned()],
     },
     Scenario {
+        name: "change-addons",
+        question: "What is restarted where add-ons are turned off?",
+        from: worlds::three,
+        change: |world| {
+            let addons = &mut world.cluster("c1").spec.addons;
+            (addons.cni.enabled, addons.kube_proxy.enabled) = (false, false);
+        },
+    },
+    Scenario {
+        name: "change-release-of-keelway",
+        question: "What becomes of API servers that the last release made, which had no egress?",
+        from: worlds::three,
+        change: |world| world.take_egress("c1"),
+    },
+    Scenario {
         name: "change-dns-domain",
         question: "What is done where somebody changes the DNS domain of a cluster that lives?",
         from: worlds::three,

@@ -1,6 +1,6 @@
 //! Machines and components that are not as they should be.
 
-use keelway_api::machine::Silent;
+use keelway_api::{machine::Silent, role::EGRESS};
 
 use super::{Scenario, worlds};
 
@@ -72,6 +72,12 @@ pub(super) const ALL: &[Scenario] = &[
         question: "What is done where the process of an API server was killed?",
         from: worlds::three,
         change: |world| world.end("c1/kube-apiserver-1", 137),
+    },
+    Scenario {
+        name: "egress-ended",
+        question: "What is done where the egress beside an API server was killed?",
+        from: worlds::three,
+        change: |world| world.end_container("c1/kube-apiserver-1", EGRESS, 137),
     },
     Scenario {
         name: "container-ended-without-an-agent",

@@ -7,7 +7,7 @@ use keelway_api::{
     jiff::{SignedDuration, Timestamp},
     machine::{ContainerPhase, DataState, PortFacts, Seen, ServerAdmin, ServerState, Silent},
     name::{ClusterRef, HypervisorName, PodName},
-    role::Role,
+    role::{EGRESS, Role},
 };
 use keelway_hypervisor_agent::{action::Action, converge::model::Model};
 use keelway_planner::{bindings_digest, identify, machine_configs};
@@ -35,6 +35,11 @@ pub(super) struct World {
     bound: BTreeSet<String>,
     /// Draws keys and ids; another number gives others.
     seed: u64,
+}
+
+/// The container of a component that listens on its port of this name.
+fn container_of(component: &Component, port: &str) -> &'static str {
+    if port == EGRESS { EGRESS } else { component.spec.role.row().name }
 }
 
 /// How far the machines come with what they are told.
@@ -111,7 +116,10 @@ impl World {
         }
         let mut state = machine.state.clone();
         let here = self.documents.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
-        let ours = here.filter(|(pod, _)| state.runs(pod)).flat_map(|(_, component)| component.spec.ports.values());
+        let ours = here.flat_map(|(pod, component)| {
+            let ports = component.spec.ports.iter();
+            ports.filter(|(port, _)| state.runs_container(pod, container_of(component, port))).map(|(_, port)| port)
+        });
         let strangers = self.strangers.get(name).into_iter().flatten();
         let listening = ours.chain(strangers).copied().collect();
         state.ports = PortFacts { ephemeral: Some((32768, 60999)), listening };
@@ -119,7 +127,8 @@ impl World {
     }
 
     fn health(&self, pod: &PodName, component: &Component) -> Health {
-        let runs = self.machines.get(&component.spec.hypervisor).is_some_and(|machine| machine.state.runs(pod));
+        let machine = self.machines.get(&component.spec.hypervisor);
+        let runs = machine.is_some_and(|machine| machine.state.runs_container(pod, component.spec.role.row().name));
         if self.silent.get(&component.spec.hypervisor).is_some_and(|(silent, _)| *silent == Silent::Asked) {
             Health::Unhealthy("no route to host".to_owned())
         } else if !runs {
@@ -228,11 +237,33 @@ impl World {
 
     /// The process of a component ends.
     pub(super) fn end(&mut self, component: &str, code: i32) {
+        let name = self.documents.components[&self.pod(component)].spec.role.row().name;
+        self.end_container(component, name, code);
+    }
+
+    /// One process of a component ends.
+    pub(super) fn end_container(&mut self, component: &str, name: &str, code: i32) {
         let (pod, place) = (self.pod(component), self.place_of(component));
         let state = &mut self.machine(&place).state;
         let sandbox = state.sandboxes.iter().find(|sandbox| sandbox.pod == pod).unwrap().id.clone();
-        let container = state.containers.iter_mut().find(|container| container.sandbox == sandbox).unwrap();
+        let mut containers = state.containers.iter_mut();
+        let container = containers.find(|found| found.sandbox == sandbox && found.name == name).unwrap();
         container.phase = ContainerPhase::Exited { code };
+    }
+
+    /// The API servers are those of a release that had no egress.
+    pub(super) fn take_egress(&mut self, cluster: &str) {
+        let of_cluster = self.documents.components.iter_mut();
+        let servers = of_cluster.filter(|(_, found)| found.spec.role == Role::KubeApiserver);
+        for (pod, component) in servers.filter(|(_, found)| found.spec.cluster.name == cluster) {
+            component.spec.ports.remove(EGRESS).unwrap();
+            let state = &mut self.machines.get_mut(&component.spec.hypervisor).unwrap().state;
+            let sandbox = state.sandboxes.iter_mut().find(|sandbox| sandbox.pod == *pod).unwrap();
+            "of the last release".clone_into(&mut sandbox.digest);
+            state.containers.retain(|found| found.sandbox != sandbox.id || found.name != EGRESS);
+            state.files.retain(|path, _| !path.starts_with(&format!("{pod}/")) || !path.contains(EGRESS));
+            state.data.remove(&format!("{pod}/{EGRESS}"));
+        }
     }
 
     pub(super) fn wait(&mut self, hours: i64) {

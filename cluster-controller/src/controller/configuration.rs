@@ -7,10 +7,11 @@ use std::{
 
 use ipnet::IpNet;
 use keelway_api::{
+    cluster::AddonsSpec,
     duration::Span,
     name::is_subdomain,
     release,
-    worker::{ApiAddress, ClusterInformation, Endpoint, NodeNameFault, check_node_name},
+    worker::{ApiAddress, ClusterInformation, CniInformation, Endpoint, NodeNameFault, check_node_name},
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,9 +53,9 @@ pub struct Configuration {
     /// How long certificates of workers live, and so for how long an address rests that a worker had.
     #[serde(rename = "workerTTL", default = "worker_ttl")]
     pub worker_ttl: Span,
-    /// What runs on workers.
+    /// Which add-ons there are. What is turned off is taken away, where it was this controller's.
     #[serde(default)]
-    pub addons: Addons,
+    pub addons: AddonsSpec,
     /// The Lease that one replica holds.
     #[serde(default)]
     pub lease: LeaseName,
@@ -63,38 +64,6 @@ pub struct Configuration {
     /// Where metrics are asked for: the path of a socket, in a folder of the component's own.
     #[serde(default)]
     pub metrics: Option<PathBuf>,
-}
-
-/// Which add-ons there are. What is turned off is taken away, where it was this controller's.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Addons {
-    /// The cluster's DNS.
-    #[serde(default, rename = "coreDNS")]
-    pub core_dns: Switch,
-    /// Services on every worker.
-    #[serde(default)]
-    pub kube_proxy: Switch,
-    /// `kubectl top` and autoscaling.
-    #[serde(default)]
-    pub metrics_server: Switch,
-    /// The default CNI configuration.
-    #[serde(default)]
-    pub cni: Switch,
-}
-
-/// Whether an add-on is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Switch {
-    /// Whether it is.
-    pub enabled: bool,
-}
-
-impl Default for Switch {
-    fn default() -> Self {
-        Self { enabled: true }
-    }
 }
 
 /// The Lease that one replica holds.
@@ -145,6 +114,7 @@ impl Configuration {
             service_cidrs: self.service_cidrs.clone(),
             dns_domain: self.dns_domain.clone(),
             dns_address: self.dns_address(),
+            cni: CniInformation { enabled: self.addons.cni.enabled },
         }
     }
 

@@ -11,11 +11,14 @@ mod metrics;
 mod objects;
 mod pauses;
 mod registry;
+mod settings;
 mod tombstones;
 
 use std::{
-    fs, io,
+    convert::Infallible,
+    io,
     path::{Path, PathBuf},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,23 +27,22 @@ use std::{
 };
 
 use kube::{
-    Api, Client, Config,
-    client::ClientBuilder,
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    Api,
+    config::KubeconfigError,
+    core::DynamicObject,
     runtime::wait::{await_condition, conditions},
 };
 use prometheus_client::registry::Registry;
 use tokio::{join, select};
-use tower::timeout::TimeoutLayer;
 
-use self::{context::Context, keeper::Keeper, lease::Election, metrics::Metrics};
+use self::{context::Context, keeper::Keeper, lease::Election, metrics::Metrics, settings::Settings};
 use crate::{
-    configuration::{self as files, ConfigurationError},
+    configuration::ConfigurationError,
     health::{self, Entrances, Health, HealthError},
 };
 
 pub use self::{
-    configuration::{Addons, Configuration, LeaseName, Switch},
+    configuration::{Configuration, LeaseName},
     context::ControllerError,
     csr::NODES,
     objects::ObjectError,
@@ -93,57 +95,80 @@ pub enum RunError {
     Health(#[source] HealthError),
 }
 
-/// Runs until `stop`.
+/// Runs until `stop`. Files that change are in effect at once, under the same Lease.
 pub async fn run(path: &Path, identity: &str, stop: impl Future<Output = ()>) -> Result<(), RunError> {
-    let configuration: Configuration = files::read(path).map_err(RunError::Configuration)?;
-    let authorities = fs::read_to_string(&configuration.authorities)
-        .map_err(|source| RunError::Authorities { path: configuration.authorities.clone(), source })?;
-    let definitions = objects::definitions().map_err(RunError::Objects)?;
-    let wanted = objects::wanted(&configuration, &authorities).map_err(RunError::Objects)?;
-    let client = client(&configuration.kubeconfig).await?;
-    let election = Election::new(
-        client.clone(),
-        &configuration.lease.namespace,
-        &configuration.lease.name,
-        &lease::process(identity),
-    );
-
+    let mut settings = Settings::read(path).await?;
+    // A reload finds its own Lease.
+    let holder = lease::process(identity);
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     let is_ready = Arc::new(AtomicBool::new(false));
+    let configuration = &settings.configuration;
     let entrances = Entrances::open(configuration.health, configuration.metrics.as_deref()).await;
     let entrances = entrances.map_err(RunError::Health)?;
-    let questions = health::serve(entrances, health(registry, Arc::clone(&is_ready)));
-    let context = Arc::new(Context::new(client, configuration, metrics, election.fence(), identity));
+    let mut questions = pin!(health::serve(entrances, health(registry, Arc::clone(&is_ready))));
+    let mut stop = pin!(stop);
+    loop {
+        let replica = Replica::new(&settings, identity, &holder, &metrics, &is_ready);
+        let next = select! {
+            next = settings.replaced() => next,
+            never = replica.act() => match never {},
+            () = &mut questions => break replica.election.release().await,
+            () = &mut stop => break replica.election.release().await,
+        };
+        metrics.set_leading(false);
+        tracing::info!("files have changed, and are in effect");
+        settings = next;
+    }
+    Ok(())
+}
 
-    let terms = async {
+/// This process, while its files stay what they are.
+struct Replica<'a> {
+    settings: &'a Settings,
+    identity: &'a str,
+    election: Election,
+    context: Arc<Context>,
+    is_ready: &'a AtomicBool,
+}
+
+impl<'a> Replica<'a> {
+    fn new(
+        settings: &'a Settings,
+        identity: &'a str,
+        holder: &str,
+        metrics: &Metrics,
+        is_ready: &'a AtomicBool,
+    ) -> Self {
+        let Settings { configuration, client, .. } = settings;
+        let lease = &configuration.lease;
+        let election = Election::new(client.clone(), &lease.namespace, &lease.name, holder);
+        let context = Context::new(client.clone(), configuration.clone(), metrics.clone(), election.fence(), identity);
+        Self { settings, identity, election, context: Arc::new(context), is_ready }
+    }
+
+    /// Waits for the Lease, and acts while it holds it, again and again.
+    async fn act(&self) -> Infallible {
         loop {
-            let held = match election.acquire(|| is_ready.store(true, Ordering::Relaxed)).await {
+            let held = match self.election.acquire(|| self.is_ready.store(true, Ordering::Relaxed)).await {
                 Ok(held) => held,
                 Err(error) => {
-                    is_ready.store(false, Ordering::Relaxed);
+                    self.is_ready.store(false, Ordering::Relaxed);
                     report("cannot have the Lease", error);
                     tokio::time::sleep(AGAIN).await;
                     continue;
                 }
             };
-            tracing::info!(identity, "holds the Lease");
-            context.metrics.set_leading(true);
+            tracing::info!(identity = self.identity, "holds the Lease");
+            self.context.metrics.set_leading(true);
             select! {
                 biased;
-                () = election.keep(held) => tracing::warn!(identity, "has lost the Lease"),
-                () = work(&context, &definitions, &wanted) => {}
+                () = self.election.keep(held) => tracing::warn!(identity = self.identity, "has lost the Lease"),
+                () = work(&self.context, &self.settings.definitions, &self.settings.wanted) => {}
             }
-            context.metrics.set_leading(false);
+            self.context.metrics.set_leading(false);
         }
-    };
-    select! {
-        () = terms => {}
-        () = questions => {}
-        () = stop => {}
     }
-    election.release().await;
-    Ok(())
 }
 
 fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> Health {
@@ -152,16 +177,8 @@ fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> Health {
     Health { registry, readiness: Box::new(readiness) }
 }
 
-async fn client(path: &Path) -> Result<Client, RunError> {
-    let wrong = |source| RunError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(wrong)?;
-    let builder = ClientBuilder::try_from(config).map_err(|source| RunError::Client(Box::new(source)))?;
-    Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
-}
-
 /// All that is done while the Lease is held.
-async fn work(context: &Arc<Context>, definitions: &[kube::core::DynamicObject], wanted: &[kube::core::DynamicObject]) {
+async fn work(context: &Arc<Context>, definitions: &[DynamicObject], wanted: &[DynamicObject]) {
     while let Err(error) = define(context, definitions).await {
         report("cannot define the kinds", error);
         tokio::time::sleep(AGAIN).await;
@@ -177,7 +194,7 @@ async fn work(context: &Arc<Context>, definitions: &[kube::core::DynamicObject],
 }
 
 /// Applies the definitions of our kinds and waits until they are in effect: nothing can be watched before.
-async fn define(context: &Arc<Context>, definitions: &[kube::core::DynamicObject]) -> Result<(), ControllerError> {
+async fn define(context: &Arc<Context>, definitions: &[DynamicObject]) -> Result<(), ControllerError> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     Keeper::new(Arc::clone(context), definitions.to_vec()).apply_all().await?;
     let api = Api::<CustomResourceDefinition>::all(context.client.clone());

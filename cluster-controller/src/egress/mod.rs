@@ -20,7 +20,7 @@ use keelway_vpn::error::Chain;
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::cluster::Cluster;
@@ -31,14 +31,13 @@ use crate::configuration::{self, ConfigurationError};
 use crate::connect::Tunnels;
 use crate::connects::Connects;
 use crate::health::{self, Entrances, Health, HealthError};
+use crate::stamp::Stamp;
 use crate::tasks::{self, TaskError};
-use crate::tls::{Client, Stamp, TlsError};
+use crate::tls::{Client, TlsError};
 use crate::unix_socket;
 
 /// How long a CONNECT may take before it is answered: five seconds, less what the answer itself takes on a busy machine.
 const BUDGET: Duration = Duration::from_secs(4);
-/// How often the list of gateways is looked at.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// An egress that cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -116,15 +115,8 @@ fn open(path: &Path, mode: SocketMode) -> Result<UnixListener, EgressError> {
 
 /// Takes up changes of the gateways and of forbidden ranges: a restart would cut off what the API server has open.
 async fn follow(path: PathBuf, mut known: Stamp, gateways: Arc<Gateways>, forbidden: Arc<Forbidden>) {
-    let mut looks = tokio::time::interval(LOOK);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        looks.tick().await;
-        let now = Stamp::of([&*path]);
-        if now == known {
-            continue;
-        }
-        known = now;
+        known = known.next(&[&path]).await;
         match configuration::read::<EgressConfig>(&path) {
             Ok(config) => {
                 tracing::info!(

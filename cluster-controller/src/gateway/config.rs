@@ -21,9 +21,10 @@ const MOST_ADDRESSES: usize = 8;
 pub struct GatewayConfig {
     /// The VPN.
     pub wire_guard: WireGuard,
-    /// The other gateways of the cluster.
+    /// The file with the other gateways of the cluster, a list. A change of it is taken up within seconds, without a restart.
+    /// Without one there are no others.
     #[serde(default)]
-    pub gateways: Vec<OtherGateway>,
+    pub gateways_file: Option<PathBuf>,
     /// Where peers come from.
     pub peers: Peers,
     /// Where the API servers' connections come in.
@@ -133,7 +134,6 @@ mod key_text {
 impl Check for GatewayConfig {
     fn check(&self) -> Result<(), FieldFault> {
         self.wire_guard.check()?;
-        self.check_gateways()?;
         self.connect.check()?;
         if !self.health.ip().is_loopback() {
             return Err(FieldFault::new("health", "anybody could read it", "use a loopback address"));
@@ -142,17 +142,16 @@ impl Check for GatewayConfig {
     }
 }
 
-impl GatewayConfig {
-    fn check_gateways(&self) -> Result<(), FieldFault> {
-        let mut taken: BTreeSet<IpAddr> = self.wire_guard.addresses.iter().copied().collect();
-        let mut keys = BTreeSet::new();
-        for (at, gateway) in self.gateways.iter().enumerate() {
-            let field = format!("gateways[{at}]");
+impl Check for Vec<OtherGateway> {
+    fn check(&self) -> Result<(), FieldFault> {
+        let (mut addresses, mut keys) = (BTreeSet::new(), BTreeSet::new());
+        for (at, gateway) in self.iter().enumerate() {
+            let field = format!("[{at}]");
             if !keys.insert(gateway.public_key) {
                 let mend = "give each gateway a key of its own";
                 return Err(FieldFault::new(field + ".publicKey", "another gateway has this key", mend));
             }
-            if let Some(twice) = gateway.addresses.iter().find(|address| !taken.insert(**address)) {
+            if let Some(twice) = gateway.addresses.iter().find(|address| !addresses.insert(**address)) {
                 let problem = format!("{twice} is another gateway's");
                 return Err(FieldFault::new(field + ".addresses", problem, "give each gateway addresses of its own"));
             }
@@ -208,6 +207,8 @@ impl Check for Connect {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
+
     use super::*;
 
     const GOOD: &str = "
@@ -217,11 +218,7 @@ wireGuard:
   addresses: [100.80.255.1]
   addressCIDRs: [100.80.0.0/16]
   podCIDRs: [10.244.0.0/16]
-gateways:
-- name: gateway-1
-  publicKey: ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=
-  endpoint: 203.0.113.2:31000
-  addresses: [100.80.255.2]
+gatewaysFile: /etc/gateway/gateways.yaml
 peers: {kubeconfig: /etc/gateway/kubeconfig, file: /var/lib/gateway/peers.json}
 connect:
   listen: ['10.0.0.5:20010']
@@ -230,17 +227,51 @@ connect:
 health: 127.0.0.1:20011
 ";
 
-    fn read(text: &str) -> Result<GatewayConfig, String> {
-        let config: GatewayConfig = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    const OTHERS: &str = "
+- name: gateway-1
+  publicKey: ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=
+  endpoint: 203.0.113.2:31000
+  addresses: [100.80.255.2]
+- name: gateway-2
+  publicKey: 7z3R1Yq4kY3cSCZ7pQFqo3k7Qb0oF0dS0C1Wm5n4Bxg=
+  endpoint: 203.0.113.3:31000
+  addresses: [100.80.255.3]
+";
+
+    fn read<T: DeserializeOwned + Check>(text: &str) -> Result<T, String> {
+        let config: T = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         config.check().map_err(|fault| fault.to_string())?;
         Ok(config)
     }
 
     #[test]
     fn yaml_and_json_say_the_same() {
-        let config = read(GOOD).unwrap();
+        let config: GatewayConfig = read(GOOD).unwrap();
         assert_eq!((config.wire_guard.mtu, config.connect.max_tunnels), (1420, 1024));
         assert_eq!(read(&serde_json::to_string(&config).unwrap()), Ok(config));
+        let others: Vec<OtherGateway> = read(OTHERS).unwrap();
+        assert_eq!(others.len(), 2);
+        assert_eq!(read(&serde_json::to_string(&others).unwrap()), Ok(others));
+    }
+
+    #[test]
+    fn each_fault_of_the_list_names_its_field() {
+        let table = [
+            (
+                "7z3R1Yq4kY3cSCZ7pQFqo3k7Qb0oF0dS0C1Wm5n4Bxg=",
+                "ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=",
+                "[1].publicKey",
+            ),
+            ("100.80.255.3", "100.80.255.2", "[1].addresses"),
+            ("ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=", "AAAA", "32 bytes"),
+            ("  endpoint: 203.0.113.3", "  mtu: 1400\n  endpoint: 203.0.113.3", "mtu"),
+        ];
+        for (from, to, named) in table {
+            let text = OTHERS.replacen(from, to, 1);
+            assert_ne!(text, OTHERS, "{from}");
+            let fault = read::<Vec<OtherGateway>>(&text).unwrap_err();
+            assert!(fault.contains(named), "{named}: {fault}");
+        }
     }
 
     #[test]
@@ -252,18 +283,16 @@ health: 127.0.0.1:20011
             ("addressCIDRs: [100.80.0.0/16]", "addressCIDRs: []", "wireGuard.addressCIDRs"),
             ("  podCIDRs", "  persistentKeepaliveSeconds: 0\n  podCIDRs", "wireGuard.persistentKeepaliveSeconds"),
             ("  podCIDRs", "  mtu: 500\n  podCIDRs", "wireGuard.mtu"),
-            ("addresses: [100.80.255.2]", "addresses: [100.80.255.1]", "gateways[0].addresses"),
             ("['10.0.0.5:20010']", "[]", "connect.listen"),
             ("['keelway:egress']", "[]", "connect.clients"),
             ("  clients", "  maxTunnels: 0\n  clients", "connect.maxTunnels"),
             ("127.0.0.1:20011", "10.0.0.5:20011", "health"),
-            ("ooPHGddg5ghUsg0iks4pMrtrImczzFbmLZN17p1RFSQ=", "AAAA", "32 bytes"),
             ("listenPort: 31000", "listenPort: 31000\n  postUp: reboot", "postUp"),
         ];
         for (from, to, named) in table {
             let text = GOOD.replacen(from, to, 1);
             assert_ne!(text, GOOD, "{from}");
-            let fault = read(&text).unwrap_err();
+            let fault = read::<GatewayConfig>(&text).unwrap_err();
             assert!(fault.contains(named), "{named}: {fault}");
         }
     }

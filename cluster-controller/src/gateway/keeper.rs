@@ -11,20 +11,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::config::OtherGateway;
 use super::kept::{Kept, KeptPeer};
 use super::members::{Bounds, Candidate, Fault, Members, judge};
 use super::pace::Pace;
 use super::vpn::Vpn;
 
-/// What peers are made of.
+/// What the relay's peers are made of: workers, and the other gateways.
 pub(super) struct Keeper {
     pub(super) vpn: Arc<Vpn>,
     pub(super) file: PathBuf,
-    pub(super) bounds: Bounds,
     /// Seconds between keepalives to each peer.
     pub(super) keepalive: u16,
-    /// The other gateways.
-    pub(super) gateways: Vec<PeerConfig>,
+    own: Bounds,
+    others: Vec<OtherGateway>,
     candidates: Vec<Candidate>,
     /// Where peers were when the process started: a hint that stays the same as long as the peer does.
     first_endpoints: BTreeMap<PublicKey, SocketAddr>,
@@ -32,25 +32,19 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// One that has the peers of the file, so that they are served before the API answers.
-    pub(super) fn new(vpn: Arc<Vpn>, file: PathBuf, bounds: Bounds, keepalive: u16, gateways: Vec<PeerConfig>) -> Self {
+    /// One that has the peers of the file, so that they are served before the API answers. What peers may not have of this
+    /// gateway's own is in `own`.
+    pub(super) fn new(vpn: Arc<Vpn>, file: PathBuf, own: Bounds, keepalive: u16, others: Vec<OtherGateway>) -> Self {
         let kept = Kept::read(&file).unwrap_or_else(|error| {
             tracing::error!("peers are not known before the API answers: {}", Chain(&error));
             Kept::default()
         });
         let endpoint = |peer: &KeptPeer| Some((peer.object.public_key.parse().ok()?, peer.endpoint?));
         let first_endpoints = kept.peers.iter().filter_map(endpoint).collect();
-        let mut keeper = Self {
-            vpn,
-            file,
-            bounds,
-            keepalive,
-            gateways,
-            candidates: Vec::new(),
-            first_endpoints,
-            told: BTreeSet::new(),
-        };
-        keeper.adopt(kept.peers.into_iter().map(|peer| peer.object).collect());
+        let candidates = kept.peers.into_iter().map(|peer| peer.object).collect();
+        let told = BTreeSet::new();
+        let mut keeper = Self { vpn, file, keepalive, own, others, candidates, first_endpoints, told };
+        keeper.adopt();
         keeper
     }
 
@@ -58,6 +52,7 @@ impl Keeper {
     pub(super) async fn run(
         mut self,
         mut candidates: watch::Receiver<Option<Vec<Candidate>>>,
+        mut others: watch::Receiver<Vec<OtherGateway>>,
         mut events: mpsc::Receiver<Event>,
         stop: CancellationToken,
     ) {
@@ -67,9 +62,14 @@ impl Keeper {
                 Ok(()) = candidates.changed() => {
                     let now = candidates.borrow_and_update().clone();
                     if let Some(now) = now {
-                        self.adopt(now);
+                        self.candidates = now;
+                        self.adopt();
                         pace.peers_changed(Instant::now());
                     }
+                }
+                Ok(()) = others.changed() => {
+                    self.others = others.borrow_and_update().clone();
+                    self.adopt();
                 }
                 Some(event) = events.recv() => {
                     if matches!(event, Event::Roamed { .. }) {
@@ -87,13 +87,12 @@ impl Keeper {
     }
 
     /// Makes the members among candidates the peers.
-    fn adopt(&mut self, candidates: Vec<Candidate>) {
-        let (members, faults) = judge(&candidates, &self.bounds);
+    fn adopt(&mut self) {
+        let (members, faults) = judge(&self.candidates, &self.bounds());
         for fault in faults.difference(&self.told) {
             tracing::warn!("left out: {fault}");
         }
         self.told = faults;
-        self.candidates = candidates;
         self.first_endpoints.retain(|key, _| members.by_key.contains_key(key));
         let wanted = self.wanted(&members);
         let before = self.vpn.admit_only(members);
@@ -103,6 +102,14 @@ impl Keeper {
         }
     }
 
+    /// What is a gateway's is no worker's.
+    fn bounds(&self) -> Bounds {
+        let mut bounds = self.own.clone();
+        bounds.reserved.extend(self.others.iter().flat_map(|gateway| &gateway.addresses));
+        bounds.gateways.extend(self.others.iter().map(|gateway| gateway.public_key));
+        bounds
+    }
+
     fn wanted(&self, members: &Members) -> Peers {
         let workers = members.by_key.iter().map(|(key, member)| PeerConfig {
             endpoint: self.first_endpoints.get(key).copied(),
@@ -110,7 +117,13 @@ impl Keeper {
             allowed_ips: member.prefixes.clone(),
             ..PeerConfig::new(*key)
         });
-        self.gateways.iter().cloned().chain(workers).collect()
+        let gateways = self.others.iter().map(|gateway| PeerConfig {
+            endpoint: Some(gateway.endpoint),
+            persistent_keepalive: self.keepalive,
+            allowed_ips: gateway.addresses.iter().map(|address| (*address).into()).collect(),
+            ..PeerConfig::new(gateway.public_key)
+        });
+        gateways.chain(workers).collect()
     }
 
     async fn save(&self) -> bool {

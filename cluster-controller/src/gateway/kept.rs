@@ -1,11 +1,10 @@
 //! Peers on disk, with the places where they were last seen.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
+use keelway_vpn::durable::replace;
 use serde::{Deserialize, Serialize};
 
 use super::members::Candidate;
@@ -74,17 +73,8 @@ impl Kept {
 
     /// Puts this in the file's place in one step, also if the machine dies meanwhile.
     pub(crate) fn write(&self, path: &Path) -> Result<(), KeptError> {
-        self.replace(path).map_err(|source| KeptError::Write { path: path.to_owned(), source })
-    }
-
-    fn replace(&self, path: &Path) -> io::Result<()> {
-        let next = path.with_extension("next");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.sync_all()?;
-        fs::rename(&next, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+        let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|text| replace(path, &text, 0o600));
+        written.map_err(|source| KeptError::Write { path: path.to_owned(), source })
     }
 }
 

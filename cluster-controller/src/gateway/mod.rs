@@ -9,11 +9,11 @@ mod keeper;
 mod kept;
 mod members;
 mod metrics;
+mod others;
 mod pace;
 mod vpn;
 mod watch;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use keelway_api::reserved::of_api_on_workers;
 use keelway_vpn::error::Chain;
-use keelway_vpn::{InvalidKey, Limits, PeerConfig, PrivateKey, Relay, RelayConfig, StartError};
+use keelway_vpn::{InvalidKey, Limits, PrivateKey, Relay, RelayConfig, StartError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::config::{Connect, GatewayConfig, OtherGateway, Peers, WireGuard};
 use self::keeper::Keeper;
 use self::members::Bounds;
+use self::others::Others;
 use self::vpn::Vpn;
 use crate::configuration::{self, ConfigurationError};
 use crate::connect::serve;
@@ -95,10 +96,11 @@ pub enum GatewayError {
 /// Runs a gateway until `stop`.
 pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayError> {
     let config: GatewayConfig = configuration::read(path).map_err(GatewayError::Configuration)?;
+    let others = Others::read(config.gateways_file.as_deref()).map_err(GatewayError::Configuration)?;
     let server = Server::new(config.connect.tls.clone(), config.connect.clients.clone()).map_err(GatewayError::Tls)?;
     let vpn = Arc::new(Vpn::new(start_relay(&config)?, config.connect.max_tunnels));
     let events = vpn.relay.watch();
-    let keeper = new_keeper(&config, &vpn);
+    let keeper = new_keeper(&config, &vpn, others.list.clone());
     let mut tasks = JoinSet::new();
     let entrance = Entrance::new(server, Arc::clone(&vpn));
     for address in &config.connect.listen {
@@ -110,11 +112,12 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayErro
     if let Some(kubeconfig) = config.peers.kubeconfig {
         tasks.spawn(watch::watch(kubeconfig, sender));
     }
+    let gateways = others.follow(&mut tasks);
     tasks.spawn(reset_dead(Arc::clone(&vpn)));
     tasks.spawn(health::serve(entrances, gateway_health(&vpn, has_kubeconfig, candidates.clone())));
     tracing::info!(port = vpn.relay.listen_port(), peers = vpn.members().by_key.len(), "up");
     tokio::select! {
-        () = keeper.run(candidates, events, stop) => {}
+        () = keeper.run(candidates, gateways, events, stop) => {}
         failure = tasks::failure(&mut tasks) => return Err(GatewayError::Task(failure)),
     }
     tasks.shutdown().await;
@@ -138,28 +141,18 @@ fn start_relay(config: &GatewayConfig) -> Result<Relay, GatewayError> {
     .map_err(GatewayError::Relay)
 }
 
-fn new_keeper(config: &GatewayConfig, vpn: &Arc<Vpn>) -> Keeper {
+fn new_keeper(config: &GatewayConfig, vpn: &Arc<Vpn>, others: Vec<OtherGateway>) -> Keeper {
     let wire_guard = &config.wire_guard;
-    let gateways = config.gateways.iter().map(|gateway| PeerConfig {
-        endpoint: Some(gateway.endpoint),
-        persistent_keepalive: wire_guard.persistent_keepalive_seconds,
-        allowed_ips: gateway.addresses.iter().map(|address| (*address).into()).collect(),
-        ..PeerConfig::new(gateway.public_key)
-    });
-    let gateways: Vec<PeerConfig> = gateways.collect();
-    let others = config.gateways.iter().flat_map(|gateway| &gateway.addresses);
     let of_api = wire_guard.address_cidrs.iter().map(of_api_on_workers);
-    let reserved = wire_guard.addresses.iter().chain(&wire_guard.reserved_addresses).chain(others);
-    let own_key = vpn.relay.public_key();
-    let keys: BTreeSet<_> = gateways.iter().map(|gateway| gateway.public_key).chain(own_key).collect();
-    let bounds = Bounds {
+    let reserved = wire_guard.addresses.iter().chain(&wire_guard.reserved_addresses);
+    let own = Bounds {
         addresses: wire_guard.address_cidrs.clone(),
         pods: wire_guard.pod_cidrs.clone(),
         reserved: reserved.copied().chain(of_api).collect(),
-        gateways: keys,
+        gateways: vpn.relay.public_key().into_iter().collect(),
     };
     let keepalive = wire_guard.persistent_keepalive_seconds;
-    Keeper::new(Arc::clone(vpn), config.peers.file.clone(), bounds, keepalive, gateways)
+    Keeper::new(Arc::clone(vpn), config.peers.file.clone(), own, keepalive, others)
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, GatewayError> {

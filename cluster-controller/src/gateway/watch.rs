@@ -16,7 +16,8 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 
 use super::members::Candidate;
-use crate::tls::Stamp;
+use crate::kubeconfig::files_of;
+use crate::stamp::Stamp;
 
 /// The least and the most time between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
@@ -38,12 +39,13 @@ enum ClientError {
 
 /// Tells of the candidates from the first whole list on, and at each change. It goes on for ever.
 ///
-/// The kubeconfig is read again after a fault, if it has changed: credentials are renewed in place.
+/// The kubeconfig is read again after a fault, if it or a file that it names has changed: credentials are renewed in place.
 pub(super) async fn watch(kubeconfig: PathBuf, candidates: watch::Sender<Option<Vec<Candidate>>>) {
     loop {
-        let stamp = Stamp::of([&*kubeconfig]);
+        let files = files_of(&kubeconfig);
+        let stamp = Stamp::of(&files);
         match client(&kubeconfig).await {
-            Ok(client) => follow(client, &candidates, || Stamp::of([&*kubeconfig]) != stamp).await,
+            Ok(client) => follow(client, &candidates, || Stamp::of(&files) != stamp).await,
             Err(error) => {
                 tracing::warn!("peers cannot be asked for: {}", Chain(&error));
                 tokio::time::sleep(BACKOFF.1).await;

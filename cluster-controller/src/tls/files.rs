@@ -1,29 +1,11 @@
-//! Files that are replaced while they are in use.
+//! Certificates that are replaced while they are in use.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use keelway_vpn::error::Chain;
 
 use super::{TlsError, TlsFiles};
-
-/// What tells a file from the one that was there before: device, inode, length, and when it was changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stamp(Vec<Option<FileStamp>>);
-
-type FileStamp = (u64, u64, u64, i64, i64);
-
-impl Stamp {
-    /// The present one of some files.
-    pub(crate) fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
-        let stamp = |path: &Path| {
-            let file = std::fs::metadata(path).ok()?;
-            Some((file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
-        };
-        Self(paths.into_iter().map(stamp).collect())
-    }
-}
+use crate::stamp::Stamp;
 
 /// What was made of the files when they were last seen to be good.
 pub(super) struct Current<T> {
@@ -63,5 +45,5 @@ impl<T> Current<T> {
 }
 
 fn stamp(files: &TlsFiles) -> Stamp {
-    Stamp::of([&*files.certificate_file, &*files.key_file, &*files.authority_file])
+    Stamp::of([&files.certificate_file, &files.key_file, &files.authority_file])
 }

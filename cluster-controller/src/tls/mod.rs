@@ -20,7 +20,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use self::files::Current;
-pub(crate) use self::files::Stamp;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);

@@ -18,6 +18,7 @@ mod control_plane;
 mod daemon;
 mod lan;
 mod losses;
+mod others;
 mod peers;
 mod refusals;
 mod tunnels;

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::plane::{Plane, RELEASE, free_port, log, path, start, write};
+use crate::plane::{Plane, RELEASE, free_port, log, path, replace, start};
 use keelway_cluster_controller::controller::{ROLE, USER};
 
 /// A running replica.
@@ -19,6 +19,7 @@ pub(crate) struct Controller {
     name: String,
     child: Child,
     health: u16,
+    configuration: Value,
 }
 
 impl Controller {
@@ -43,10 +44,21 @@ impl Controller {
             "metrics": path(&format!("{name}.metrics.sock")),
         });
         change(&mut configuration);
-        let file = write(&format!("{name}.json"), configuration.to_string());
+        let file = replace(&format!("{name}.json"), &configuration.to_string());
         let arguments = ["run", "--config", &file, "--identity", name].map(str::to_owned);
         let child = start(name, &crate::program().display().to_string(), &arguments);
-        Self { name: name.to_owned(), child, health }
+        Self { name: name.to_owned(), child, health, configuration }
+    }
+
+    /// Changes its configuration while it runs.
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Value)) {
+        change(&mut self.configuration);
+        replace(&format!("{}.json", self.name), &self.configuration.to_string());
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 
     /// Ends it by SIGTERM.

@@ -11,6 +11,7 @@ mod controller;
 mod host;
 mod peers;
 mod plane;
+mod reload;
 mod repair;
 mod requests;
 mod rules;
@@ -37,9 +38,13 @@ async fn serve() {
     let admin = plane.admin().await;
     apply_role(&admin).await;
     // One holds the Lease, with the rights that ship and no others.
-    let first = Controller::start(&plane, "first", |_| {});
+    let mut first = Controller::start(&plane, "first", |configuration| {
+        configuration["authorities"] = plane::replace("authorities.crt", plane.authority()).into();
+    });
     repair::all_is_applied(&admin).await;
     repair::drift_is_repaired(&admin).await;
+    reload::add_ons_come_and_go(&mut first, &admin).await;
+    reload::authorities_and_credentials(&mut first, &plane, &admin).await;
 
     peers::twenty_at_once(&plane, &admin).await;
     requests::table(&plane, &admin).await;

@@ -59,6 +59,13 @@ pub(crate) fn write(name: &str, content: impl AsRef<[u8]>) -> String {
     path.display().to_string()
 }
 
+/// Puts a file in place of another one in one step.
+pub(crate) fn replace(name: &str, content: &str) -> String {
+    let next = write(&format!("{name}.next"), content);
+    fs::rename(next, path(name)).unwrap();
+    path(name).display().to_string()
+}
+
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -205,6 +212,11 @@ impl Plane {
     /// The authority's certificate, PEM.
     pub(crate) fn authority(&self) -> &str {
         self.authority.certificate().pem()
+    }
+
+    /// Another authority's certificate, PEM.
+    pub(crate) fn another_authority() -> String {
+        Authority::mint("kubernetes", validity(), &mut random()).unwrap().certificate().pem().to_owned()
     }
 
     /// A server's certificate of this name.

@@ -20,7 +20,7 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 /// the pod itself; what only its predecessor read goes last.
 pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let seen = Seen::new(name, state);
-    if pod.start == Start::Never {
+    if pod.start.waits() {
         return plan_ready(name, pod, state);
     }
     if !tree::allows_start(name, pod, state) {
@@ -55,7 +55,9 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
 fn plan_ready(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let mut steps = fetch(images_of(pod), state);
     steps.extend(tree::plan_present(name, pod, state));
-    steps.extend(tree::plan_marks(name, pod, state));
+    if pod.start == Start::Never {
+        steps.extend(tree::plan_marks(name, pod, state));
+    }
     steps.extend(tree::plan_absent(name, pod, state));
     steps
 }

@@ -92,7 +92,8 @@ prop_compose! {
 }
 
 fn start() -> impl Strategy<Value = Start> {
-    prop_oneof![Just(Start::Always), Just(Start::Never), Just(Start::OnMarkedData), Just(Start::OnUsedData)]
+    let waits = prop_oneof![Just(Start::Never), Just(Start::Later)];
+    prop_oneof![Just(Start::Always), waits, Just(Start::OnMarkedData), Just(Start::OnUsedData)]
 }
 
 fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
@@ -425,7 +426,7 @@ proptest! {
                 };
                 let Some(pod) = config.pods.get(name) else { continue };
                 let allowed = start == Start::Always
-                    || start != Start::Never && pod.data.iter().all(|data| machine.state.data_of(name, data).allows(start));
+                    || !start.waits() && pod.data.iter().all(|data| machine.state.data_of(name, data).allows(start));
                 prop_assert!(allowed, "{name} starts with {start:?}");
             }
             if round == 0 { machine.execute(&part(&actions, &cuts)) } else { machine.execute(&actions) }

@@ -120,6 +120,54 @@ fn an_exited_container_comes_back_in_its_sandbox() {
     assert_eq!(machine.state.containers[0].attempt, 1);
 }
 
+/// With a second container, which the one that the pod is named after relies on.
+fn accompanied() -> MachineConfig {
+    let mut config = config();
+    let containers = &mut config.pods.get_mut(&etcd()).unwrap().containers;
+    let beside = Container { name: "egress".to_owned(), stop_seconds: 65, ..containers[0].clone() };
+    containers.insert(0, beside);
+    config
+}
+
+#[test]
+fn what_a_container_relies_on_is_there_before_it_and_after_it() {
+    let begins = plan(&accompanied(), &Model::empty());
+    let of_containers: Vec<&str> =
+        begins.iter().map(String::as_str).filter(|step| step.contains(" container ")).collect();
+    assert_eq!(
+        of_containers,
+        ["create container egress", "start container egress", "create container etcd", "start container etcd"]
+    );
+    let end = [
+        "stop container etcd within 25 s",
+        "stop container egress within 65 s",
+        "stop sandbox id-1",
+        "remove sandbox id-1",
+    ];
+    let machine = settled(&accompanied());
+    let mut other = accompanied();
+    other.generation += 1;
+    other.pods.get_mut(&etcd()).unwrap().containers[1].command.push("--new".to_owned());
+    assert_eq!(plan(&other, &machine)[..end.len()], end, "it is replaced");
+    other.pods.clear();
+    let removed = plan(&other, &machine);
+    let from = removed.iter().position(|step| step == end[0]).unwrap();
+    assert_eq!(removed[from..from + end.len()], end, "it goes");
+}
+
+#[test]
+fn the_end_of_one_container_leaves_the_other_alone() {
+    for ended in ["egress", "etcd"] {
+        let mut machine = settled(&accompanied());
+        let found = machine.state.containers.iter_mut().find(|found| found.name == ended).unwrap();
+        found.phase = ContainerPhase::Exited { code: 137 };
+        let steps = ["remove", "create", "start"].map(|step| format!("{step} container {ended}"));
+        assert_eq!(plan(&accompanied(), &machine), steps);
+        machine.execute(&converge(&accompanied(), &machine.state).unwrap());
+        assert_eq!(plan(&accompanied(), &machine), [""; 0]);
+    }
+}
+
 #[test]
 fn a_container_that_was_made_and_not_started_is_started() {
     let mut machine = settled(&config());
@@ -391,6 +439,26 @@ fn a_first_start_waits_for_the_mark_to_be_written_down() {
 
     config.generation += 1;
     config.pods.get_mut(&etcd()).unwrap().start = Start::OnMarkedData;
+    assert_eq!(
+        plan(&config, &machine),
+        ["create sandbox 0", "create container etcd", "start container etcd", "record config 3.8 as applied"]
+    );
+}
+
+/// How many passes come by before the start leaves no trace on what is no store.
+#[test]
+fn what_can_be_made_anew_is_held_back_without_a_mark() {
+    let mut config = config();
+    config.pods.get_mut(&etcd()).unwrap().start = Start::Later;
+    let mut machine = Model::empty();
+    for _ in 0..2 {
+        machine.execute(&converge(&config, &machine.state).unwrap());
+        assert_eq!(plan(&config, &machine), [""; 0]);
+        assert_eq!(machine.state.data_of(&etcd(), "data"), DataState::default());
+        assert_eq!((machine.state.sandboxes.len(), machine.state.images.len()), (0, 2));
+    }
+    config.generation += 1;
+    config.pods.get_mut(&etcd()).unwrap().start = Start::Always;
     assert_eq!(
         plan(&config, &machine),
         ["create sandbox 0", "create container etcd", "start container etcd", "record config 3.8 as applied"]

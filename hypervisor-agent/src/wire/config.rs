@@ -73,6 +73,7 @@ fn wire_start(start: Start) -> proto::Start {
     match start {
         Start::Always => proto::Start::Always,
         Start::Never => proto::Start::Never,
+        Start::Later => proto::Start::Later,
         Start::OnMarkedData => proto::Start::OnMarkedData,
         Start::OnUsedData => proto::Start::OnUsedData,
     }
@@ -82,6 +83,7 @@ fn start(start: proto::Start) -> Result<Start, WireError> {
     match start {
         proto::Start::Always => Ok(Start::Always),
         proto::Start::Never => Ok(Start::Never),
+        proto::Start::Later => Ok(Start::Later),
         proto::Start::OnMarkedData => Ok(Start::OnMarkedData),
         proto::Start::OnUsedData => Ok(Start::OnUsedData),
         proto::Start::Unspecified => Err(WireError::Missing("what a pod's start asks for")),

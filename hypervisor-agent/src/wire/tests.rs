@@ -89,7 +89,7 @@ fn config() -> impl Strategy<Value = MachineConfig> {
     });
     let servers = btree_map("[a-z]{1,9}/[a-z]{1,9}", address(), 0..3)
         .prop_map(|addresses| Servers { options: "check".to_owned(), addresses });
-    let starts = [Start::Always, Start::Never, Start::OnMarkedData, Start::OnUsedData];
+    let starts = [Start::Always, Start::Never, Start::Later, Start::OnMarkedData, Start::OnUsedData];
     let start = proptest::sample::select(starts.to_vec());
     let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers), start, any::<bool>())
         .prop_map(|(user, files, containers, servers, start, hold)| Pod {

@@ -19,9 +19,9 @@ impl Site<'_> {
     pub(super) fn cluster_controller(&self) -> Result<Parts, MissingKey> {
         let mut files = vec![
             self.cluster_controller_file(),
-            self.kubeconfig()?,
+            self.kubeconfig(OnChange::PickedUp)?,
             // It tells workers whom to trust.
-            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
+            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
         let mut command = keelway_command("run", "cluster-controller.json");
@@ -38,6 +38,7 @@ impl Site<'_> {
         })
     }
 
+    /// Like all its files it is read again when it changes: add-ons and ingresses come and go without a restart.
     fn cluster_controller_file(&self) -> File {
         let ingresses = self.siblings(Role::Ingress);
         let endpoints: Vec<Value> = ingresses.flat_map(|(_, spec, machine)| self.endpoints_of(spec, machine)).collect();
@@ -52,6 +53,7 @@ impl Site<'_> {
             "endpoints": endpoints,
             "authorities": at("ca.crt"),
             "workerTTL": cluster.certificates.worker_ttl,
+            "addons": cluster.addons,
             "health": self.health_address(),
         });
         let names: Vec<&str> = cluster.host.iter().chain(&cluster.extra_names).map(AsRef::as_ref).collect();
@@ -61,7 +63,7 @@ impl Site<'_> {
         if let (Some(registry), Some(fields)) = (&cluster.registry, content.as_object_mut()) {
             fields.insert("registry".to_string(), json!(registry));
         }
-        document("cluster-controller.json", &content, OnChange::Restart)
+        document("cluster-controller.json", &content, OnChange::PickedUp)
     }
 
     /// Where workers reach an ingress, and the gateway beside it.

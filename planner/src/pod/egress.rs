@@ -18,6 +18,11 @@ pub(super) const SOCKETS: (&str, &str) = ("egress", "/run/keelway-egress");
 pub(super) const SELECTION: &str = "egress-selection.json";
 
 impl Site<'_> {
+    /// Whether there is one. A component of the last release goes on without until it was given the port.
+    pub(super) fn has_egress(&self) -> bool {
+        self.cluster.vpn_enabled && self.spec.ports.contains_key(EGRESS)
+    }
+
     /// The files of both sides.
     pub(super) fn egress_files(&self) -> Result<Vec<File>, MissingKey> {
         let mut files = vec![

@@ -18,15 +18,18 @@ use crate::certificates::{self, EGRESS_NAME, WIREGUARD};
 
 /// Where a gateway keeps its peers, inside its container.
 const PEERS: &str = "/var/lib/keelway-gateway";
+/// The file with the other gateways.
+const OTHERS: &str = "gateways.json";
 
 impl Site<'_> {
     pub(super) fn gateway(&self) -> Result<Parts, MissingKey> {
         let key = format!("{WIREGUARD}.key");
         let mut files = vec![
             self.gateway_file()?,
-            Self::kubeconfig_of(&self.ingress_beside()?),
+            self.other_gateways(),
+            Self::kubeconfig_of(&self.ingress_beside()?, OnChange::PickedUp),
             self.shared(&key, self.pod.component.as_str(), &key, OnChange::Restart)?,
-            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
+            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
             self.shared("infrastructure-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
@@ -45,8 +48,6 @@ impl Site<'_> {
 
     /// It is read once: who runs with an earlier one is replaced, one gateway after the other.
     fn gateway_file(&self) -> Result<File, MissingKey> {
-        let others = self.siblings(Role::Gateway).filter(|(name, ..)| *name != self.pod);
-        let others: Vec<Value> = others.filter_map(|(name, spec, machine)| self.other(name, spec, machine)).collect();
         let cluster = self.cluster;
         let content = json!({
             "wireGuard": {
@@ -56,7 +57,7 @@ impl Site<'_> {
                 "addressCIDRs": cluster.vpn,
                 "podCIDRs": cluster.pods,
             },
-            "gateways": others,
+            "gatewaysFile": at(OTHERS),
             "peers": { "kubeconfig": at("kubeconfig.json"), "file": format!("{PEERS}/peers.json") },
             "connect": {
                 "listen": [Self::connect_address(self.spec, self.machine).ok_or(MissingKey)?],
@@ -71,6 +72,13 @@ impl Site<'_> {
             "metrics": format!("{PEERS}/metrics.sock"),
         });
         Ok(document("gateway.json", &content, OnChange::Restart))
+    }
+
+    /// Those that come and go are taken up by those that run.
+    fn other_gateways(&self) -> File {
+        let others = self.siblings(Role::Gateway).filter(|(name, ..)| *name != self.pod);
+        let others: Vec<Value> = others.filter_map(|(name, spec, machine)| self.other(name, spec, machine)).collect();
+        document(OTHERS, &Value::from(others), OnChange::PickedUp)
     }
 
     /// Another gateway, once it has a key.

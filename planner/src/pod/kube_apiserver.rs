@@ -46,19 +46,19 @@ impl Site<'_> {
         for name in ["etcd-client", "kubelet-client", "front-proxy-client"] {
             files.extend(self.certificate(name)?);
         }
-        let vpn = self.cluster.vpn_enabled;
-        if vpn {
+        let has_egress = self.has_egress();
+        if has_egress {
             files.extend(self.egress_files()?);
         }
         Ok(Parts {
             files,
-            data: if vpn { vec![SOCKETS] } else { vec![] },
+            data: if has_egress { vec![SOCKETS] } else { vec![] },
             servers: None,
             image: self.kubernetes_image(),
             command: self.command(),
             check: self.https(self.machine.private.first(), SECURE, LIVENESS, (API_SERVER_NAME, "ca.crt"), None),
             startup_seconds: Some(STARTUP_SECONDS),
-            beside: if vpn { vec![self.egress()] } else { vec![] },
+            beside: if has_egress { vec![self.egress()] } else { vec![] },
         })
     }
 
@@ -120,7 +120,7 @@ impl Site<'_> {
             flag("kubelet-client-key", at("kubelet-client.key")),
             flag("kubelet-preferred-address-types", "InternalIP"),
         ];
-        if self.cluster.vpn_enabled {
+        if self.has_egress() {
             flags.push(flag("egress-selector-config-file", at(SELECTION)));
         }
         flags

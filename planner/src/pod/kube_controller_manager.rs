@@ -57,7 +57,7 @@ impl Site<'_> {
     /// Files of both kube-controller-manager and kube-scheduler.
     pub(super) fn controller_files(&self) -> Result<Vec<keelway_api::machine::File>, MissingKey> {
         let mut files = vec![
-            self.kubeconfig()?,
+            self.kubeconfig(OnChange::Restart)?,
             self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
             self.shared("front-proxy-ca.crt", certificates::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
             // Not the program's, but of who asks it for its health.

@@ -13,15 +13,15 @@ use crate::certificates::API_SERVER_NAME;
 
 impl Site<'_> {
     /// Names the API server beside this component, else the first by name. Certificates are files, which clients read anew.
-    pub(super) fn kubeconfig(&self) -> Result<File, MissingKey> {
+    pub(super) fn kubeconfig(&self, on_change: OnChange) -> Result<File, MissingKey> {
         let beside = self.siblings(Role::KubeApiserver).find(|(_, _, machine)| machine.name == self.machine.name);
         let (_, spec, machine) = beside.or_else(|| self.siblings(Role::KubeApiserver).next()).ok_or(MissingKey)?;
         let address = machine.private.first().ok_or(MissingKey)?;
-        Ok(Self::kubeconfig_of(&SocketAddr::new(*address, spec.port(SECURE))))
+        Ok(Self::kubeconfig_of(&SocketAddr::new(*address, spec.port(SECURE)), on_change))
     }
 
     /// Names this address of the API.
-    pub(super) fn kubeconfig_of(server: &SocketAddr) -> File {
+    pub(super) fn kubeconfig_of(server: &SocketAddr, on_change: OnChange) -> File {
         // Nothing in it needs to be escaped in JSON.
         let content = format!(
             r#"{{
@@ -59,6 +59,6 @@ impl Site<'_> {
 }}
 "#,
         );
-        text("kubeconfig.json", content, OnChange::Restart)
+        text("kubeconfig.json", content, on_change)
     }
 }

@@ -121,8 +121,8 @@ impl<'a> Site<'a> {
         let document = self.tenant.document;
         match self.spec.role {
             Role::Etcd => birth::start_of(Some(document), &self.pod.component),
-            Role::KubeApiserver if !birth::any_may_start(document) => Start::Never,
-            role if birth::waits_for_api(document, role) => Start::Never,
+            Role::KubeApiserver if !birth::any_may_start(document) => Start::Later,
+            role if birth::waits_for_api(document, role) => Start::Later,
             Role::KubeApiserver
             | Role::KubeControllerManager
             | Role::KubeScheduler

@@ -92,8 +92,8 @@ pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
     for (name, pod) in &config.pods {
         if kept.contains(name) {
             change(state, name, pod);
-        } else if pod.start == Start::Never {
-            of_data(state, name, pod, |data| data.marked = true);
+        } else if pod.start.waits() {
+            of_data(state, name, pod, |data| data.marked |= pod.start == Start::Never);
         } else if pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start)) {
             of_data(state, name, pod, |data| data.used = true);
             start(state, name, pod);

@@ -3,14 +3,14 @@
 mod template;
 
 use ipnet::IpNet;
-use keelway_api::release::{self, Release};
+use keelway_api::{
+    cluster::AddonSpec,
+    release::{self, Release},
+};
 use serde_json::{Value, json};
 
 use super::{
-    super::{
-        Configuration,
-        configuration::{API_PORT, Switch},
-    },
+    super::{Configuration, configuration::API_PORT},
     ObjectError,
     information::{CNI, config_map},
 };
@@ -28,13 +28,13 @@ pub(super) fn objects(configuration: &Configuration) -> Result<Vec<Value>, Objec
         release::find(&configuration.version).ok_or_else(|| ObjectError::Release(configuration.version.clone()))?;
     let values = values(configuration, release);
     let addons = &configuration.addons;
-    let templates: [(Switch, &'static str, &str); 3] = [
+    let templates: [(AddonSpec, &'static str, &str); 3] = [
         (addons.core_dns, "CoreDNS", CORE_DNS),
         (addons.kube_proxy, "kube-proxy", KUBE_PROXY),
         (addons.metrics_server, "metrics-server", METRICS_SERVER),
     ];
     let mut objects = Vec::new();
-    for (_, name, template) in templates.into_iter().filter(|(switch, ..)| switch.enabled) {
+    for (_, name, template) in templates.into_iter().filter(|(addon, ..)| addon.enabled) {
         objects.extend(fill(name, template, &values)?);
     }
     if addons.cni.enabled {

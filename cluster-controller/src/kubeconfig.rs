@@ -1,0 +1,35 @@
+//! Kubeconfigs, and the files that they name: whoever reads one relies on all of them.
+
+use std::path::{Path, PathBuf};
+
+use kube::config::Kubeconfig;
+
+/// The kubeconfig and the files of its certificates, keys and tokens: just itself, where it cannot be read.
+pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
+    let read = Kubeconfig::read_from(path).unwrap_or_default();
+    let clusters = read.clusters.into_iter().filter_map(|named| named.cluster);
+    let users = read.auth_infos.into_iter().filter_map(|named| named.auth_info);
+    let authorities = clusters.filter_map(|cluster| cluster.certificate_authority);
+    let identities = users.flat_map(|user| [user.client_certificate, user.client_key, user.token_file]).flatten();
+    [path.to_owned()].into_iter().chain(authorities.chain(identities).map(PathBuf::from)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kubeconfig_names_belongs_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        assert_eq!(files_of(&path), [path.as_path()]);
+        let text = r#"{
+            "clusters": [{"name": "c", "cluster": {"server": "https://a", "certificate-authority": "ca.crt"}}],
+            "users": [{"name": "u", "user": {"client-certificate": "/etc/client.crt", "client-key": "client.key"}}]
+        }"#;
+        std::fs::write(&path, text).unwrap();
+        let named =
+            [path.clone(), folder.path().join("ca.crt"), "/etc/client.crt".into(), folder.path().join("client.key")];
+        assert_eq!(files_of(&path), named);
+    }
+}

@@ -1,0 +1,50 @@
+//! Files that are replaced while others read them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Puts content in a file's place in one step: whoever reads sees all of the old or all of the new one, also where the machine
+/// dies meanwhile. A file that is made has this mode.
+///
+/// # Errors
+/// The file beside it cannot be written, or cannot take its place.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let next = beside(path);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&next)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&next, path)?;
+    // The name is on disk, too, before anything relies on it.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// The name of a file's next content.
+#[must_use]
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        for content in ["old and long", "new"] {
+            replace(&path, content.as_bytes(), 0o600).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(replace(&folder.path().join("gone/a"), b"", 0o600).is_err());
+    }
+}
