@@ -75,7 +75,9 @@ fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &C
         }
     }
     plan.decisions.extend(given);
-    waiting.into_iter().for_each(|(component, on)| plan.wait(&component, on));
+    for (component, on) in waiting {
+        plan.wait(&component, on);
+    }
 }
 
 /// Roles of a cluster that do not have exactly the wanted replicas, all of which stay where they are.

@@ -68,7 +68,7 @@ impl Keeper {
                     }
                 }
                 Ok(()) = others.changed() => {
-                    self.others = others.borrow_and_update().clone();
+                    self.others.clone_from(&others.borrow_and_update());
                     self.adopt();
                 }
                 Some(event) = events.recv() => {
