@@ -1,25 +1,33 @@
 //! The API of the cluster, with a deadline for all that is waited for.
 
-use std::{fmt::Debug, net::SocketAddr, pin::pin, time::Duration};
+use std::{fmt::Debug, future::Future, net::SocketAddr, pin::pin, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures::TryStreamExt;
 use kube::{
     Api, Client, Config,
-    api::{WatchEvent, WatchParams},
+    api::{ListParams, WatchEvent, WatchParams},
+    client::ClientBuilder,
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
+use tower::timeout::TimeoutLayer;
 
 use crate::authority::SERVER_NAME;
 
 /// How long a connection may take to stand.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long an answer may take to begin, and one that is not a watch to end.
+const ANSWER: Duration = Duration::from_secs(30);
 /// How long a watch is asked for; API servers end it by then.
 const WATCH_SECONDS: u32 = 280;
-/// How soon something is tried again that failed.
-const AGAIN: Duration = Duration::from_secs(1);
+/// When it is given up here: nobody is at the other end any more who could end it.
+const WATCH: Duration = Duration::from_secs(300);
+/// How soon something is tried again that failed, or that ended at once.
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+/// Who does what a worker waits for.
+pub(crate) const CONTROLLER: &str = "the cluster's own cluster-controller does that: look at it where the cluster is run, with `keelway status` and `keelway logs`";
 
 /// The API cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +56,26 @@ pub enum ApiError {
     /// The worker has no certificate that holds now.
     #[error("this worker's certificate has ended, or is not its own: run `keelway node forget`, and join again")]
     NoIdentity,
+    /// The answer does not come, or does not end.
+    #[error("cannot {operation}: no answer within {} s", deadline.as_secs())]
+    Silent {
+        /// What was asked for.
+        operation: String,
+        /// For how long.
+        deadline: Duration,
+    },
     /// Something did not come about.
-    #[error("{what}: not within {} s", deadline.as_secs())]
+    #[error("{what}: not within {} s; {mend}", deadline.as_secs())]
     TimedOut {
         /// What was waited for.
         what: String,
+        /// What to do.
+        mend: &'static str,
         /// For how long.
         deadline: Duration,
+        /// What failed last, where something did.
+        #[source]
+        source: Option<Box<ApiError>>,
     },
 }
 
@@ -111,56 +132,96 @@ pub(crate) fn client(
             config.auth_info.client_key_data = Some(STANDARD.encode(key).into());
         }
     }
-    Client::try_from(config).map_err(|source| ApiError::Client(Box::new(source)))
+    let builder = ClientBuilder::try_from(config).map_err(|source| ApiError::Client(Box::new(source)))?;
+    Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
 }
 
-/// Watches one object until `look` has found in it what it wants. What fails on the way is tried again until the deadline.
+/// Something that comes about in the cluster.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wait<'a> {
+    pub(crate) what: &'a str,
+    /// What to do where it does not.
+    pub(crate) mend: &'static str,
+    pub(crate) deadline: Duration,
+}
+
+/// Watches one object until `look` has found in it what it wants. What fails on the way is tried again until the deadline, but for what
+/// may not be asked.
 pub(crate) async fn wait_for<K, T>(
     api: &Api<K>,
     name: &str,
-    (what, deadline): (&str, Duration),
+    wait: Wait<'_>,
     mut look: impl FnMut(K) -> Option<T>,
 ) -> Result<T, ApiError>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let watched = async {
+    let mut last = None;
+    let watched = timeout(wait.deadline, async {
         loop {
+            let began = Instant::now();
             match follow(api, name, |object| object.and_then(&mut look)).await {
-                Ok(Some(found)) => return found,
+                Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
+                Err(error) if matches!(error.code(), Some(401 | 403)) => return Err(error),
                 Err(error) => {
-                    tracing::debug!(%error, what, "watched again");
-                    sleep(AGAIN).await;
+                    tracing::debug!(%error, what = wait.what, "watched again");
+                    last = Some(Box::new(error));
                 }
             }
+            sleep_until(began + AGAIN).await;
         }
-    };
-    timeout(deadline, watched).await.map_err(|_| ApiError::TimedOut { what: what.to_owned(), deadline })
+    })
+    .await;
+    let Wait { what, mend, deadline } = wait;
+    watched.unwrap_or_else(|_| Err(ApiError::TimedOut { what: what.to_owned(), mend, deadline, source: last }))
 }
 
-/// Watches one object, from how it is now on, for as long as the watch lasts. `None`: it is gone.
+/// Looks at one object as it is now, and then at each change, for as long as the watch lasts. `None`: it is not there.
 pub(crate) async fn follow<K, T>(
     api: &Api<K>,
     name: &str,
     mut look: impl FnMut(Option<K>) -> Option<T>,
-) -> Result<Option<T>, kube::Error>
+) -> Result<Option<T>, ApiError>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let parameters = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
-    // From 0 on the object comes first as it is, and then each change.
-    let mut events = pin!(api.watch(&parameters, "0").await?);
-    while let Some(event) = events.try_next().await? {
-        let object = match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => Some(object),
-            WatchEvent::Deleted(_) => None,
-            WatchEvent::Bookmark(_) => continue,
-            WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
-        };
-        if let Some(found) = look(object) {
-            return Ok(Some(found));
-        }
+    let this = format!("metadata.name={name}");
+    // A watch tells nothing of what is absent, and one from an object's own version may be refused as too old.
+    let listed = within(ANSWER, format!("read {name}"), api.list(&ListParams::default().fields(&this))).await?;
+    let version = listed.metadata.resource_version.unwrap_or_default();
+    if let Some(found) = look(listed.items.into_iter().next()) {
+        return Ok(Some(found));
     }
-    Ok(None)
+    let parameters = WatchParams::default().fields(&this).timeout(WATCH_SECONDS);
+    let watched = async {
+        let mut events = pin!(api.watch(&parameters, &version).await?);
+        while let Some(event) = events.try_next().await? {
+            let object = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => Some(object),
+                WatchEvent::Deleted(_) => None,
+                WatchEvent::Bookmark(_) => continue,
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+            };
+            if let Some(found) = look(object) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    };
+    within(WATCH, format!("watch {name}"), watched).await
 }
+
+async fn within<T>(
+    deadline: Duration,
+    operation: String,
+    asked: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ApiError> {
+    match timeout(deadline, asked).await {
+        Ok(outcome) => outcome.map_err(ApiError::request(operation)),
+        Err(_) => Err(ApiError::Silent { operation, deadline }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -38,6 +38,9 @@ const MISSES: u32 = 2;
 const CONNECT: Duration = Duration::from_secs(2);
 /// What is on its way in one connection, each way.
 const BUFFER: usize = 16 * 1024;
+/// Connections at a time: in all, and of one address, so that one pod takes the API from no other.
+const MOST: usize = 4096;
+const MOST_OF_ONE: usize = 1024;
 /// How soon accepting is tried again that failed.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -67,21 +70,31 @@ impl CheckError {
 pub struct IngressStatus {
     /// Where it is.
     pub address: SocketAddr,
-    /// Whether it answered last.
-    pub answers: bool,
+    /// Whether it answered last; none where it was not asked yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<bool>,
     /// Connections through it.
     pub connections: usize,
 }
 
 struct Ingress {
     address: SocketAddr,
-    answers: AtomicBool,
+    answers: Mutex<Option<bool>>,
     connections: AtomicUsize,
     /// Ends all connections of now; there is a new one for those that come after.
     reset: Mutex<CancellationToken>,
 }
 
 impl Ingress {
+    fn answers(&self) -> Option<bool> {
+        *self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes whether it answers, and returns what was known before.
+    fn note(&self, answers: bool) -> Option<bool> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).replace(answers)
+    }
+
     fn token(&self) -> CancellationToken {
         self.reset.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -89,6 +102,44 @@ impl Ingress {
     fn reset(&self) {
         let mut token = self.reset.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *token).cancel();
+    }
+}
+
+/// Who has how many connections.
+#[derive(Default)]
+struct Clients(Mutex<BTreeMap<IpAddr, usize>>);
+
+impl Clients {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more of this address, unless that is too many.
+    fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
+        let mut all = self.lock();
+        let (sum, own) = (all.values().sum::<usize>(), all.get(&address).copied().unwrap_or_default());
+        (sum < MOST && own < MOST_OF_ONE).then(|| {
+            all.insert(address, own + 1);
+            Admitted { clients: Arc::clone(self), address }
+        })
+    }
+}
+
+/// One connection, until it is dropped.
+struct Admitted {
+    clients: Arc<Clients>,
+    address: IpAddr,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut all = self.clients.lock();
+        let left = all.get(&self.address).copied().unwrap_or_default().saturating_sub(1);
+        if left == 0 {
+            all.remove(&self.address);
+        } else {
+            all.insert(self.address, left);
+        }
     }
 }
 
@@ -100,13 +151,15 @@ pub(crate) struct Balancer {
     config: Mutex<Arc<ClientConfig>>,
     known: Mutex<Known>,
     turn: AtomicUsize,
+    clients: Arc<Clients>,
 }
 
 impl Balancer {
     /// For no ingress yet. `authorities`: PEM.
     pub(crate) fn new(authorities: &str) -> Result<Arc<Self>, TlsError> {
         let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
-        Ok(Arc::new(Self { config: Mutex::new(config), known: Mutex::default(), turn: AtomicUsize::new(0) }))
+        let config = Mutex::new(config);
+        Ok(Arc::new(Self { config, known: Mutex::default(), turn: AtomicUsize::new(0), clients: Arc::default() }))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -133,7 +186,7 @@ impl Balancer {
             known.entry(*address).or_insert_with(|| {
                 let ingress = Arc::new(Ingress {
                     address: *address,
-                    answers: AtomicBool::new(true),
+                    answers: Mutex::default(),
                     connections: AtomicUsize::new(0),
                     reset: Mutex::default(),
                 });
@@ -144,13 +197,17 @@ impl Balancer {
         Ok(())
     }
 
-    /// All of them: those that answer first, in turns.
+    /// All of them: those that answer first, in turns, and those that do not last.
     fn in_order(&self) -> Vec<Arc<Ingress>> {
         let mut all: Vec<Arc<Ingress>> = self.known().values().map(|(ingress, _)| Arc::clone(ingress)).collect();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let start = turn % all.len().max(1);
         all.rotate_left(start);
-        all.sort_by_key(|ingress| !ingress.answers.load(Ordering::Relaxed));
+        all.sort_by_key(|ingress| match ingress.answers() {
+            Some(true) => 0,
+            None => 1,
+            Some(false) => 2,
+        });
         all
     }
 
@@ -159,7 +216,7 @@ impl Balancer {
         let known = self.known();
         let status = known.values().map(|(ingress, _)| IngressStatus {
             address: ingress.address,
-            answers: ingress.answers.load(Ordering::Relaxed),
+            answers: ingress.answers(),
             connections: ingress.connections.load(Ordering::Relaxed),
         });
         status.collect()
@@ -167,9 +224,20 @@ impl Balancer {
 
     /// Takes connections for as long as it is polled.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
+        let mut is_full = false;
         loop {
             match listener.accept().await {
-                Ok((client, _)) => drop(tokio::spawn(pass(Arc::clone(&self), client))),
+                Ok((client, from)) => {
+                    let admitted = self.clients.admit(from.ip());
+                    if admitted.is_none() && !is_full {
+                        tracing::warn!(from = %from.ip(), "connections to the API are refused: there are too many");
+                    }
+                    is_full = admitted.is_none();
+                    match admitted {
+                        Some(admitted) => drop(tokio::spawn(pass(Arc::clone(&self), client, admitted))),
+                        None => reset(&client),
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a connection to the API is not accepted");
                     sleep(AGAIN).await;
@@ -204,15 +272,15 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<Ingress>) {
     loop {
         turns.tick().await;
         let outcome = balancer.check(&ingress).await;
-        let before = ingress.answers.swap(outcome.is_ok(), Ordering::Relaxed);
+        let before = ingress.note(outcome.is_ok());
         let Err(error) = outcome else {
             misses = 0;
-            if !before {
+            if before == Some(false) {
                 tracing::info!(ingress = %ingress.address, "it answers");
             }
             continue;
         };
-        if before {
+        if before != Some(false) {
             tracing::warn!(ingress = %ingress.address, "it does not answer: {}", Chain(&error));
         }
         misses = if error.is_loss() { misses + 1 } else { 0 };
@@ -226,7 +294,7 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<Ingress>) {
 }
 
 /// One connection, until it ends or its ingress is lost.
-async fn pass(balancer: Arc<Balancer>, mut client: TcpStream) {
+async fn pass(balancer: Arc<Balancer>, mut client: TcpStream, _admitted: Admitted) {
     let _ = client.set_nodelay(true);
     for ingress in balancer.in_order() {
         let token = ingress.token();
@@ -240,10 +308,35 @@ async fn pass(balancer: Arc<Balancer>, mut client: TcpStream) {
         };
         ingress.connections.fetch_sub(1, Ordering::Relaxed);
         if !passed {
-            // The client learns at once that what it waits for does not come.
-            let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+            reset(&client);
         }
         return;
     }
-    let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+    reset(&client);
+}
+
+/// The client learns at once that what it waits for does not come.
+fn reset(client: &TcpStream) {
+    let _ = SockRef::from(client).set_linger(Some(Duration::ZERO));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_takes_the_api_from_no_other() {
+        let clients = Arc::new(Clients::default());
+        let address = |last: u8| IpAddr::from([10, 244, 0, last]);
+        let greedy: Vec<_> = (0..MOST_OF_ONE).map(|_| clients.admit(address(1)).unwrap()).collect();
+        assert!(clients.admit(address(1)).is_none());
+        let others: Vec<_> = (2..5)
+            .map(|last| (0..MOST_OF_ONE).map(|_| clients.admit(address(last)).unwrap()).collect::<Vec<_>>())
+            .collect();
+        assert!(clients.admit(address(9)).is_none(), "all of them are too many");
+        drop(greedy);
+        assert!(clients.admit(address(9)).is_some());
+        drop(others);
+        assert!(clients.lock().is_empty());
+    }
 }

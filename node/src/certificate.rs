@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::{
-    api::{self, ApiError},
+    api::{self, ApiError, CONTROLLER, Wait},
     files::{self, FileError},
     settings::Layout,
 };
@@ -174,8 +174,8 @@ async fn answer(client: Client, request: &str) -> Result<Answer, CertificateErro
         }
         Ok(_) | Err(_) => {}
     }
-    let what = ("the certificate is signed", PATIENCE);
-    Ok(api::wait_for(&requests, &name, what, |request| said(&request)).await?)
+    let wait = Wait { what: "the certificate is signed", mend: CONTROLLER, deadline: PATIENCE };
+    Ok(api::wait_for(&requests, &name, wait, |request| said(&request)).await?)
 }
 
 fn said(request: &CertificateSigningRequest) -> Option<Answer> {

@@ -121,6 +121,8 @@ impl Changes {
 
     /// Writes down what is about to be changed.
     pub(crate) fn note(layout: &Layout, change: impl FnOnce(&mut Self)) -> Result<(), FileError> {
+        // `join` and the daemon do this side by side.
+        let _alone = files::lock(&layout.changes().with_extension("lock"))?;
         let before = Self::read(layout)?;
         let mut after = before.clone();
         change(&mut after);

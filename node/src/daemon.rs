@@ -14,34 +14,41 @@ use keelway_api::worker::{INFORMATION, WireGuardPeer};
 use keelway_hypervisor_agent::tls::TlsError;
 use keelway_vpn::error::Chain;
 use kube::{Api, Client};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Resource, getrlimit, setrlimit},
+};
 use tokio::{
     select,
     sync::{oneshot, watch},
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
 };
 
 use crate::{
     api::{self, ApiError, Identity},
     balancer::{self, Balancer},
     certificate,
+    changes::BRIDGE,
+    checks,
     cni::{self, Directories},
     facts,
     files::{self, FileError},
-    firewall::{self, FirewallError},
+    firewall::{self, FirewallError, Outside, Wanted},
     image,
     information::{InformationError, Known, NAMESPACE},
-    kubelet::{Kubelet, KubeletStatus},
+    kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
+    logs,
     peer::{self, Given, PeerError},
     process::ProcessId,
+    service::NODE_LOG,
     settings::{Layout, NodeOptions},
     status::{self, CertificateStatus, Status},
     sysctl,
-    tunnels::{self, TunnelError, TunnelStatus, Tunnels},
+    tunnels::{self, TunnelStatus, Tunnels},
 };
 
-/// How soon a watch is made again that broke.
-const AGAIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether tunnels, firewall and settings are still what they were made: nobody tells of each of them.
+const REPAIR_EVERY: Duration = Duration::from_secs(10);
 /// How long another daemon has to end.
 const LOCK: Duration = Duration::from_secs(10);
 
@@ -63,9 +70,6 @@ pub enum RunError {
     /// The runtime's socket cannot be used.
     #[error("cannot use containerd's socket")]
     Runtime(#[source] keelway_cri::Error),
-    /// Tunnels cannot be brought up.
-    #[error(transparent)]
-    Tunnel(#[from] TunnelError),
     /// The authorities cannot be used.
     #[error("cannot use the cluster's authorities")]
     Authorities(#[source] TlsError),
@@ -90,6 +94,8 @@ struct Facts {
     templates: watch::Sender<Option<BTreeMap<String, String>>>,
     tunnels: watch::Sender<Vec<TunnelStatus>>,
     kubelet: watch::Sender<KubeletStatus>,
+    /// Settings that the kernel lacks.
+    absent: watch::Sender<Vec<String>>,
 }
 
 struct Daemon {
@@ -112,9 +118,11 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
     let key = peer::kept_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
     let runtime = facts::client(&options.containerd_socket).map_err(RunError::Runtime)?;
 
+    raise_files();
     sysctl::set(&layout)?;
+    Tunnels::clear_left();
     let mut tunnels = Tunnels::new(key, &options.name);
-    tunnels.set(&known.cluster, &given)?;
+    tunnels.set(&known.cluster, &given);
     let balancer = Balancer::new(&known.authorities).map_err(RunError::Authorities)?;
     let listeners = listen(&known)?;
     balancer.set(&ingresses(&known), &known.authorities).map_err(RunError::Authorities)?;
@@ -129,6 +137,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
         templates: watch::Sender::new(None),
         tunnels: watch::Sender::new(tunnels.status()),
         kubelet: watch::Sender::default(),
+        absent: watch::Sender::default(),
     };
     let daemon =
         Daemon { layout: layout.clone(), options: options.clone(), facts, balancer, cni, client: Mutex::default() };
@@ -139,6 +148,8 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
     select! {
         () = daemon.keep_tunnels(tunnels) => {}
+        () = daemon.keep_settings() => {}
+        () = daemon.keep_logs() => {}
         () = daemon.keep_balancer() => {}
         () = daemon.keep_firewall() => {}
         () = daemon.keep_cni() => {}
@@ -174,6 +185,21 @@ fn listen(known: &Known) -> Result<Vec<tokio::net::TcpListener>, RunError> {
     addresses.map(|address| balancer::listen(address).map_err(|source| RunError::Listen { address, source })).collect()
 }
 
+fn every(period: Duration) -> Interval {
+    let mut turns = interval(period);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    turns
+}
+
+/// The balancer has two files for each connection.
+fn raise_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "there are fewer files than may be needed");
+    }
+}
+
 fn ingresses(known: &Known) -> Vec<SocketAddr> {
     known.cluster.endpoints.iter().map(|endpoint| endpoint.address).collect()
 }
@@ -189,11 +215,11 @@ impl Daemon {
     /// Asks gateways, and follows what the cluster tells of them.
     async fn keep_tunnels(&self, mut tunnels: Tunnels) {
         let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
-        let mut turns = interval(tunnels::ASK_EVERY);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut turns, mut repairs) = (every(tunnels::ASK_EVERY), every(REPAIR_EVERY));
         loop {
             select! {
                 _ = turns.tick() => tunnels.ask().await,
+                _ = repairs.tick() => tunnels.converge(),
                 Ok(()) = known.changed() => self.set_tunnels(&mut tunnels),
                 Ok(()) = given.changed() => self.set_tunnels(&mut tunnels),
             }
@@ -203,8 +229,48 @@ impl Daemon {
 
     fn set_tunnels(&self, tunnels: &mut Tunnels) {
         let (known, given) = (self.facts.known.borrow().clone(), self.facts.given.borrow().clone());
-        if let Err(error) = tunnels.set(&known.cluster, &given) {
-            tracing::error!("tunnels are not what they should be: {}", Chain(&error));
+        tunnels.set(&known.cluster, &given);
+    }
+
+    /// What the kernel is told, also after somebody told it otherwise.
+    async fn keep_settings(&self) {
+        let mut repairs = every(REPAIR_EVERY);
+        let mut last = None;
+        loop {
+            repairs.tick().await;
+            let fault = sysctl::set(&self.layout).err().map(|error| Chain(&error).to_string());
+            if fault != last
+                && let Some(fault) = &fault
+            {
+                tracing::error!("settings of the kernel are not what they should be: {fault}");
+            }
+            last = fault;
+            let absent = sysctl::absent();
+            self.facts.absent.send_if_modified(|before| {
+                let is_new = *before != absent;
+                if is_new && !absent.is_empty() {
+                    let mend = checks::BRIDGE_MEND;
+                    tracing::error!(?absent, "the kernel lacks settings that Services need: {mend}");
+                }
+                before.clone_from(&absent);
+                is_new
+            });
+        }
+    }
+
+    /// Logs in files grow for as long as somebody writes.
+    async fn keep_logs(&self) {
+        let mut turns = every(REPAIR_EVERY);
+        loop {
+            turns.tick().await;
+            for log in [KUBELET_LOG, NODE_LOG] {
+                let path = self.layout.logs().join(log);
+                // It may take a while, in which packets and questions go on.
+                let trimmed = tokio::task::spawn_blocking(move || logs::trim(&path)).await;
+                if let Ok(Err(error)) = trimmed {
+                    tracing::warn!("a log grows: {}", Chain(&error));
+                }
+            }
         }
     }
 
@@ -220,11 +286,20 @@ impl Daemon {
 
     async fn keep_firewall(&self) {
         let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
+        let mut templates = self.facts.templates.subscribe();
+        let mut repairs = every(REPAIR_EVERY);
+        let mut last = None;
         loop {
-            if let Err(error) = self.set_firewall() {
-                tracing::error!("pods may not reach other networks: {}", Chain(&error));
+            let fault = self.set_firewall().err().map(|error| Chain(&error).to_string());
+            if fault != last
+                && let Some(fault) = &fault
+            {
+                tracing::error!("the firewall is not what it should be: {fault}");
             }
+            last = fault;
             select! {
+                _ = repairs.tick() => {}
+                Ok(()) = templates.changed() => {}
                 Ok(()) = known.changed() => {}
                 Ok(()) = given.changed() => {}
                 else => return,
@@ -234,10 +309,19 @@ impl Daemon {
 
     fn set_firewall(&self) -> Result<(), FirewallError> {
         let cluster = self.facts.known.borrow().cluster.clone();
+        let given = self.facts.given.borrow().clone();
+        // Where the cluster brings its own CNI plugins nobody here knows by which interfaces pods are reached.
+        let has_own_pods = self.facts.templates.borrow().as_ref().is_some_and(|templates| !templates.is_empty());
+        let outside = if has_own_pods {
+            Outside::AllBut(["lo", &format!("{}*", tunnels::INTERFACE), BRIDGE].map(str::to_owned).to_vec())
+        } else {
+            Outside::Only(facts::uplinks())
+        };
         let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
+        let own = [given.addresses, cluster.api.addresses].concat();
         // Whoever brings another CNI configuration says what of its pods is masqueraded.
-        let own = if cluster.cni.enabled { self.facts.given.borrow().pod_cidrs.clone() } else { vec![] };
-        firewall::set(&own, &inside)
+        let pods = if cluster.cni.enabled { given.pod_cidrs } else { vec![] };
+        firewall::set(&Wanted { pods: &pods, inside: &inside, own: &own, outside })
     }
 
     async fn keep_cni(&self) {
@@ -281,22 +365,23 @@ impl Daemon {
     }
 
     /// Watches one thing, with the certificate of the moment. What breaks is told once.
-    async fn read(&self, what: &str, follow: impl AsyncFn(Client) -> Result<Option<()>, kube::Error>) {
+    async fn read(&self, what: &str, follow: impl AsyncFn(Client) -> Result<Option<()>, ApiError>) {
         let mut is_well = true;
         loop {
+            let began = Instant::now();
             let ended = match self.client() {
-                Ok(client) => follow(client).await.map(drop).map_err(ApiError::request("watch")),
+                Ok(client) => follow(client).await.map(drop),
                 Err(error) => Err(error),
             };
             match ended {
                 Ok(()) => is_well = true,
-                Err(error) => {
-                    if std::mem::replace(&mut is_well, false) {
-                        tracing::warn!(what, "cannot be read: {}", Chain(&error));
-                    }
-                    sleep(AGAIN).await;
+                Err(error) if std::mem::replace(&mut is_well, false) => {
+                    tracing::warn!(what, "cannot be read: {}", Chain(&error));
                 }
+                Err(_) => {}
             }
+            // Also a watch that ended as it should, where it did so at once.
+            sleep_until(began + api::AGAIN).await;
         }
     }
 
@@ -386,6 +471,7 @@ impl Daemon {
             ingresses: self.balancer.status(),
             kubelet: self.facts.kubelet.borrow().clone(),
             certificates: certificates.collect(),
+            absent_settings: self.facts.absent.borrow().clone(),
         }
     }
 }

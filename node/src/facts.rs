@@ -114,6 +114,27 @@ pub(crate) fn networks() -> Vec<IpNet> {
     v4.lines().skip(1).filter_map(route_v4).chain(v6.lines().filter_map(route_v6)).chain(own).collect()
 }
 
+/// The interfaces of default routes, by which the machine reaches all else.
+pub(crate) fn uplinks() -> Vec<String> {
+    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    uplinks_of(&v4, &v6).into_iter().collect()
+}
+
+/// The form of the first is that of [`route_v4`]; the other one has the destination, its length, .., and the interface at its end.
+fn uplinks_of(v4: &str, v6: &str) -> BTreeSet<String> {
+    let of_v4 = v4.lines().skip(1).filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.get(1) == Some(&"00000000") && words.get(7) == Some(&"00000000")).then(|| words.first().copied())?
+    });
+    let of_v6 = v6.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_default = words.nth(1) == Some("00");
+        words.next_back().filter(|name| is_default && *name != "lo")
+    });
+    of_v4.chain(of_v6).map(str::to_owned).collect()
+}
+
 /// `eth0 0000A8C0 00000000 0001 0 0 0 00FFFFFF ..`: interface, destination, .., mask.
 fn route_v4(line: &str) -> Option<IpNet> {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -146,5 +167,20 @@ mod tests {
         let line = "fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0";
         assert_eq!(route_v6(line), Some("fd00::/64".parse().unwrap()));
         assert_eq!(route_v6(&line.replace("eth0", "lo")), None);
+    }
+
+    #[test]
+    fn uplinks_are_interfaces_of_default_routes() {
+        let v4 = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+            eth0 00000000 0100A8C0 0003 0 0 0 00000000 0 0 0\n\
+            eth1 0000A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n";
+        let zero = "0".repeat(32);
+        let v6 = format!(
+            "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth2\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n\
+             fe80{} 40 {zero} 00 {zero} 00000100 00000001 00000000 00000001 eth3\n",
+            "0".repeat(28)
+        );
+        assert_eq!(uplinks_of(v4, &v6).into_iter().collect::<Vec<_>>(), ["eth0", "eth2"]);
     }
 }

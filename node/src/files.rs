@@ -8,6 +8,7 @@ use std::{
 
 use keelway_vpn::durable;
 pub(crate) use keelway_vpn::durable::beside;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// A file could not be read or changed.
@@ -62,6 +63,14 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let Some(text) = read(path)? else { return Ok(None) };
     serde_json::from_str(&text).map(Some).map_err(io::Error::from).map_err(FileError::new("read", path))
+}
+
+/// Waits until nobody else has this lock; it is let go when the file is dropped.
+pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    let file = file.map_err(FileError::new("open", path))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from).map_err(FileError::new("lock", path))?;
+    Ok(file)
 }
 
 /// Makes a directory with those above it; one that is there is fine.

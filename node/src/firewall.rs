@@ -1,5 +1,6 @@
-//! The one rule of the firewall that a worker needs for its pods: what leaves for anywhere but the cluster's own networks has the
-//! machine's address. And what kubelet, kube-proxy and CNI plugins leave behind there.
+//! The firewall of a worker: what its pods send to anywhere but the cluster's own networks has the machine's address; and what is sent to
+//! its addresses in the VPN from the networks that it is in is dropped, because Linux takes it, whichever interface has the address. And
+//! what kubelet, kube-proxy and CNI plugins leave behind there.
 //!
 //! It is said to the kernel's nftables itself: a machine with containerd and nothing else has no `nft`. The form is that of
 //! `linux/netfilter/nf_tables.h`.
@@ -8,13 +9,13 @@ mod encode;
 mod leftovers;
 mod seen;
 
-use std::{io, time::Duration};
+use std::{io, net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use encode::{Batch, Family, Kind};
+use encode::{Batch, Family, Interfaces, Kind};
 use leftovers::{Removal, leftovers};
 pub(crate) use seen::Names;
 use seen::Ruleset;
@@ -42,8 +43,31 @@ pub enum FirewallError {
     },
 }
 
-/// Masquerades what pods of these ranges send, unless it goes to one of `inside`. All of the table is replaced in one step.
-pub(crate) fn set(pods: &[IpNet], inside: &[IpNet]) -> Result<(), FirewallError> {
+/// By which interfaces a worker's addresses in the VPN are not reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outside {
+    /// By all but these; one that ends with `*` stands for all that begin so.
+    AllBut(Vec<String>),
+    /// By these.
+    Only(Vec<String>),
+}
+
+/// What the firewall is about.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    /// The ranges of this worker's pods.
+    pub(crate) pods: &'a [IpNet],
+    /// Where what they send keeps its source.
+    pub(crate) inside: &'a [IpNet],
+    /// This worker's own addresses in the VPN.
+    pub(crate) own: &'a [IpAddr],
+    pub(crate) outside: Outside,
+}
+
+/// Masquerades what pods send, unless it goes to one of `inside`, and drops what comes for `own` from outside. All of the table is
+/// replaced in one step.
+pub(crate) fn set(wanted: &Wanted<'_>) -> Result<(), FirewallError> {
+    let Wanted { pods, inside, own: addresses, outside } = wanted;
     for family in Family::ALL {
         let of_family = |range: &&IpNet| Family::of(range.addr()) == family;
         let mut batch = Batch::new(family);
@@ -51,9 +75,21 @@ pub(crate) fn set(pods: &[IpNet], inside: &[IpNet]) -> Result<(), FirewallError>
         batch.add_table(TABLE);
         batch.delete_table(TABLE);
         let own: Vec<&IpNet> = pods.iter().filter(of_family).collect();
-        if !own.is_empty() {
+        let addresses: Vec<&IpAddr> = addresses.iter().filter(|address| Family::of(**address) == family).collect();
+        if !own.is_empty() || !addresses.is_empty() {
             batch.add_table(TABLE);
             batch.add_postrouting_chain(TABLE);
+            batch.add_input_chain(TABLE);
+        }
+        for address in addresses {
+            match outside {
+                Outside::AllBut(interfaces) => batch.add_drop_rule(TABLE, Interfaces::NoneOf(interfaces), *address),
+                Outside::Only(interfaces) => {
+                    for interface in interfaces {
+                        batch.add_drop_rule(TABLE, Interfaces::This(interface), *address);
+                    }
+                }
+            }
         }
         for range in own {
             for inside in inside.iter().filter(of_family) {
@@ -61,7 +97,7 @@ pub(crate) fn set(pods: &[IpNet], inside: &[IpNet]) -> Result<(), FirewallError>
             }
             batch.add_masquerade_rule(TABLE, range);
         }
-        commit("the worker's masquerade rules", batch)?;
+        commit("the worker's own table", batch)?;
     }
     Ok(())
 }

@@ -16,10 +16,11 @@ use keelway_cri::Runtime;
 use keelway_pki::{AuthorityHash, JoinToken};
 use keelway_vpn::error::Chain;
 use kube::{Api, Client};
+use rustix::process::geteuid;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 
 use crate::{
-    api::{self, ApiError, Identity},
+    api::{self, ApiError, Identity, Wait},
     authority::{self, EndpointError, Trusted},
     certificate::{self, CertificateError},
     changes::{Before, Changes},
@@ -32,7 +33,8 @@ use crate::{
     kubelet,
     peer::{self, PeerError},
     service::{self, ServiceError},
-    settings::{Layout, NodeOptions, Service},
+    settings::{Difference, Layout, NodeOptions, Service},
+    undo::forget,
 };
 
 /// What a kubelet tells that lacks a CNI configuration and nothing else (`pkg/kubelet/kubelet.go`); with more, it begins with a bracket.
@@ -85,6 +87,9 @@ pub enum JoinError {
         "this machine is, or was to be, the worker {0}: use that name, or run `keelway node leave` or `keelway node forget` first"
     )]
     Named(String),
+    /// The machine is a worker that was told otherwise.
+    #[error("this machine has joined, or begun to, with other options:{}", differences(.0))]
+    Differs(Vec<Difference>),
     /// No worker may have the name.
     #[error("no worker can be named {name:?}: {fault}; use --node-name")]
     Name {
@@ -144,6 +149,12 @@ pub enum JoinError {
     },
 }
 
+fn differences(all: &[Difference]) -> String {
+    all.iter().fold(String::new(), |text, Difference { option, before, now }| {
+        text + &format!("\n- {option} was {before}, and is {now} now")
+    })
+}
+
 fn list(faults: &[Fault]) -> String {
     faults.iter().fold(String::new(), |text, fault| text + "\n- " + &fault.to_string())
 }
@@ -169,6 +180,7 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
     let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
 
+    let before = options.layout.read_options()?;
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
     // From here on the machine is changed.
     prepare(options, &known, &runtime).await?;
@@ -177,13 +189,27 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut
     // Neither waits for the other, and where one fails the other one still ends in order.
     let (client, programs) =
         tokio::join!(be_known(options, token, &trusted, &known), have_programs(options, &runtime, &image));
-    let client = client?;
+    let client = match client {
+        Err(JoinError::Certificate(error @ CertificateError::Denied { .. })) if !options.layout.identity().exists() => {
+            return Err(undone(options, error).await);
+        }
+        client => client?,
+    };
     programs?;
     told(&Step::Start(node.service));
-    service::start(node.service, &options.program, &options.layout)?;
+    if let Some(before) = before.filter(|before| before.service != node.service) {
+        service::stop(before.service, &options.layout).await?;
+    }
+    let daemon = service::start(node.service, &options.program, &options.layout)?;
     if node.service != Service::None {
         told(&Step::Wait(node.name.clone()));
-        wait(options, client, known.cluster.cni.enabled).await?;
+        tokio::select! {
+            ready = wait(options, client, known.cluster.cni.enabled) => ready?,
+            how = daemon.ended() => {
+                let log = log(node.service, options.layout.root());
+                return Err(ServiceError::Ended { how, log }.into());
+            }
+        }
     }
     Ok(node.name.clone())
 }
@@ -192,11 +218,19 @@ fn check_name(name: &str, dns_domain: &str) -> Result<(), JoinError> {
     check_node_name(name, dns_domain, []).map_err(|fault| JoinError::Name { name: name.to_owned(), fault })
 }
 
-/// What an earlier join left must be of the same cluster and name.
+/// What an earlier join left must be of the same cluster and name, and of the same options, but for those that can change.
 fn check_earlier(options: &JoinOptions, token: &JoinToken) -> Result<(), JoinError> {
+    // Only root can look at it, and who is not is told so with all else.
+    if !geteuid().is_root() {
+        return Ok(());
+    }
     let Some(before) = options.layout.read_options()? else { return Ok(()) };
     if before.name != options.node.name {
         return Err(JoinError::Named(before.name));
+    }
+    let differences = before.differences(&options.node);
+    if !differences.is_empty() {
+        return Err(JoinError::Differs(differences));
     }
     let Some(authorities) = files::read(&options.layout.authorities())? else { return Ok(()) };
     let mut known = CertificateDer::pem_slice_iter(authorities.as_bytes()).flatten();
@@ -208,7 +242,7 @@ fn check_earlier(options: &JoinOptions, token: &JoinToken) -> Result<(), JoinErr
 async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     let own = kubelet::find(&options.layout)?.map(|kubelet| kubelet.id.pid);
     // The kubelet's directory of an earlier try is this worker's own.
-    let is_again = options.layout.read_options()?.is_some();
+    let is_again = geteuid().is_root() && options.layout.read_options()?.is_some();
     let mut seen = facts::observe(&options.node, own).await;
     seen.has_kubelet_state &= !is_again;
     let found = checks::faults(&seen, Wishes { allow_cgroup_v1: options.node.allow_cgroup_v1 });
@@ -239,8 +273,8 @@ async fn tell(token: &JoinToken, trusted: &Trusted) -> Result<Known, JoinError> 
 }
 
 fn check_cluster(options: &JoinOptions, known: &Known) -> Result<(), JoinError> {
-    // An earlier try has these networks by now, and they are its own.
-    if options.layout.read_options()?.is_some() {
+    // A worker that has addresses has these networks by now, and they are its own.
+    if options.layout.peer().exists() {
         return Ok(());
     }
     let api = &known.cluster.api;
@@ -284,6 +318,14 @@ async fn be_known(
     Ok(client)
 }
 
+/// A name that is denied is not this machine's: it can be told another one.
+async fn undone(options: &JoinOptions, error: CertificateError) -> JoinError {
+    if let Err(left) = forget(&options.layout).await {
+        tracing::warn!("something of this join is left; run `keelway node forget`: {}", Chain(&left));
+    }
+    JoinError::Certificate(error)
+}
+
 async fn have_programs(options: &JoinOptions, runtime: &Runtime, image: &str) -> Result<(), JoinError> {
     image::ensure(&options.layout, runtime, image).await?;
     let directories = image::directories(runtime, &options.node).await;
@@ -294,8 +336,9 @@ async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<()
     let nodes: Api<Node> = Api::all(client);
     let name = &options.node.name;
     let what = format!("the Node {name} is ready");
+    let wait = Wait { what: &what, mend: "it goes on meanwhile", deadline: options.timeout };
     let joined = |node: &Node| is_ready(node) || !has_cni && lacks_network_only(node);
-    let ready = api::wait_for(&nodes, name, (&what, options.timeout), |node| joined(&node).then_some(()));
+    let ready = api::wait_for(&nodes, name, wait, |node| joined(&node).then_some(()));
     ready.await.map_err(|source| JoinError::NotReady { log: log(options.node.service, options.layout.root()), source })
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::{
-    api::{self, ApiError},
+    api::{self, ApiError, CONTROLLER, Wait},
     files::{self, FileError},
     settings::Layout,
 };
@@ -99,8 +99,8 @@ pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result
         return Err(PeerError::Foreign(name.to_owned()));
     }
     let what = format!("the WireGuardPeer {name} has an address");
-    let given = api::wait_for(&peers, name, (&what, PATIENCE), |peer| {
-        Some(Given::of(&peer)).filter(|given| !given.addresses.is_empty())
-    });
+    let wait = Wait { what: &what, mend: CONTROLLER, deadline: PATIENCE };
+    let given =
+        api::wait_for(&peers, name, wait, |peer| Some(Given::of(&peer)).filter(|given| !given.addresses.is_empty()));
     Ok(given.await?)
 }

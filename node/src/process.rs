@@ -1,12 +1,23 @@
 //! Processes that outlive the one that started them: known by id and start, so that a number that is used again is nobody's.
 
-use std::{fs, io, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{env, fs, io, os::fd::OwnedFd, path::Path, process::Command, time::Duration};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::{io::unix::AsyncFd, time::timeout};
 
 use crate::files::{self, FileError};
+
+/// What of this process' surroundings is for those that it starts: a proxy, above all, is not.
+const KEPT: [&str; 5] = ["PATH", "LANG", "TZ", "RUST_BACKTRACE", "JOURNAL_STREAM"];
+/// Where programs are, where nobody says.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Gives a command a short environment, and no directory of this process to hold.
+pub(crate) fn clear_environment(command: &mut Command) {
+    command.env_clear().env("PATH", PATH).current_dir("/");
+    command.envs(KEPT.iter().filter_map(|name| Some((name, env::var_os(name)?))));
+}
 
 /// A process of some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,9 +119,18 @@ fn same_network(pid: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+
+    #[test]
+    fn no_proxy_reaches_what_is_started() {
+        let mut command = Command::new("env");
+        command.env("HTTPS_PROXY", "http://proxy:1").env("KEELWAY", "1");
+        clear_environment(&mut command);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.lines().all(|line| KEPT.iter().any(|name| line.starts_with(&format!("{name}=")))), "{said}");
+        assert!(said.contains("PATH="));
+    }
 
     #[test]
     fn a_line_of_the_kernel_is_read_whatever_the_name() {

@@ -3,18 +3,21 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use crate::{
     files::{self, FileError},
+    logs,
     process::{self, ProcessId},
     settings::{Layout, Service},
 };
 
 /// The unit's name.
 const UNIT: &str = "keelway-node.service";
+/// Where the daemon writes what it does, unless there is a journal.
+pub(crate) const NODE_LOG: &str = "node.log";
 /// How long the daemon has to end by itself.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -41,6 +44,14 @@ pub enum ServiceError {
         /// What it said.
         said: String,
     },
+    /// The daemon ended while it was waited for.
+    #[error("the worker's daemon ended ({how}): its log is in {log}")]
+    Ended {
+        /// How.
+        how: String,
+        /// Where its log is.
+        log: String,
+    },
     /// It cannot be waited for.
     #[error("cannot end the worker's daemon")]
     End(#[source] io::Error),
@@ -63,6 +74,7 @@ pub(crate) fn unit(program: &Path, layout: &Layout) -> String {
 Description=Keelway worker: tunnels, API balancer, kubelet
 After=network-online.target containerd.service
 Wants=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify
@@ -77,14 +89,54 @@ TasksMax=infinity
 [Install]
 WantedBy=multi-user.target
 ",
-        program.display(),
-        layout.root().display()
+        quoted(program),
+        quoted(layout.root())
     )
 }
 
+/// A word of a command line as systemd reads it (systemd.service(5), "Command lines").
+fn quoted(path: &Path) -> String {
+    let mut word = String::from("\"");
+    for letter in path.to_string_lossy().chars() {
+        match letter {
+            '"' | '\\' => word.extend(['\\', letter]),
+            '%' | '$' => word.extend([letter, letter]),
+            _ => word.push(letter),
+        }
+    }
+    word + "\""
+}
+
+/// The daemon, as far as it is this process' own: whoever waits for what it does learns of its end.
+pub(crate) struct Started(Option<Child>);
+
+impl Started {
+    /// Waits for its end, and returns how it ended; never where somebody else looks after it.
+    pub(crate) async fn ended(self) -> String {
+        let handle = self.0.as_ref().and_then(|child| ProcessId::of(child.id())).and_then(ProcessId::open);
+        match (self.0, handle) {
+            (None, _) => std::future::pending().await,
+            (Some(mut child), handle) => {
+                if let Some(handle) = handle
+                    && handle.ended().await.is_err()
+                {
+                    std::future::pending::<()>().await;
+                }
+                child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+            }
+        }
+    }
+}
+
 /// Starts the daemon, and sees to it that it is started again, where somebody can.
-pub(crate) fn start(service: Service, program: &Path, layout: &Layout) -> Result<(), ServiceError> {
+pub(crate) fn start(service: Service, program: &Path, layout: &Layout) -> Result<Started, ServiceError> {
     tracing::debug!(action = "daemon", "begins");
+    let started = begin(service, program, layout)?;
+    tracing::debug!(action = "daemon", "done");
+    Ok(started)
+}
+
+fn begin(service: Service, program: &Path, layout: &Layout) -> Result<Started, ServiceError> {
     match service {
         Service::Systemd => {
             files::write(&unit_path(), unit(program, layout), 0o644)?;
@@ -92,37 +144,36 @@ pub(crate) fn start(service: Service, program: &Path, layout: &Layout) -> Result
             systemctl(&["enable", UNIT])?;
             systemctl(&["restart", UNIT])?;
         }
-        Service::Detached => detach(program, layout)?,
+        Service::Detached => return detach(program, layout).map(Started),
         Service::None => {}
     }
-    tracing::debug!(action = "daemon", "done");
-    Ok(())
+    Ok(Started(None))
 }
 
 /// In a session of its own, which the daemon makes itself. One that runs goes on.
-fn detach(program: &Path, layout: &Layout) -> Result<(), ServiceError> {
+fn detach(program: &Path, layout: &Layout) -> Result<Option<Child>, ServiceError> {
     if ProcessId::kept(&layout.daemon_process())?.is_some() || daemons(layout).next().is_some() {
-        return Ok(());
+        return Ok(None);
     }
-    files::make_dir(&layout.logs(), 0o700)?;
-    let log = layout.logs().join("node.log");
-    let open = || fs::File::options().create(true).append(true).open(&log).map_err(FileError::new("open", &log));
-    let child = Command::new(program)
-        .args(["node", "run", "--detached", "--state-dir"])
-        .arg(layout.root())
-        .stdin(Stdio::null())
-        .stdout(open()?)
-        .stderr(open()?)
-        .spawn();
-    child.map(drop).map_err(|source| ServiceError::Spawn { program: program.to_owned(), source })
+    let log = layout.logs().join(NODE_LOG);
+    let mut command = Command::new(program);
+    command.args(["node", "run", "--detached", "--state-dir"]).arg(layout.root());
+    process::clear_environment(&mut command);
+    let child = command.stdin(Stdio::null()).stdout(logs::open(&log)?).stderr(logs::open(&log)?).spawn();
+    child.map(Some).map_err(|source| ServiceError::Spawn { program: program.to_owned(), source })
 }
 
 /// Stops the daemon, and sees to it that nobody starts it again. One that does not run is fine.
 pub(crate) async fn stop(service: Service, layout: &Layout) -> Result<(), ServiceError> {
-    if service == Service::Systemd && unit_path().exists() {
-        systemctl(&["disable", "--now", UNIT])?;
+    // A unit is there also where the worker was told of another way since.
+    if files::read(&unit_path())?.is_some_and(|unit| service == Service::Systemd || is_of(&unit, layout)) {
+        if has_systemd() {
+            systemctl(&["disable", "--now", UNIT])?;
+        }
         files::remove(&unit_path())?;
-        systemctl(&["daemon-reload"])?;
+        if has_systemd() {
+            systemctl(&["daemon-reload"])?;
+        }
     }
     let kept = ProcessId::kept(&layout.daemon_process())?;
     for daemon in kept.into_iter().chain(daemons(layout)).filter_map(ProcessId::open) {
@@ -140,6 +191,11 @@ fn daemons(layout: &Layout) -> impl Iterator<Item = ProcessId> {
         words.starts_with(&[b"node", b"run", b"--detached", b"--state-dir", &root])
     };
     process::of_this_network().into_iter().filter(is_daemon).filter_map(ProcessId::of)
+}
+
+fn is_of(unit: &str, layout: &Layout) -> bool {
+    let ending = format!(" node run --state-dir {}", quoted(layout.root()));
+    unit.lines().any(|line| line.starts_with("ExecStart=") && line.ends_with(&ending))
 }
 
 fn systemctl(arguments: &[&str]) -> Result<(), ServiceError> {
@@ -173,8 +229,25 @@ mod tests {
 
     #[test]
     fn the_unit_leaves_kubelet_and_pods_alone() {
-        let unit = unit(Path::new("/usr/local/bin/keelway"), &Layout::new("/var/lib/keelway-node"));
+        let layout = Layout::new("/var/lib/keelway-node");
+        let unit = unit(Path::new("/usr/local/bin/keelway"), &layout);
         assert!(unit.contains("\nKillMode=process\n"));
-        assert!(unit.contains("\nExecStart=/usr/local/bin/keelway node run --state-dir /var/lib/keelway-node\n"));
+        assert!(unit.contains("\nStartLimitIntervalSec=0\n"));
+        let start = "\nExecStart=\"/usr/local/bin/keelway\" node run --state-dir \"/var/lib/keelway-node\"\n";
+        assert!(unit.contains(start), "{unit}");
+        assert!(is_of(&unit, &layout));
+        assert!(!is_of(&unit, &Layout::new("/var/lib/keelway")));
+    }
+
+    #[test]
+    fn paths_are_words_whatever_is_in_them() {
+        assert_eq!(quoted(Path::new("/a b/50%/$HOME")), r#""/a b/50%%/$$HOME""#);
+        assert_eq!(quoted(Path::new(r#"/a"b\c"#)), r#""/a\"b\\c""#);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_daemon_is_seen() {
+        let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
+        assert!(Started(Some(child)).ended().await.contains('3'));
     }
 }

@@ -55,6 +55,42 @@ pub struct NodeOptions {
     pub service: Service,
 }
 
+/// An option of an earlier join that cannot change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// As it is given.
+    pub option: &'static str,
+    /// What it was.
+    pub before: String,
+    /// What it is to be.
+    pub now: String,
+}
+
+impl NodeOptions {
+    /// What cannot change while the machine is a worker: pods, files and the Node are where, and as, they were told to be.
+    #[must_use]
+    pub(crate) fn differences(&self, now: &Self) -> Vec<Difference> {
+        let path = |path: &Path| path.display().to_string();
+        let maybe = |path: &Option<PathBuf>| {
+            path.as_deref().map_or_else(|| "<default>".to_owned(), |path| path.display().to_string())
+        };
+        let each = |of: &Self| {
+            [
+                ("--containerd-socket", path(&of.containerd_socket)),
+                ("--kubelet-root-dir", path(&of.kubelet_root_dir)),
+                ("--pod-logs-dir", path(&of.pod_logs_dir)),
+                ("--cgroup-root", of.cgroup_root.clone().unwrap_or_else(|| "<default>".to_owned())),
+                ("--cni-bin-dir", maybe(&of.cni_bin_dir)),
+                ("--cni-conf-dir", maybe(&of.cni_conf_dir)),
+                ("--node-label", if of.labels.is_empty() { "<none>".to_owned() } else { of.labels.join(",") }),
+            ]
+        };
+        let pairs = each(self).into_iter().zip(each(now));
+        let differing = pairs.filter(|((_, before), (_, now))| before != now);
+        differing.map(|((option, before), (_, now))| Difference { option, before, now }).collect()
+    }
+}
+
 /// The files of a worker, all below one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -180,5 +216,41 @@ impl Layout {
     /// What this worker was told; none where the machine is no worker.
     pub(crate) fn read_options(&self) -> Result<Option<NodeOptions>, FileError> {
         files::read_json(&self.options())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> NodeOptions {
+        NodeOptions {
+            name: "w1".to_owned(),
+            containerd_socket: "/run/containerd/containerd.sock".into(),
+            kubelet_root_dir: "/var/lib/kubelet".into(),
+            pod_logs_dir: "/var/log/pods".into(),
+            cgroup_root: None,
+            allow_cgroup_v1: false,
+            cni_bin_dir: None,
+            cni_conf_dir: None,
+            image: None,
+            labels: vec![],
+            service: Service::Detached,
+        }
+    }
+
+    #[test]
+    fn what_cannot_change_is_told_of() {
+        let before = options();
+        let image = Some("registry.example.com/node:v1.37.0".to_owned());
+        let can = NodeOptions { image, service: Service::Systemd, allow_cgroup_v1: true, ..options() };
+        assert_eq!(before.differences(&can), []);
+        let cannot = NodeOptions { kubelet_root_dir: "/srv/kubelet".into(), labels: vec!["a=b".to_owned()], ..can };
+        let found: Vec<String> = before
+            .differences(&cannot)
+            .into_iter()
+            .map(|each| format!("{} {} {}", each.option, each.before, each.now))
+            .collect();
+        assert_eq!(found, ["--kubelet-root-dir /var/lib/kubelet /srv/kubelet", "--node-label <none> a=b"]);
     }
 }

@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub struct Status {
     /// The Node's name.
     pub node: String,
-    /// The release that its kubelet is of.
+    /// The cluster's release; its kubelet's is told by the image of its program.
     pub version: String,
     /// The daemon's process.
     pub pid: u32,
@@ -46,6 +46,9 @@ pub struct Status {
     pub kubelet: KubeletStatus,
     /// The kubelet's certificates.
     pub certificates: Vec<CertificateStatus>,
+    /// Settings that pods need and the kernel does not have, such as where `br_netfilter` is not loaded.
+    #[serde(default)]
+    pub absent_settings: Vec<String>,
 }
 
 /// A certificate of the kubelet.

@@ -68,6 +68,11 @@ pub(crate) fn set(layout: &Layout) -> Result<(), FileError> {
     Ok(())
 }
 
+/// Those that the kernel does not have.
+pub(crate) fn absent() -> Vec<String> {
+    WANTED.iter().filter(|(name, _)| !file(name).exists()).map(|(name, _)| name.replace('/', ".")).collect()
+}
+
 /// Puts back what was there before. A setting for all interfaces changes those of each, so that it takes two turns.
 pub(crate) fn put_back(changes: &Changes) -> Result<(), FileError> {
     for (name, before) in changes.sysctls.iter().chain(&changes.sysctls) {

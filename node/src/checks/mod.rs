@@ -15,6 +15,8 @@ pub use ranges::{Ranges, overlaps};
 const OLDEST_CONTAINERD: (u32, u32) = (1, 7);
 /// The kubelet's own ports: its API, and its health on loopback.
 const KUBELET_PORTS: [u16; 2] = [10250, 10248];
+/// What lets Services between pods of one bridge work, now and after the next boot.
+pub(crate) const BRIDGE_MEND: &str = "load the module: `modprobe br_netfilter`, and for the next boot `echo br_netfilter > /etc/modules-load.d/keelway.conf`";
 /// What certificates and tokens bear.
 const CLOCK: SignedDuration = SignedDuration::from_mins(4);
 
@@ -189,14 +191,16 @@ fn kernel(facts: &Facts) -> Vec<Fault> {
     let mut faults = Vec::new();
     if !facts.has_tunnels {
         let problem = "there is neither /dev/net/tun nor WireGuard in the kernel";
-        faults.push(Fault::new(problem, "load one of them: `modprobe tun` or `modprobe wireguard`"));
+        let mend = "load one of them: `modprobe tun` or `modprobe wireguard`, and name it in a file of /etc/modules-load.d, for the next boot";
+        faults.push(Fault::new(problem, mend));
     }
     if !facts.has_nftables {
-        faults.push(Fault::new("the kernel has no nftables", "load it: `modprobe nf_tables`"));
+        let mend = "load it: `modprobe nf_tables`, and name it in a file of /etc/modules-load.d, for the next boot";
+        faults.push(Fault::new("the kernel has no nftables", mend));
     }
     if !facts.has_bridge_netfilter {
         let problem = "bridged packets pass by the firewall, so that Services would not work between pods";
-        faults.push(Fault::new(problem, "load the module: `modprobe br_netfilter`"));
+        faults.push(Fault::new(problem, BRIDGE_MEND));
     }
     faults
 }

@@ -33,8 +33,27 @@ const VERDICT_REGISTER: u32 = 0;
 /// `NF_INET_POST_ROUTING`, and the priority at which sources are translated.
 const POSTROUTING: u32 = 4;
 const SOURCE_NAT: i32 = 100;
+/// `NF_INET_LOCAL_IN`, and the priority of filters.
+const LOCAL_IN: u32 = 1;
+const FILTER: i32 = 0;
+const DROP: u32 = 0;
 const ACCEPT: u32 = 1;
-const CHAIN: &str = "postrouting";
+const POSTROUTING_CHAIN: &str = "postrouting";
+const INPUT_CHAIN: &str = "input";
+/// `IFNAMSIZ`: the length of an interface's name, filled up with zeroes.
+const NAME: usize = 16;
+/// `NFT_CMP_EQ`, `NFT_CMP_NEQ`
+const EQUAL: u32 = 0;
+const UNEQUAL: u32 = 1;
+
+/// By which interface a packet came.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Interfaces<'a> {
+    /// By none of these; one that ends with `*` stands for all that begin so.
+    NoneOf(&'a [String]),
+    /// By this one.
+    This(&'a str),
+}
 
 /// A family of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -111,8 +130,17 @@ impl Batch {
     }
 
     pub(super) fn add_postrouting_chain(&mut self, table: &str) {
-        let hook = [number(1, POSTROUTING), attribute(2, &SOURCE_NAT.to_be_bytes())].concat();
-        let chain = [text(1, table), text(3, CHAIN), attribute(4 | NESTED, &hook), text(7, "nat")].concat();
+        self.add_chain(table, POSTROUTING_CHAIN, "nat", (POSTROUTING, SOURCE_NAT));
+    }
+
+    /// What is for this machine itself.
+    pub(super) fn add_input_chain(&mut self, table: &str) {
+        self.add_chain(table, INPUT_CHAIN, "filter", (LOCAL_IN, FILTER));
+    }
+
+    fn add_chain(&mut self, table: &str, chain: &str, kind: &str, (hook, priority): (u32, i32)) {
+        let hook = [number(1, hook), attribute(2, &priority.to_be_bytes())].concat();
+        let chain = [text(1, table), text(3, chain), attribute(4 | NESTED, &hook), text(7, kind)].concat();
         self.push(NEW_CHAIN, CREATE, &chain);
     }
 
@@ -130,22 +158,35 @@ impl Batch {
         self.push(DELETE_RULE, 0, &[text(1, table), text(2, chain), handle].concat());
     }
 
+    /// What came by such an interface for an address is dropped, unless it was for another one before: a Service may lead here.
+    pub(super) fn add_drop_rule(&mut self, table: &str, interfaces: Interfaces<'_>, to: IpAddr) {
+        let (_, destination) = self.family.offsets();
+        let mut expressions = match interfaces {
+            Interfaces::This(name) => came_by(EQUAL, name),
+            Interfaces::NoneOf(names) => names.iter().flat_map(|name| came_by(UNEQUAL, name)).collect(),
+        };
+        expressions.extend(is_not_translated());
+        expressions.extend(within(destination, &IpNet::from(to)));
+        expressions.extend(verdict(DROP));
+        self.add_rule(table, INPUT_CHAIN, &expressions);
+    }
+
     /// What is from one range and to another one is left as it is.
     pub(super) fn add_accept_rule(&mut self, table: &str, from: &IpNet, to: &IpNet) {
         let (source, destination) = self.family.offsets();
-        let expressions = [within(source, from), within(destination, to), accept()].concat();
-        self.add_rule(table, &expressions);
+        let expressions = [within(source, from), within(destination, to), verdict(ACCEPT)].concat();
+        self.add_rule(table, POSTROUTING_CHAIN, &expressions);
     }
 
     /// What is from a range gets the machine's address.
     pub(super) fn add_masquerade_rule(&mut self, table: &str, from: &IpNet) {
         let (source, _) = self.family.offsets();
         let expressions = [within(source, from), expression("masq", &[])].concat();
-        self.add_rule(table, &expressions);
+        self.add_rule(table, POSTROUTING_CHAIN, &expressions);
     }
 
-    fn add_rule(&mut self, table: &str, expressions: &[u8]) {
-        let rule = [text(1, table), text(2, CHAIN), attribute(4 | NESTED, expressions)].concat();
+    fn add_rule(&mut self, table: &str, chain: &str, expressions: &[u8]) {
+        let rule = [text(1, table), text(2, chain), attribute(4 | NESTED, expressions)].concat();
         self.push(NEW_RULE, CREATE | APPEND, &rule);
     }
 
@@ -243,7 +284,7 @@ fn within(offset: u32, range: &IpNet) -> Vec<u8> {
     let load = [number(1, REGISTER), number(2, NETWORK_HEADER), number(3, offset), number(4, length)].concat();
     let zeroes = vec![0; mask.len()];
     let masked = [number(1, REGISTER), number(2, REGISTER), number(3, length), value(4, &mask), value(5, &zeroes)];
-    let equal = [number(1, REGISTER), number(2, 0), value(3, &network)].concat();
+    let equal = [number(1, REGISTER), number(2, EQUAL), value(3, &network)].concat();
     [expression("payload", &load), expression("bitwise", &masked.concat()), expression("cmp", &equal)].concat()
 }
 
@@ -254,9 +295,35 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn accept() -> Vec<u8> {
-    let verdict = attribute(2 | NESTED, &number(1, ACCEPT));
+fn verdict(verdict: u32) -> Vec<u8> {
+    let verdict = attribute(2 | NESTED, &number(1, verdict));
     expression("immediate", &[number(1, VERDICT_REGISTER), attribute(2 | NESTED, &verdict)].concat())
+}
+
+/// Goes on where the packet came by an interface of that name (`*`: that begins so), or did not.
+fn came_by(how: u32, name: &str) -> Vec<u8> {
+    /// `NFT_META_IIFNAME`
+    const INPUT_NAME: u32 = 6;
+    let mut wanted = name.strip_suffix('*').unwrap_or(name).as_bytes().to_vec();
+    if !name.ends_with('*') {
+        wanted.resize(NAME, 0);
+    }
+    let load = [number(1, REGISTER), number(2, INPUT_NAME)].concat();
+    let compared = [number(1, REGISTER), number(2, how), value(3, &wanted)].concat();
+    [expression("meta", &load), expression("cmp", &compared)].concat()
+}
+
+/// Goes on where the packet's destination is the one that it was sent to.
+fn is_not_translated() -> Vec<u8> {
+    /// `NFT_CT_STATUS`
+    const STATUS: u32 = 2;
+    /// `IPS_DST_NAT`, in the machine's own order.
+    const TRANSLATED: u32 = 1 << 5;
+    let load = [number(1, REGISTER), number(2, STATUS)].concat();
+    let (mask, zeroes) = (TRANSLATED.to_ne_bytes(), [0; 4]);
+    let masked = [number(1, REGISTER), number(2, REGISTER), number(3, 4), value(4, &mask), value(5, &zeroes)];
+    let equal = [number(1, REGISTER), number(2, EQUAL), value(3, &zeroes)].concat();
+    [expression("ct", &load), expression("bitwise", &masked.concat()), expression("cmp", &equal)].concat()
 }
 
 /// One element of a rule's list.
@@ -307,6 +374,14 @@ mod tests {
         assert_eq!(text(1, "abc"), [8, 0, 1, 0, b'a', b'b', b'c', 0]);
         assert_eq!(text(1, "abcd"), [9, 0, 1, 0, b'a', b'b', b'c', b'd', 0, 0, 0, 0]);
         assert_eq!(number(2, 1), [8, 0, 2, 0, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn names_of_interfaces_are_whole_unless_they_end_with_a_star() {
+        let mut whole = b"lo".to_vec();
+        whole.resize(NAME, 0);
+        assert!(came_by(UNEQUAL, "lo").ends_with(&value(3, &whole)));
+        assert!(came_by(UNEQUAL, "keelway*").ends_with(&value(3, b"keelway")));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(crate) fn configuration(
     let mut file = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        // Inside the VPN only: nothing of the worker is reached from the networks that it is in.
+        // Inside the VPN only: the firewall keeps the networks that the worker is in from it.
         "address": given.addresses.first(),
         "readOnlyPort": 0,
         "healthzBindAddress": "127.0.0.1",

@@ -25,6 +25,7 @@ use crate::{
     facts,
     files::{self, FileError},
     information::Known,
+    logs,
     peer::Given,
     process::{self, Handle, ProcessId},
     settings::{Layout, NodeOptions},
@@ -35,8 +36,8 @@ use configuration::Machine;
 const LEAVING: Duration = Duration::from_secs(1);
 /// How long it has to end by itself.
 const GRACE: Duration = Duration::from_secs(20);
-/// A log that is larger is put aside when the kubelet is started again.
-const LARGE_LOG: u64 = 64 << 20;
+/// Where it writes what it does, unless there is a journal.
+pub(crate) const KUBELET_LOG: &str = "kubelet.log";
 
 /// The kubelet cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +68,9 @@ pub struct KubeletStatus {
     pub pid: Option<u32>,
     /// How often this daemon has started it again.
     pub restarts: u32,
+    /// The image that its program is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
 }
 
 /// What a kubelet is started with.
@@ -85,20 +89,18 @@ impl Kubelet {
         status: watch::Sender<KubeletStatus>,
     ) {
         let began = Instant::now();
-        let mut backoff = Backoff::default();
+        let mut attempts = Attempts::default();
         loop {
             while self.layout.leaving().exists() {
                 sleep(LEAVING).await;
             }
-            match self.run_once(&known, &given, &status, &mut backoff, began).await {
+            let outcome = self.run_once(&known, &given, &status, &mut attempts, began).await;
+            status.send_modify(|status| status.pid = None);
+            match &outcome {
                 Ok(()) => tracing::warn!("the kubelet ended"),
-                Err(error) => tracing::error!("the kubelet does not run: {}", Chain(&error)),
+                Err(error) => tracing::error!("the kubelet does not run: {}", Chain(error)),
             }
-            status.send_modify(|status| {
-                status.pid = None;
-                status.restarts = status.restarts.saturating_add(1);
-            });
-            let until = backoff.ended(began.elapsed());
+            let until = attempts.ended(outcome.is_ok(), began.elapsed());
             sleep(until.saturating_sub(began.elapsed())).await;
         }
     }
@@ -108,7 +110,7 @@ impl Kubelet {
         known: &watch::Receiver<Known>,
         given: &watch::Receiver<Given>,
         status: &watch::Sender<KubeletStatus>,
-        backoff: &mut Backoff,
+        attempts: &mut Attempts,
         began: Instant,
     ) -> Result<(), KubeletError> {
         let (handle, child) = if let Some(found) = find(&self.layout)? {
@@ -120,8 +122,13 @@ impl Kubelet {
             tracing::info!(pid = handle.id.pid, "the kubelet is started");
             (handle, Some(child))
         };
-        backoff.started(began.elapsed());
-        status.send_modify(|status| status.pid = Some(handle.id.pid));
+        let is_again = attempts.started(began.elapsed());
+        let image = files::read(&self.layout.programs_of())?.map(|image| image.trim().to_owned());
+        status.send_modify(|status| {
+            status.pid = Some(handle.id.pid);
+            status.restarts = status.restarts.saturating_add(u32::from(is_again));
+            status.image = image;
+        });
         handle.ended().await.map_err(KubeletError::Spawn)?;
         // Who is this process' own is a zombie until its end is taken.
         if let Some(mut child) = child {
@@ -147,20 +154,57 @@ impl Kubelet {
             cgroups::ensure(group)?;
         }
         files::make_dir(&self.options.kubelet_root_dir, 0o755)?;
-        let log = layout.logs().join("kubelet.log");
-        let child = Command::new(layout.kubelet())
-            .args(configuration::arguments(layout, &self.options, given))
-            .stdin(Stdio::null())
-            .stdout(open_log(&log)?)
-            .stderr(open_log(&log)?)
-            // What a terminal says to this process is not for the kubelet.
-            .process_group(0)
-            .spawn()
-            .map_err(KubeletError::Spawn)?;
-        let ended = || KubeletError::Ended(log.display().to_string());
-        let id = ProcessId::of(child.id()).ok_or_else(ended)?;
+        let mut command = Command::new(layout.kubelet());
+        command.args(configuration::arguments(layout, &self.options, given));
+        process::clear_environment(&mut command);
+        // Where there is a journal, this process writes to it, and the kubelet goes on doing so after this process has ended.
+        let log = if logs::is_journal() {
+            "the journal".to_owned()
+        } else {
+            let log = layout.logs().join(KUBELET_LOG);
+            command.stdout(logs::open(&log)?).stderr(logs::open(&log)?);
+            log.display().to_string()
+        };
+        // What a terminal says to this process is not for the kubelet.
+        let child = command.stdin(Stdio::null()).process_group(0).spawn().map_err(KubeletError::Spawn)?;
+        let Some(id) = ProcessId::of(child.id()) else { return Err(ended(child, log)) };
         files::write_json(&layout.kubelet_process(), &id)?;
-        Ok((id.open().ok_or_else(ended)?, child))
+        match id.open() {
+            Some(handle) => Ok((handle, child)),
+            None => Err(ended(child, log)),
+        }
+    }
+}
+
+/// Takes the end of a kubelet that is there no more.
+fn ended(mut child: Child, log: String) -> KubeletError {
+    // One that cannot be looked after is not left to itself.
+    let _ = child.kill();
+    let _ = child.wait();
+    KubeletError::Ended(log)
+}
+
+/// What became of it so far.
+#[derive(Default)]
+struct Attempts {
+    backoff: Backoff,
+    has_run: bool,
+}
+
+impl Attempts {
+    /// It runs; whether that is again.
+    fn started(&mut self, now: Duration) -> bool {
+        self.backoff.started(now);
+        std::mem::replace(&mut self.has_run, true)
+    }
+
+    /// It ended, or could not be started; until when it is not tried again.
+    fn ended(&mut self, has_run: bool, now: Duration) -> Duration {
+        if has_run {
+            return self.backoff.ended(now);
+        }
+        self.backoff.failed(now);
+        self.backoff.held_until().unwrap_or(now)
     }
 }
 
@@ -178,16 +222,6 @@ fn kubeconfig(layout: &Layout, known: &Known) -> Result<String, KubeletError> {
     let kubeconfig = Kubeconfig::builder().cluster("cluster", cluster).user("node", user);
     let built = kubeconfig.context("node", "cluster", "node").build("node").map_err(KubeletError::Kubeconfig)?;
     Ok(built.to_yaml().map_err(KubeletError::Kubeconfig)?.to_string())
-}
-
-fn open_log(path: &Path) -> Result<fs::File, FileError> {
-    if let Some(directory) = path.parent() {
-        files::make_dir(directory, 0o700)?;
-    }
-    if fs::metadata(path).is_ok_and(|found| found.len() > LARGE_LOG) {
-        fs::rename(path, path.with_extension("log.1")).map_err(FileError::new("put aside", path))?;
-    }
-    fs::File::options().create(true).append(true).open(path).map_err(FileError::new("open", path))
 }
 
 /// The kubelet of this worker, where it runs: by what was written down, or by its arguments where that was not done in time.
@@ -210,4 +244,24 @@ pub(crate) async fn stop(layout: &Layout) -> Result<(), FileError> {
         handle.end(GRACE).await.map_err(FileError::new("end the process of", layout.kubelet()))?;
     }
     files::remove(&layout.kubelet_process())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_cannot_be_started_is_tried_later_each_time() {
+        let mut attempts = Attempts::default();
+        let mut now = Duration::from_secs(1);
+        assert!(!attempts.started(now));
+        let mut pauses = Vec::new();
+        for has_run in [true, false, false, false] {
+            let until = attempts.ended(has_run, now);
+            pauses.push(until.saturating_sub(now));
+            now = until;
+        }
+        assert!(pauses[1] > Duration::ZERO && pauses[1] < pauses[2] && pauses[2] < pauses[3], "{pauses:?}");
+        assert!(attempts.started(now));
+    }
 }

@@ -6,14 +6,27 @@ const MISSES: u32 = 2;
 /// What is known of the gateways, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
-    misses: Vec<u32>,
+    /// Questions in a row without an answer; none for one that was never asked.
+    misses: Vec<Option<u32>>,
     active: usize,
 }
 
 impl Choice {
-    /// Of so many gateways, none of which was asked yet; beginning with this one of them.
-    pub(crate) fn new(count: usize, first: usize) -> Self {
-        Self { misses: vec![0; count], active: if count == 0 { 0 } else { first % count } }
+    /// Of gateways of which so much is known. Where none of them was active before, it begins at `first` with one that answers, or, where
+    /// none does, that was never asked.
+    pub(crate) fn new(misses: Vec<Option<u32>>, active: Option<usize>, first: usize) -> Self {
+        let count = misses.len();
+        let order = |gateway: &usize| {
+            let turn = (gateway + count - first % count) % count;
+            let rank = match misses[*gateway] {
+                Some(0) => 0,
+                None => 1,
+                Some(_) => 2,
+            };
+            (rank, turn)
+        };
+        let active = active.or_else(|| (0..count).min_by_key(order)).unwrap_or_default();
+        Self { misses, active }
     }
 
     /// The one that carries all.
@@ -21,18 +34,28 @@ impl Choice {
         self.active
     }
 
-    /// Whether a gateway answers, as far as it is known.
-    pub(crate) fn answers(&self, gateway: usize) -> bool {
-        self.misses.get(gateway).is_some_and(|misses| *misses == 0)
+    /// How many questions in a row a gateway did not answer; none where it was never asked.
+    pub(crate) fn misses(&self, gateway: usize) -> Option<u32> {
+        self.misses.get(gateway).copied().flatten()
     }
 
-    /// A gateway answered, or did not. Returns whether another one is active now: only where the active one is given up and there is
-    /// one that answers. It stays so when the first one is back.
-    pub(crate) fn note(&mut self, gateway: usize, answered: bool) -> bool {
-        let Some(misses) = self.misses.get_mut(gateway) else { return false };
-        *misses = if answered { 0 } else { misses.saturating_add(1) };
-        let is_lost = self.misses.get(self.active).is_none_or(|misses| *misses >= MISSES);
-        let next = (0..self.misses.len()).find(|other| self.misses[*other] == 0);
+    /// Whether a gateway answers; none where it was never asked.
+    pub(crate) fn answers(&self, gateway: usize) -> Option<bool> {
+        self.misses(gateway).map(|misses| misses == 0)
+    }
+
+    /// What became of one question to each gateway; none for one that could not be asked. Returns whether another one is active now: only
+    /// where the active one is given up and there is one that answers. It stays so when the first one is back.
+    pub(crate) fn note(&mut self, round: &[Option<bool>]) -> bool {
+        for (misses, answered) in self.misses.iter_mut().zip(round) {
+            match answered {
+                Some(true) => *misses = Some(0),
+                Some(false) => *misses = Some(misses.unwrap_or_default().saturating_add(1)),
+                None => {}
+            }
+        }
+        let is_lost = self.misses(self.active).is_some_and(|misses| misses >= MISSES);
+        let next = (0..self.misses.len()).find(|other| self.answers(*other) == Some(true));
         match next.filter(|_| is_lost) {
             Some(next) => {
                 self.active = next;
@@ -49,42 +72,75 @@ mod tests {
 
     use super::*;
 
+    fn new(count: usize, first: usize) -> Choice {
+        Choice::new(vec![None; count], None, first)
+    }
+
     #[test]
     fn two_misses_change_it_and_nothing_changes_it_back() {
-        let mut choice = Choice::new(2, 0);
-        assert!(!choice.note(0, false));
-        assert!(!choice.note(1, true));
-        assert!(choice.note(0, false));
+        let mut choice = new(2, 0);
+        assert!(!choice.note(&[Some(false), Some(true)]));
+        assert!(choice.note(&[Some(false), Some(true)]));
         assert_eq!(choice.active(), 1);
-        assert!(!choice.note(0, true));
+        assert!(!choice.note(&[Some(true), Some(true)]));
+        assert_eq!(choice.active(), 1);
+        assert!(!choice.note(&[Some(true), Some(false)]));
+        assert!(!choice.note(&[Some(true), Some(true)]));
+        assert!(!choice.note(&[Some(true), Some(false)]));
         assert_eq!(choice.active(), 1);
     }
 
     #[test]
     fn where_nobody_answers_all_stays() {
-        let mut choice = Choice::new(2, 1);
+        let mut choice = new(2, 1);
+        assert_eq!(choice.answers(0), None);
+        // Both answered until the uplink went.
+        assert!(!choice.note(&[Some(true), Some(true)]));
         for _ in 0..5 {
-            assert!(!choice.note(0, false));
-            choice.note(1, false);
+            assert!(!choice.note(&[Some(false), Some(false)]));
         }
         assert_eq!(choice.active(), 1);
-        assert!(choice.note(0, true));
+        assert!(choice.note(&[Some(true), Some(false)]));
         assert_eq!(choice.active(), 0);
+    }
+
+    #[test]
+    fn one_that_was_never_asked_does_not_answer() {
+        let mut choice = new(2, 0);
+        for _ in 0..3 {
+            assert!(!choice.note(&[Some(false), None]));
+        }
+        assert_eq!((choice.active(), choice.answers(1)), (0, None));
+    }
+
+    #[test]
+    fn what_is_known_of_gateways_outlives_their_list() {
+        assert_eq!(Choice::new(vec![Some(0), Some(3)], Some(1), 0).active(), 1);
+        // The active one is gone: not by its number, where that one is dead.
+        assert_eq!(Choice::new(vec![Some(7), Some(0), None], None, 0).active(), 1);
+        assert_eq!(Choice::new(vec![Some(7), Some(1), None], None, 0).active(), 2);
+        assert_eq!(Choice::new(vec![None, None, None], None, 5).active(), 2);
+        assert_eq!(Choice::new(vec![], None, 5).active(), 0);
+        // One that missed already needs one more.
+        assert!(Choice::new(vec![Some(1), Some(0)], Some(0), 0).note(&[Some(false), Some(true)]));
     }
 
     proptest! {
         #[test]
         fn the_active_one_answered_last_or_nobody_did(
-            count in 1..4usize,
-            notes in proptest::collection::vec((0..4usize, any::<bool>()), 0..60),
+            first in 0..4usize,
+            rounds in (1..4usize).prop_flat_map(|count| {
+                proptest::collection::vec(proptest::collection::vec(any::<Option<bool>>(), count), 1..30)
+            }),
         ) {
-            let mut choice = Choice::new(count, 0);
-            for (gateway, answered) in notes {
+            let count = rounds[0].len();
+            let mut choice = new(count, first);
+            for round in rounds {
                 let before = choice.active();
-                let changed = choice.note(gateway, answered);
+                let changed = choice.note(&round);
                 prop_assert!(choice.active() < count);
                 prop_assert_eq!(changed, before != choice.active());
-                prop_assert!(!changed || choice.answers(choice.active()));
+                prop_assert!(!changed || choice.answers(choice.active()) == Some(true));
             }
         }
     }

@@ -82,8 +82,9 @@ pub struct TunnelStatus {
     pub endpoint: SocketAddr,
     /// Whether this one carries what leaves.
     pub active: bool,
-    /// Whether the gateway answered last.
-    pub answers: bool,
+    /// Whether the gateway answered last; none where it was not asked yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<bool>,
     /// Who moves the packets: `kernel` or `userspace`.
     pub data_path: String,
     /// When keys were last agreed on, in seconds since the Unix epoch.
@@ -111,14 +112,25 @@ struct Tunnel {
     _served: Option<Server>,
 }
 
+/// What there should be.
+#[derive(Debug, Default)]
+struct Wanted {
+    given: Given,
+    /// The addresses at which this worker answers for the API.
+    api: Vec<IpAddr>,
+    ranges: Vec<IpNet>,
+    gateways: Vec<Gateway>,
+}
+
 /// All tunnels of this worker. They are up until they are dropped.
 pub(crate) struct Tunnels {
     key: PrivateKey,
     name_hash: usize,
-    given: Given,
-    ranges: Vec<IpNet>,
+    wanted: Wanted,
     open: Vec<Tunnel>,
     choice: Choice,
+    /// What was wrong when it was last looked at.
+    faults: Vec<String>,
 }
 
 impl Tunnels {
@@ -128,59 +140,84 @@ impl Tunnels {
         Self {
             key,
             name_hash,
-            given: Given::default(),
-            ranges: Vec::new(),
+            wanted: Wanted::default(),
             open: Vec::new(),
             choice: Choice::default(),
+            faults: Vec::new(),
         }
     }
 
-    /// Brings tunnels, addresses and routes to what the cluster tells. What stays keeps its sessions.
-    pub(crate) fn set(&mut self, cluster: &ClusterInformation, given: &Given) -> Result<(), TunnelError> {
-        let wanted = gateways(cluster)?;
-        self.given = given.clone();
-        self.ranges = [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat();
-        let own = given.addresses.iter().chain(&cluster.api.addresses);
-        let lo = Interface::find("lo").map_err(TunnelError::Network)?;
-        for address in own {
-            lo.add_address(IpNet::from(*address)).map_err(TunnelError::Network)?;
+    /// Takes away what a daemon that was killed left: the kernel's own interfaces outlive it. What there should be is made anew.
+    pub(crate) fn clear_left() {
+        for slot in 0..=MOST {
+            if let Ok(left) = Interface::find(&format!("{INTERFACE}{slot}"))
+                && let Err(error) = left.delete()
+            {
+                tracing::warn!(slot, "a tunnel of before stays: {}", Chain(&error));
+            }
         }
-        for range in &self.ranges {
-            let route = Route { destination: *range, metric: BLACKHOLE, source: None };
-            route.set_blackhole().map_err(TunnelError::Network)?;
+    }
+
+    /// Brings tunnels, addresses and routes to what the cluster tells.
+    pub(crate) fn set(&mut self, cluster: &ClusterInformation, given: &Given) {
+        let (gateways, faults) = gateways(cluster);
+        for error in &faults {
+            tracing::error!("a gateway is left out: {}", Chain(error));
         }
+        self.wanted = Wanted {
+            given: given.clone(),
+            api: cluster.api.addresses.clone(),
+            ranges: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
+            gateways,
+        };
+        self.converge();
+    }
+
+    /// Makes what there should be and is not: the first time, after something failed, and where somebody has taken it away. What is there
+    /// keeps its sessions, and what fails keeps nothing else from being made. What is wrong is told once.
+    pub(crate) fn converge(&mut self) {
+        let mut faults = Vec::new();
+        let mut note = |outcome: Result<(), TunnelError>| {
+            if let Err(error) = outcome {
+                faults.push(Chain(&error).to_string());
+            }
+        };
+        note(self.wanted.addresses().map_err(TunnelError::Network));
+        note(self.wanted.hold_back().map_err(TunnelError::Network));
         let active = self.open.get(self.choice.active()).map(|tunnel| tunnel.gateway.clone());
-        let is_same = self.open.iter().map(|tunnel| &tunnel.gateway).eq(&wanted);
-        self.open.retain(|tunnel| wanted.contains(&tunnel.gateway));
-        for gateway in &wanted {
+        let misses = |tunnel: (usize, &Tunnel)| (tunnel.1.gateway.clone(), self.choice.misses(tunnel.0));
+        let known: BTreeMap<Gateway, Option<u32>> = self.open.iter().enumerate().map(misses).collect();
+        self.open.retain(|tunnel| {
+            self.wanted.gateways.contains(&tunnel.gateway) && Interface::find(tunnel.path.name()).is_ok()
+        });
+        for gateway in &self.wanted.gateways {
             if !self.open.iter().any(|tunnel| tunnel.gateway == *gateway) {
-                let tunnel = self.open(gateway)?;
-                self.open.push(tunnel);
+                note(self.open(gateway).map(|tunnel| self.open.push(tunnel)));
             }
         }
         self.open.sort_by(|a, b| a.gateway.cmp(&b.gateway));
-        if !is_same {
-            let kept = active.and_then(|active| self.open.iter().position(|tunnel| tunnel.gateway == active));
-            self.choice = Choice::new(self.open.len(), kept.unwrap_or(self.name_hash));
-        }
+        let kept = active.and_then(|active| self.open.iter().position(|tunnel| tunnel.gateway == active));
+        let misses = self.open.iter().map(|tunnel| known.get(&tunnel.gateway).copied().flatten()).collect();
+        self.choice = Choice::new(misses, kept, self.name_hash);
         for tunnel in &mut self.open {
-            let peers = tunnel.gateway.peers(&self.ranges);
-            let endpoint = tunnel.gateway.endpoint;
-            tunnel.path.set_peers(&peers).map_err(|source| TunnelError::Device { endpoint, source })?;
-            // Linux takes nothing from another tunnel's peers on an interface without an address, also where its filter is loose.
-            let interface = Interface::find(tunnel.path.name()).map_err(TunnelError::Network)?;
-            for address in &given.addresses {
-                interface.add_address(IpNet::from(*address)).map_err(TunnelError::Network)?;
-            }
+            note(tunnel.settle(&self.wanted));
         }
-        self.route().map_err(TunnelError::Network)
+        note(self.route().map_err(TunnelError::Network));
+        if faults != self.faults {
+            for fault in &faults {
+                tracing::error!("tunnels are not what they should be: {fault}");
+            }
+            if faults.is_empty() {
+                tracing::info!("tunnels are what they should be");
+            }
+            self.faults = faults;
+        }
     }
 
     fn open(&self, gateway: &Gateway) -> Result<Tunnel, TunnelError> {
         let taken: BTreeSet<usize> = self.open.iter().map(|tunnel| tunnel.slot).collect();
         let slot = (0..MOST).find(|slot| !taken.contains(slot)).unwrap_or(MOST);
         let name = format!("{INTERFACE}{slot}");
-        // One of the kernel's outlives a daemon that was killed.
         if let Ok(left) = Interface::find(&name) {
             left.delete().map_err(TunnelError::Network)?;
         }
@@ -193,7 +230,6 @@ impl Tunnels {
         let mut served = None;
         let path = data_path::open(&config, |device| served = device.serve(default_socket(&name)).ok());
         let path = path.map_err(|source| TunnelError::Device { endpoint: gateway.endpoint, source })?;
-        Interface::find(&name).and_then(|interface| interface.bring_up(MTU)).map_err(TunnelError::Network)?;
         if let Err(error) = loosen(&name) {
             tracing::warn!(%error, interface = name, "answers by another gateway are dropped");
         }
@@ -202,39 +238,35 @@ impl Tunnels {
 
     /// Routes each gateway's own addresses into its tunnel, and all else of the cluster into the active one.
     fn route(&self) -> Result<(), NetlinkError> {
-        for tunnel in &self.open {
+        let into = |tunnel: &Tunnel, ranges: &[IpNet]| {
             let interface = Interface::find(tunnel.path.name())?;
-            for address in &tunnel.gateway.addresses {
-                interface.set_route(&self.to(IpNet::from(*address)))?;
-            }
-        }
-        let Some(active) = self.open.get(self.choice.active()) else { return Ok(()) };
-        let interface = Interface::find(active.path.name())?;
-        self.ranges.iter().try_for_each(|range| interface.set_route(&self.to(*range)))
-    }
-
-    fn to(&self, destination: IpNet) -> Route {
-        let source = self.given.address(destination.addr().is_ipv4());
-        Route { destination, metric: ACTIVE, source }
+            ranges.iter().try_for_each(|range| interface.set_route(&self.wanted.to(*range)))
+        };
+        let own = |tunnel: &Tunnel| into(tunnel, &tunnel.gateway.ranges());
+        let active = self.open.get(self.choice.active()).map_or(Ok(()), |active| into(active, &self.wanted.ranges));
+        // One tunnel without its routes keeps no other from having them.
+        self.open.iter().map(own).fold(active, Result::and)
     }
 
     /// Asks all gateways, and goes over to another one where the active one is lost.
     pub(crate) async fn ask(&mut self) {
+        let given = &self.wanted.given;
         let questions = self.open.iter().map(|tunnel| {
-            let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, self.given.address(to.is_ipv4())?)));
-            async move { if let Some((to, from)) = target { answers(from, to).await } else { true } }
+            let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, given.address(to.is_ipv4())?)));
+            async move { if let Some((to, from)) = target { Some(answers(from, to).await) } else { None } }
         });
-        for (at, answered) in join_all(questions).await.into_iter().enumerate() {
-            let before = self.choice.active();
-            if !answered {
+        let round = join_all(questions).await;
+        for (at, answered) in round.iter().enumerate() {
+            if *answered == Some(false) {
                 self.meet_again(at);
             }
-            if self.choice.note(at, answered) {
-                let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.gateway.endpoint);
-                tracing::warn!(from = ?place(before), to = ?place(self.choice.active()), "another gateway is active");
-                if let Err(error) = self.route() {
-                    tracing::error!("routes stay as they were: {}", Chain(&error));
-                }
+        }
+        let before = self.choice.active();
+        if self.choice.note(&round) {
+            let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.gateway.endpoint);
+            tracing::warn!(from = ?place(before), to = ?place(self.choice.active()), "another gateway is active");
+            if let Err(error) = self.route() {
+                tracing::error!("routes are not what they should be: {}", Chain(&error));
             }
         }
     }
@@ -247,7 +279,7 @@ impl Tunnels {
         if is_met {
             return;
         }
-        let peers = tunnel.gateway.peers(&self.ranges);
+        let peers = tunnel.gateway.peers(&self.wanted.ranges);
         let set = tunnel.path.set_peers(&Peers::default()).and_then(|_| tunnel.path.set_peers(&peers));
         if let Err(error) = set {
             tracing::warn!("the gateway is not greeted again: {}", Chain(&error));
@@ -275,7 +307,53 @@ impl Tunnels {
     }
 }
 
+impl Wanted {
+    /// This worker's own addresses.
+    fn addresses(&self) -> Result<(), NetlinkError> {
+        have(&Interface::find("lo")?, self.given.addresses.iter().chain(&self.api))
+    }
+
+    /// While there is no tunnel, nothing of the cluster's leaves elsewhere.
+    fn hold_back(&self) -> Result<(), NetlinkError> {
+        let routes = self.ranges.iter().map(|range| Route { destination: *range, metric: BLACKHOLE, source: None });
+        routes.map(|route| route.set_blackhole()).fold(Ok(()), Result::and)
+    }
+
+    fn to(&self, destination: IpNet) -> Route {
+        let source = self.given.address(destination.addr().is_ipv4());
+        Route { destination, metric: ACTIVE, source }
+    }
+}
+
+/// Gives an interface the addresses that it lacks.
+fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) -> Result<(), NetlinkError> {
+    let there = interface.addresses()?;
+    let missing = addresses.filter(|address| !there.contains(address));
+    missing.map(|address| interface.add_address(IpNet::from(*address))).fold(Ok(()), Result::and)
+}
+
+impl Tunnel {
+    /// Has its peer, is up, and has this worker's addresses.
+    fn settle(&mut self, wanted: &Wanted) -> Result<(), TunnelError> {
+        let endpoint = self.gateway.endpoint;
+        let peers = self.gateway.peers(&wanted.ranges);
+        self.path.set_peers(&peers).map_err(|source| TunnelError::Device { endpoint, source })?;
+        let up = || {
+            let interface = Interface::find(self.path.name())?;
+            interface.bring_up(MTU)?;
+            // Linux takes nothing from another tunnel's peers on an interface without an address, also where its filter is loose.
+            have(&interface, wanted.given.addresses.iter())
+        };
+        up().map_err(TunnelError::Network)
+    }
+}
+
 impl Gateway {
+    /// Its own addresses.
+    fn ranges(&self) -> Vec<IpNet> {
+        self.addresses.iter().copied().map(IpNet::from).collect()
+    }
+
     fn peers(&self, ranges: &[IpNet]) -> Peers {
         let peer = PeerConfig {
             endpoint: Some(self.endpoint),
@@ -287,16 +365,18 @@ impl Gateway {
     }
 }
 
-/// The gateways of a cluster, ordered.
-fn gateways(cluster: &ClusterInformation) -> Result<Vec<Gateway>, TunnelError> {
-    let mut all = BTreeMap::new();
+/// The gateways of a cluster, ordered, and what is wrong with others.
+fn gateways(cluster: &ClusterInformation) -> (Vec<Gateway>, Vec<TunnelError>) {
+    let (mut all, mut faults) = (BTreeMap::new(), Vec::new());
     for endpoint in &cluster.endpoints {
         let Some(gateway) = &endpoint.gateway else { continue };
         let endpoint = endpoint.address;
-        let key = gateway.public_key.parse().map_err(|source| TunnelError::Key { endpoint, source })?;
-        all.insert(endpoint, Gateway { endpoint, key, addresses: gateway.addresses.clone() });
+        match gateway.public_key.parse() {
+            Ok(key) => drop(all.insert(endpoint, Gateway { endpoint, key, addresses: gateway.addresses.clone() })),
+            Err(source) => faults.push(TunnelError::Key { endpoint, source }),
+        }
     }
-    Ok(all.into_values().take(MOST).collect())
+    (all.into_values().take(MOST).collect(), faults)
 }
 
 /// Whether the gateway answers inside its tunnel: it refuses a connection to a port that it has nothing on.
@@ -338,4 +418,34 @@ pub(crate) fn clear(cluster: &ClusterInformation, given: &Given) -> Result<(), N
         lo.remove_address(IpNet::from(*address))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_gateway_with_a_bad_key_stops_no_other() {
+        let key = PrivateKey::from_bytes([7; 32]).public().to_string();
+        let endpoint = |address: &str, key: &str| json!({ "address": address, "gateway": { "publicKey": key, "addresses": ["100.80.0.2"] } });
+        let cluster = serde_json::from_value(json!({
+            "version": "1.37.0",
+            "endpoints": [
+                endpoint("203.0.113.2:20000", &key),
+                endpoint("203.0.113.1:20000", "none"),
+                { "address": "203.0.113.3:20000" },
+            ],
+            "api": { "addresses": ["100.80.0.1"], "port": 6443 },
+            "vpnCIDRs": ["100.80.0.0/16"],
+            "podCIDRs": ["10.244.0.0/16"],
+            "serviceCIDRs": ["10.96.0.0/16"],
+            "dnsDomain": "cluster.local",
+            "dnsAddress": "10.96.0.10",
+        }));
+        let (good, bad) = gateways(&cluster.unwrap());
+        assert_eq!(good.iter().map(|gateway| gateway.endpoint.to_string()).collect::<Vec<_>>(), ["203.0.113.2:20000"]);
+        assert!(matches!(&bad[..], [TunnelError::Key { endpoint, .. }] if endpoint.to_string() == "203.0.113.1:20000"));
+    }
 }

@@ -11,7 +11,7 @@ use kube::{Api, api::PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::{found, losses, machine::join, wait, world::World};
+use crate::{found, losses, machine::join, repairs, wait, world::World};
 
 /// Rules of somebody else's.
 const OTHERS: &str = "
@@ -45,6 +45,7 @@ pub(crate) async fn whole(world: &World) {
     node_is_as_it_should_be(world).await;
     let pod = pod_runs(world).await;
     daemon_comes_back(world, &pod).await;
+    repairs::all(world).await;
     // Again: nothing is left to be done, and nothing is done.
     world.machine.node_well(&join(), &token).await;
     stays_what_it_is(world).await;

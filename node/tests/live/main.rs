@@ -18,6 +18,7 @@ mod machine;
 #[expect(dead_code, reason = "its own test asks for more")]
 mod plane;
 mod refusals;
+mod repairs;
 #[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 mod world;

@@ -36,28 +36,28 @@ async fn tokens(world: &World, good: &JoinToken) {
     // Another authority's hash: the endpoint is asked whom it is, and nothing more.
     let mut wrong = good.clone();
     wrong.authorities = vec![format!("sha256:{}", "0".repeat(64)).parse::<AuthorityHash>().unwrap()];
-    refused(world, &wrong.encode(), 1, &["the token was not sent", "shows no authority of the token"]).await;
+    refused(world, &wrong.encode(), 2, &["the token was not sent", "shows no authority of the token"]).await;
     assert_eq!(ingress.connections(), asked + 1);
 
     // Another cluster's endpoint hears nothing at all.
     let stranger = Endpoint::of_another().await;
     let mut astray = good.clone();
     astray.endpoints = vec![stranger.address];
-    refused(world, &astray.encode(), 1, &["the token was not sent", "shows no authority of the token"]).await;
+    refused(world, &astray.encode(), 2, &["the token was not sent", "shows no authority of the token"]).await;
     assert_eq!((stranger.connections(), stranger.heard().as_str()), (1, ""));
 
     let mut silent = good.clone();
     silent.endpoints = vec!["203.0.113.1:9".parse().unwrap()];
-    refused(world, &silent.encode(), 1, &["the token was not sent", "203.0.113.1:9 cannot be reached"]).await;
+    refused(world, &silent.encode(), 2, &["the token was not sent", "203.0.113.1:9 cannot be reached"]).await;
 
     let expired = world.token(-SignedDuration::from_hours(1)).await;
-    refused(world, &expired.encode(), 1, &["does not take the token", "expired"]).await;
+    refused(world, &expired.encode(), 2, &["does not take the token", "expired"]).await;
     let mut another = good.clone();
     another.bootstrap = BootstrapToken::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng()));
-    refused(world, &another.encode(), 1, &["does not take the token"]).await;
+    refused(world, &another.encode(), 2, &["does not take the token"]).await;
     let revoked = world.token(SignedDuration::from_hours(1)).await;
     revoke(world, &revoked).await;
-    refused(world, &revoked.encode(), 1, &["does not take the token", "was revoked"]).await;
+    refused(world, &revoked.encode(), 2, &["does not take the token", "was revoked"]).await;
 
     // Whoever tells the time shows an authority of the token: it is another member of the same cluster.
     let clock = Endpoint::of_cluster(&world.plane, SignedDuration::from_mins(30)).await;

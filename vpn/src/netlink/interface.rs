@@ -17,12 +17,19 @@ use super::{Link, NetlinkError, exchange};
 
 /// All addresses of this network namespace, on whatever interface.
 pub fn local_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
-    let link = Link::open(NETLINK_ROUTE)?;
+    list_addresses(&Link::open(NETLINK_ROUTE)?, |_| true)
+}
+
+/// The addresses of the interfaces with these indexes.
+fn list_addresses(link: &Link, is_meant: impl Fn(u32) -> bool) -> Result<BTreeSet<IpAddr>, NetlinkError> {
     let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    let answers = exchange(&link, "list addresses", NLM_F_DUMP, request)?;
+    let answers = exchange(link, "list addresses", NLM_F_DUMP, request)?;
     let mut addresses = BTreeSet::new();
     for answer in answers {
         let RouteNetlinkMessage::NewAddress(found) = answer else { continue };
+        if !is_meant(found.header.index) {
+            continue;
+        }
         let own = found
             .attributes
             .iter()
@@ -88,6 +95,11 @@ impl Interface {
         message.header.change_mask = LinkFlags::Up;
         message.attributes.push(LinkAttribute::Mtu(mtu.into()));
         self.ask("bring an interface up", 0, RouteNetlinkMessage::SetLink(message))
+    }
+
+    /// The addresses that the interface has.
+    pub fn addresses(&self) -> Result<BTreeSet<IpAddr>, NetlinkError> {
+        list_addresses(&self.link, |index| index == self.index)
     }
 
     /// Gives the interface an address; the same one again changes nothing.

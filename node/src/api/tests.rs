@@ -1,0 +1,82 @@
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+
+const WAIT: Wait<'static> = Wait { what: "it is there", mend: "mend it", deadline: Duration::from_secs(10) };
+
+/// An API that answers so to each request, and what it was asked for.
+fn api(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (answer, told) = (Arc::new(answer), Arc::clone(&asked));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let (code, body) = answer(&query);
+        told.lock().unwrap().push(query);
+        let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(&body).unwrap() };
+        let response = Response::builder().status(code).body(Body::from(body)).unwrap();
+        async move { Ok::<_, Infallible>(response) }
+    });
+    (Api::namespaced(Client::new(service, "kube-system"), "kube-system"), asked)
+}
+
+fn list(items: &Value) -> (u16, Value) {
+    let metadata = json!({ "resourceVersion": "17" });
+    (200, json!({ "apiVersion": "v1", "kind": "ConfigMapList", "metadata": metadata, "items": items }))
+}
+
+fn failure(code: u16) -> (u16, Value) {
+    (
+        code,
+        json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no", "reason": "" }),
+    )
+}
+
+#[tokio::test]
+async fn what_is_absent_is_told_and_the_watch_goes_on_from_there() {
+    let (api, asked) = api(|query| if query.contains("watch") { (200, Value::Null) } else { list(&json!([])) });
+    let mut seen = Vec::new();
+    let ended = follow(&api, "keelway-cni", |object| {
+        seen.push(object.is_none());
+        None::<()>
+    });
+    assert!(matches!(ended.await, Ok(None)));
+    assert_eq!(seen, [true]);
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 2);
+    assert!(asked[1].contains("resourceVersion=17") && asked[1].contains("timeoutSeconds=280"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_end_at_once_are_made_a_second_apart_and_the_last_cause_is_told() {
+    let (api, asked) = api(|query| if query.contains("watch") { failure(500) } else { list(&json!([])) });
+    let error = wait_for(&api, "a", WAIT, Some).await.unwrap_err();
+    assert_eq!(asked.lock().unwrap().len(), 2 * 10);
+    assert_eq!(error.to_string(), "it is there: not within 10 s; mend it");
+    let ApiError::TimedOut { source: Some(source), .. } = error else { panic!("{error}") };
+    assert_eq!(source.code(), Some(500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_not_be_asked_is_not_asked_again() {
+    for code in [401, 403] {
+        let (api, asked) = api(move |_| failure(code));
+        let error = wait_for(&api, "a", WAIT, Some).await.unwrap_err();
+        assert_eq!((error.code(), asked.lock().unwrap().len()), (Some(code), 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_does_not_come_is_given_up() {
+    let service = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+    let api: Api<ConfigMap> = Api::namespaced(Client::new(service, "a"), "a");
+    let ended = follow(&api, "a", |_| None::<()>).await;
+    assert!(matches!(ended, Err(ApiError::Silent { .. })));
+}

@@ -1,0 +1,76 @@
+//! Logs in files, where there is no journal: they never grow without bound.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    path::Path,
+};
+
+use crate::files::{self, FileError};
+
+/// A log that is larger is put aside; there is one that was, beside it.
+const LARGE: u64 = 64 << 20;
+
+/// Whether what this process says goes to the journal (`JOURNAL_STREAM`, systemd.exec(5)).
+pub(crate) fn is_journal() -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let own = io::stderr().as_fd().try_clone_to_owned().and_then(|stderr| File::from(stderr).metadata());
+    own.is_ok_and(|own| names(&named, own.dev(), own.ino()))
+}
+
+/// `DEVICE:INODE`
+fn names(stream: &str, device: u64, inode: u64) -> bool {
+    stream == format!("{device}:{inode}")
+}
+
+/// Opens a log to write to its end, wherever that is by then: others may trim it meanwhile.
+pub(crate) fn open(path: &Path) -> Result<File, FileError> {
+    if let Some(directory) = path.parent() {
+        files::make_dir(directory, 0o700)?;
+    }
+    File::options().create(true).append(true).open(path).map_err(FileError::new("open", path))
+}
+
+/// Puts aside what a log holds where it is large. Whoever has it open goes on writing to it.
+pub(crate) fn trim(path: &Path) -> Result<(), FileError> {
+    trim_to(path, LARGE)
+}
+
+fn trim_to(path: &Path, large: u64) -> Result<(), FileError> {
+    if fs::metadata(path).is_ok_and(|found| found.len() > large) {
+        fs::copy(path, path.with_extension("log.1")).map_err(FileError::new("copy", path))?;
+        // What is written between these two is lost, and nothing else is.
+        File::options().write(true).truncate(true).open(path).map_err(FileError::new("empty", path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_trimmed_under_the_hands_of_who_writes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log/kubelet.log");
+        let mut log = open(&path).unwrap();
+        for round in 0..3 {
+            log.write_all(b"0123456789").unwrap();
+            trim_to(&path, 9).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), 0, "{round}");
+        }
+        log.write_all(b"end").unwrap();
+        trim_to(&path, 9).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"end");
+        assert_eq!(fs::read(path.with_extension("log.1")).unwrap(), b"0123456789");
+    }
+
+    #[test]
+    fn the_journal_is_known_by_its_stream() {
+        assert!(names("8:1234", 8, 1234));
+        assert!(!names("", 8, 1234) && !names("8:12345", 8, 1234));
+    }
+}
