@@ -89,6 +89,7 @@ impl Arguments {
     pub(crate) fn log_filter(&self) -> &'static str {
         let is_daemon = matches!(self.command, Command::Node(NodeCommand::Worker(WorkerCommand::Run(_))));
         match (self.global.quiet, self.global.verbose) {
+            (true, _) if is_daemon => "error,boringtun=off",
             (true, _) => "off",
             (false, 0) if is_daemon => "info,boringtun=off",
             (false, 0) => "warn",
@@ -534,8 +535,8 @@ pub(crate) enum NodeLocalCommand {
     )]
     Create(NodeLocalCreateArguments),
     /// Show them: the address of each, the one that others see, and its NATs
-    #[command(after_help = "Example:\n  keelway node local list")]
-    List(NodeLocalFleet),
+    #[command(after_help = "Example:\n  keelway node local list\n  keelway node local list -o json")]
+    List(NodeLocalListArguments),
     /// Run a command on one, and end as it ends
     #[command(after_help = "Example:\n  keelway node local exec w1 -- keelway node status")]
     Exec(NodeLocalExecArguments),
@@ -555,6 +556,15 @@ pub(crate) struct NodeLocalFleet {
     /// The set of local hypervisors that they are beside
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalListArguments {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// How to show them
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: NodeOutput,
 }
 
 #[derive(Args)]

@@ -2,9 +2,29 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
-use keelway_api::duration::Span;
+use clap::{
+    Args, Subcommand, ValueEnum,
+    builder::{PathBufValueParser, TypedValueParser},
+};
+use keelway_api::{duration::Span, name::is_subdomain};
 use keelway_node::STATE;
+
+/// The longest name of a Node, of a label, and the longest value of one.
+const LONGEST: usize = 63;
+/// What of `kubernetes.io` and `k8s.io` a kubelet may give its Node.
+const KUBELET_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+const KUBELET_LABELS: [&str; 10] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "beta.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
 
 #[derive(Subcommand)]
 pub(crate) enum WorkerCommand {
@@ -30,7 +50,7 @@ pub(crate) enum WorkerCommand {
 #[derive(Args)]
 pub(crate) struct StateDirectory {
     /// Where the worker's files are
-    #[arg(long, value_name = "DIRECTORY", default_value = STATE)]
+    #[arg(long, value_parser = absolute(), value_name = "DIRECTORY", default_value = STATE)]
     pub(crate) state_dir: PathBuf,
 }
 
@@ -45,34 +65,34 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) state: StateDirectory,
     /// The Node's name [default: the host's name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = node_name)]
     pub(crate) node_name: Option<String>,
     /// containerd's socket
-    #[arg(long, value_name = "PATH", default_value = "/run/containerd/containerd.sock")]
+    #[arg(long, value_parser = absolute(), value_name = "PATH", default_value = "/run/containerd/containerd.sock")]
     pub(crate) containerd_socket: PathBuf,
     /// The kubelet's own directory
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/kubelet")]
+    #[arg(long, value_parser = absolute(), value_name = "DIRECTORY", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet_root_dir: PathBuf,
     /// Where logs of pods are
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/log/pods")]
+    #[arg(long, value_parser = absolute(), value_name = "DIRECTORY", default_value = "/var/log/pods")]
     pub(crate) pod_logs_dir: PathBuf,
     /// The cgroup below which pods are, made where it is missing [default: the root]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = cgroup)]
     pub(crate) cgroup_root: Option<String>,
     /// Cgroups of version 1 are good enough
     #[arg(long)]
     pub(crate) allow_cgroup_v1: bool,
     /// Where containerd looks for CNI plugins [default: as containerd says]
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_parser = absolute(), value_name = "DIRECTORY")]
     pub(crate) cni_bin_dir: Option<PathBuf>,
     /// Where containerd looks for its CNI configuration [default: as containerd says]
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_parser = absolute(), value_name = "DIRECTORY")]
     pub(crate) cni_conf_dir: Option<PathBuf>,
     /// The image with kubelet and CNI plugins [default: the one of the cluster's release]
     #[arg(long, value_name = "IMAGE")]
     pub(crate) node_image: Option<String>,
     /// A label that the Node begins with; may be given many times
-    #[arg(long = "node-label", value_name = "KEY=VALUE")]
+    #[arg(long = "node-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<String>,
     /// Who keeps the worker running [default: systemd where it runs this machine, else detached]
     #[arg(long, value_enum, value_name = "SERVICE")]
@@ -80,6 +100,50 @@ pub(crate) struct JoinArguments {
     /// How long the Node may take to be ready
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub(crate) timeout: Span,
+}
+
+/// The daemon has another directory than whoever joins.
+fn absolute() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
+}
+
+fn node_name(text: &str) -> Result<String, String> {
+    if is_subdomain(text) && text.len() <= LONGEST {
+        return Ok(text.to_owned());
+    }
+    Err(format!("a Node's name has at most {LONGEST} lower-case letters, digits, - and . (RFC 1123)"))
+}
+
+fn cgroup(text: &str) -> Result<String, String> {
+    let is_well = !text.is_empty() && text.split('/').all(|part| part != ".." && part != ".");
+    if is_well { Ok(text.to_owned()) } else { Err("that is no name below the root of cgroups".to_owned()) }
+}
+
+/// As the kubelet takes them: of its own prefixes it takes these only (`--node-labels`).
+fn label(text: &str) -> Result<String, String> {
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE")?;
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    if !is_word(name) || prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
+        return Err(format!(
+            "{key:?} is no key of a label: [PREFIX/]NAME of at most {LONGEST} letters, digits, -, _ and ."
+        ));
+    }
+    if !value.is_empty() && !is_word(value) {
+        return Err(format!("{value:?} is no value of a label: at most {LONGEST} letters, digits, -, _ and ."));
+    }
+    let of = |domain: &str| prefix.is_some_and(|prefix| prefix == domain || prefix.ends_with(&format!(".{domain}")));
+    let is_taken = KUBELET_PREFIXES.iter().any(|taken| of(taken)) || KUBELET_LABELS.contains(&key);
+    if (of("kubernetes.io") || of("k8s.io")) && (!is_taken || of("node-restriction.kubernetes.io")) {
+        return Err(format!("a kubelet may not give its Node the label {key}: give it with `kubectl label node`"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Letters and digits at both ends, and -, _ and . between them too.
+fn is_word(text: &str) -> bool {
+    let is_end = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_alphanumeric());
+    let is_inner = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    text.len() <= LONGEST && is_end(text.chars().next()) && is_end(text.chars().last()) && text.chars().all(is_inner)
 }
 
 /// Who keeps the daemon running.
@@ -131,4 +195,39 @@ pub(crate) struct LeaveArguments {
     /// Leave also where pods do not end, or the cluster cannot be reached
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_those_that_a_kubelet_takes() {
+        for good in ["a=b", "a=", "example.com/rack=r-1", "node.kubernetes.io/pool=x", "topology.kubernetes.io/zone=z"]
+        {
+            assert_eq!(label(good).as_deref(), Ok(good));
+        }
+        let long = format!("a={}", "b".repeat(64));
+        let refused = "node-restriction.kubernetes.io/a=b";
+        for bad in [
+            "a",
+            "=b",
+            "a b=c",
+            "a=b c",
+            "-a=b",
+            "/a=b",
+            "node-role.kubernetes.io/worker=",
+            refused,
+            "k8s.io/a=b",
+            &long,
+        ] {
+            assert!(label(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_and_cgroups_are_looked_at_before_the_machine() {
+        assert!(node_name(&"a".repeat(63)).is_ok() && node_name(&"a".repeat(64)).is_err() && node_name("A").is_err());
+        assert!(cgroup("/w1").is_ok() && cgroup("w1/pods").is_ok() && cgroup("../w1").is_err() && cgroup("").is_err());
+    }
 }

@@ -10,7 +10,8 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::{
     node_evict::evict,
     print,
-    workers::{after, cluster, connect, failure},
+    session::runtime,
+    workers::{after, cluster, connect, failure, list_tokens},
 };
 use crate::{
     args::{CreateTokenArguments, Global, JoinTokenCommand, ListTokensArguments, Output, RevokeTokenArguments},
@@ -97,11 +98,7 @@ fn revoke(global: &Global, arguments: &RevokeTokenArguments) -> Result<Code, Fai
     // What is no id may be a whole token, and is not told.
     if id.len() != 6 || !id.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase()) {
         let problem = "that is no id of a join token: one has six lower letters and digits";
-        let mend = format!(
-            "see those that there are: keelway join-token list --cluster {}",
-            arguments.cluster.reference().name
-        );
-        return Err(Failure::usage(problem, mend));
+        return Err(Failure::usage(problem, list_tokens(&arguments.cluster)));
     }
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;

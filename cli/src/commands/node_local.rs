@@ -7,6 +7,7 @@ use keelway_local_hypervisor::{
     Fleet, Progress, Step, Worker, WorkerRequest, create_worker, destroy_workers, enter_worker, forget, renumber,
     workers,
 };
+use serde_json::{Value, json};
 
 use super::{
     hypervisor_local::{launcher, search},
@@ -14,7 +15,7 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{Global, NodeLocalCommand, NodeLocalCreateArguments, NodeLocalFleet},
+    args::{Global, NodeLocalCommand, NodeLocalCreateArguments, NodeLocalFleet, NodeLocalListArguments, NodeOutput},
     directories::cache_directory,
     exit::{Code, Failure},
     progress::Line,
@@ -26,7 +27,7 @@ pub(super) fn run(global: &Global, command: NodeLocalCommand) -> Result<Code, Fa
     let line = || Line::of_terminal(global.quiet);
     match command {
         NodeLocalCommand::Create(arguments) => make(&arguments, &line()),
-        NodeLocalCommand::List(of) => list(&of),
+        NodeLocalCommand::List(arguments) => list(&arguments),
         NodeLocalCommand::Exec(arguments) => {
             let Err(error) = enter_worker(&arguments.fleet.get()?, &arguments.name, &arguments.command);
             Err(Failure::other(error))
@@ -90,11 +91,34 @@ fn images(more: &[String]) -> Vec<String> {
     needed.into_iter().chain(more.iter().cloned()).collect()
 }
 
-fn list(of: &NodeLocalFleet) -> Result<Code, Failure> {
+fn list(arguments: &NodeLocalListArguments) -> Result<Code, Failure> {
+    let workers = workers(&arguments.fleet.get()?).map_err(Failure::other)?;
+    let text = match arguments.output {
+        NodeOutput::Table => table(workers),
+        NodeOutput::Json => serde_json::to_string_pretty(&views(&workers)).map_err(Failure::other)? + "\n",
+        NodeOutput::Yaml => serde_saphyr::to_string(&views(&workers)).map_err(Failure::other)?,
+    };
+    print(&text)?;
+    Ok(Code::Done)
+}
+
+fn table(workers: Vec<Worker>) -> String {
     let mut table = Table::new(&["NAME", "ADDRESS", "SEEN AS", "BEHIND"]);
-    for Worker { name, address, public_address, behind, .. } in workers(&of.get()?).map_err(Failure::other)? {
+    for Worker { name, address, public_address, behind, .. } in workers {
         table.row(vec![name, address.to_string(), public_address.to_string(), behind.join(",")]);
     }
-    print(&table.render(None))?;
-    Ok(Code::Done)
+    table.render(None)
+}
+
+fn views(workers: &[Worker]) -> Value {
+    let view = |worker: &Worker| {
+        json!({
+            "name": worker.name,
+            "address": worker.address,
+            "publicAddress": worker.public_address,
+            "behind": worker.behind,
+            "containerdSocket": worker.socket,
+        })
+    };
+    workers.iter().map(view).collect()
 }

@@ -4,12 +4,20 @@ use keelway_api::{
     Cluster, Documents,
     duration::Span,
     jiff::{SignedDuration, Timestamp},
+    name::ClusterRef,
 };
 use keelway_reconciler::{Workers, WorkersError};
 use tokio::runtime::Runtime;
 
 use super::{named::absent, session::runtime};
 use crate::{args::OfCluster, exit::Failure};
+
+/// Where the tokens that there are can be seen: it runs as it is told.
+pub(super) fn list_tokens(of: &OfCluster) -> String {
+    let ClusterRef { namespace, name } = of.reference();
+    let namespace = if namespace == "default" { String::new() } else { format!(" --namespace {namespace}") };
+    format!("see those that there are: keelway join-token list --cluster {name}{namespace}")
+}
 
 /// The cluster that is named.
 pub(super) fn cluster<'a>(documents: &'a Documents, of: &OfCluster) -> Result<&'a Cluster, Failure> {
@@ -38,6 +46,7 @@ pub(super) fn after(now: Timestamp, span: Span) -> Timestamp {
 
 /// What the command was asked for, and what failed on the way, end in two ways.
 pub(super) fn failure(error: WorkersError, cluster: &OfCluster) -> Failure {
+    let list = list_tokens(cluster);
     let cluster = cluster.reference();
     match error {
         WorkersError::NotMade => {
@@ -47,10 +56,7 @@ pub(super) fn failure(error: WorkersError, cluster: &OfCluster) -> Failure {
             format!("cluster {cluster} has no ingress that its users could reach"),
             "set spec.ingress.replicas to 1 or more, and reconcile",
         ),
-        WorkersError::NoToken(_) => Failure::usage(
-            error.to_string(),
-            format!("see those that there are: keelway join-token list --cluster {}", cluster.name),
-        ),
+        WorkersError::NoToken(_) => Failure::usage(error.to_string(), list),
         WorkersError::NoWorker(_) => Failure::usage(error.to_string(), "see those that there are: kubectl get nodes"),
         WorkersError::NoKinds
         | WorkersError::Secret(_)

@@ -1,10 +1,12 @@
 //! `keelway node`.
 
+mod failure;
 mod view;
 
 use std::{env, time::Duration};
 
-use keelway_node::{JoinError, JoinOptions, Layout, LeaveOptions, LeaveStep, NodeOptions, RunError, Service, Step};
+use failure::{only_root, told};
+use keelway_node::{Held, JoinOptions, Layout, LeaveOptions, LeaveStep, NodeOptions, Service, Step};
 use tokio_util::sync::CancellationToken;
 
 use super::print;
@@ -23,13 +25,20 @@ pub(super) fn run(global: &Global, command: WorkerCommand) -> Result<Code, Failu
         WorkerCommand::Leave(arguments) => leave(global, &arguments),
         WorkerCommand::Forget(state) => {
             let layout = Layout::new(state.state_dir);
-            let name = runtime()?.block_on(keelway_node::forget(&layout)).map_err(Failure::other)?;
+            let _held = alone(&layout, false)?;
+            let name = runtime()?.block_on(keelway_node::forget(&layout)).map_err(told)?;
             if let Some(name) = name.filter(|_| !global.quiet) {
                 tell_known(&name);
             }
             Ok(Code::Done)
         }
     }
+}
+
+/// Nobody else joins, leaves or forgets meanwhile, and it is root who does.
+fn alone(layout: &Layout, may_make: bool) -> Result<Option<Held>, Failure> {
+    only_root()?;
+    keelway_node::hold(layout, may_make).map_err(told)
 }
 
 /// One thread is enough for a worker's own work, and packets have threads of their own.
@@ -48,6 +57,8 @@ fn join(global: &Global, arguments: JoinArguments) -> Result<Code, Failure> {
         timeout: Duration::from(arguments.timeout),
         node: node_options(arguments),
     };
+    // Who is not root is told so with all else that stands against it.
+    let _held = if rustix::process::geteuid().is_root() { alone(&options.layout, true)? } else { None };
     let line = Line::of_terminal(global.quiet);
     let joined = runtime()?.block_on(keelway_node::join(&options, &token, |step| line.say(&in_words(step))));
     drop(line);
@@ -58,10 +69,7 @@ fn join(global: &Global, arguments: JoinArguments) -> Result<Code, Failure> {
             }
             Ok(Code::Done)
         }
-        Err(error @ (JoinError::Faults(_) | JoinError::Name { .. })) => {
-            Err(Failure::usage(error.to_string(), "nothing was changed; mend all of it, and join again"))
-        }
-        Err(error) => Err(Failure::other(error)),
+        Err(error) => Err(told(error)),
     }
 }
 
@@ -120,24 +128,20 @@ fn daemon(arguments: &RunArguments) -> Result<Code, Failure> {
         // Fails only for one that leads a group already.
         let _ = rustix::process::setsid();
     }
+    only_root()?;
     let layout = Layout::new(&arguments.state.state_dir);
     let ran: Result<(), Failure> = runtime()?.block_on(async {
         let stop = CancellationToken::new();
         cancel_on_signal(stop.clone()).map_err(Failure::other)?;
-        keelway_node::run(layout, stop.cancelled()).await.map_err(|error| {
-            if matches!(error, RunError::NotJoined(_)) {
-                Failure::usage(error.to_string(), "run `keelway node join` first")
-            } else {
-                Failure::other(error)
-            }
-        })
+        Box::pin(keelway_node::run(layout, stop.cancelled())).await.map_err(told)
     });
     ran.map(|()| Code::Done)
 }
 
 fn status(arguments: &StatusOf) -> Result<Code, Failure> {
     let layout = Layout::new(&arguments.state.state_dir);
-    let status = runtime()?.block_on(keelway_node::ask(&layout)).map_err(Failure::other)?;
+    only_root()?;
+    let status = runtime()?.block_on(keelway_node::ask(&layout)).map_err(told)?;
     let text = match arguments.output {
         NodeOutput::Table => view::render(&status, keelway_api::jiff::Timestamp::now()),
         NodeOutput::Json => serde_json::to_string_pretty(&status).map_err(Failure::other)? + "\n",
@@ -153,6 +157,7 @@ fn leave(global: &Global, arguments: &LeaveArguments) -> Result<Code, Failure> {
         drain_timeout: Duration::from(arguments.drain_timeout),
         force: arguments.force,
     };
+    let _held = alone(&options.layout, false)?;
     let line = Line::of_terminal(global.quiet);
     let mut known = None;
     let left = runtime()?.block_on(keelway_node::leave(&options, |step| match step {
@@ -161,7 +166,7 @@ fn leave(global: &Global, arguments: &LeaveArguments) -> Result<Code, Failure> {
         LeaveStep::Known(name) => known = Some(name.clone()),
     }));
     drop(line);
-    left.map_err(Failure::other)?;
+    left.map_err(told)?;
     if let Some(name) = known.filter(|_| !global.quiet) {
         tell_known(&name);
     }

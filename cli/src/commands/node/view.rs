@@ -7,11 +7,15 @@ use crate::{table::Table, terminal};
 
 /// The tables of `node status`, at this time.
 pub(super) fn render(status: &Status, now: Timestamp) -> String {
-    [head(status), tunnels(status, now), ingresses(status), certificates(status)].join("\n")
+    let mut text = [head(status), tunnels(status, now), ingresses(status), certificates(status)].join("\n");
+    if !status.absent_settings.is_empty() {
+        text += &format!("\nThe kernel lacks {}.\n", status.absent_settings.join(", "));
+    }
+    text
 }
 
 fn head(status: &Status) -> String {
-    let mut table = Table::new(&["NODE", "VERSION", "ADDRESS", "PODS", "KUBELET", "RESTARTS", "MEMORY"]);
+    let mut table = Table::new(&["NODE", "CLUSTER", "ADDRESS", "PODS", "KUBELET", "VERSION", "RESTARTS", "MEMORY"]);
     let kubelet = status.kubelet.pid.map_or_else(|| "not running".to_owned(), |pid| format!("running ({pid})"));
     table.row(vec![
         status.node.clone(),
@@ -19,6 +23,7 @@ fn head(status: &Status) -> String {
         or_none(status.addresses.join(",")),
         or_none(status.pod_cidrs.join(",")),
         kubelet,
+        status.kubelet.image.as_deref().map_or_else(|| "<unknown>".to_owned(), |image| version(image).to_owned()),
         status.kubelet.restarts.to_string(),
         format!("{:.1}Mi", f64::from(u32::try_from(status.resident_kib).unwrap_or(u32::MAX)) / 1024.0),
     ]);
@@ -35,7 +40,7 @@ fn tunnels(status: &Status, now: Timestamp) -> String {
             tunnel.interface.clone(),
             tunnel.endpoint.to_string(),
             yes(tunnel.active),
-            yes(tunnel.answers),
+            known(tunnel.answers),
             handshake,
             tunnel.received_bytes.to_string(),
             tunnel.sent_bytes.to_string(),
@@ -48,7 +53,7 @@ fn tunnels(status: &Status, now: Timestamp) -> String {
 fn ingresses(status: &Status) -> String {
     let mut table = Table::new(&["INGRESS", "ANSWERS", "CONNECTIONS"]);
     for ingress in &status.ingresses {
-        table.row(vec![ingress.address.to_string(), yes(ingress.answers), ingress.connections.to_string()]);
+        table.row(vec![ingress.address.to_string(), known(ingress.answers), ingress.connections.to_string()]);
     }
     table.render(terminal::columns())
 }
@@ -65,10 +70,36 @@ fn certificates(status: &Status) -> String {
     table.render(terminal::columns())
 }
 
+/// The version of `NAME:vVERSION`, and else all of it.
+fn version(image: &str) -> &str {
+    let tag = image.rsplit_once(":v").map(|(_, tag)| tag);
+    tag.filter(|tag| tag.starts_with(|first: char| first.is_ascii_digit())).unwrap_or(image)
+}
+
+fn known(is: Option<bool>) -> String {
+    is.map_or_else(|| "<unknown>".to_owned(), yes)
+}
+
 fn yes(is: bool) -> String {
     if is { "yes" } else { "no" }.to_owned()
 }
 
 fn or_none(text: String) -> String {
     if text.is_empty() { "<none>".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_tells_its_version_where_it_has_one() {
+        assert_eq!(version("registry.keelway.dev/node:v1.37.0"), "1.37.0");
+        assert_eq!(version("registry:5000/node@sha256:00"), "registry:5000/node@sha256:00");
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_guessed() {
+        assert_eq!([known(None), known(Some(true)), known(Some(false))], ["<unknown>", "yes", "no"]);
+    }
 }

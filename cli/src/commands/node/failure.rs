@@ -1,0 +1,117 @@
+//! How the commands of a worker end where they fail: with 2 where the machine, the token or the user is at fault and nothing was changed.
+
+use keelway_node::{InformationError, JoinError, LeaveError, LockError, RunError, StatusError, UndoError};
+
+use crate::exit::Failure;
+
+/// Of a machine that is none.
+const NO_WORKER: &str = "there is nothing to do; or name its directory with --state-dir";
+
+/// What is told beside an error that changed nothing.
+pub(super) trait Blameless: std::error::Error + Send + Sync + 'static {
+    /// What to do; none where it is no fault of machine, token or user, or where something was changed.
+    fn mend(&self) -> Option<&'static str>;
+}
+
+/// The failure, with all that it comes from.
+pub(super) fn told(error: impl Blameless) -> Failure {
+    match error.mend() {
+        Some(mend) => Failure::usage(format!("{:#}", anyhow::Error::from(error)), mend),
+        None => Failure::other(error),
+    }
+}
+
+/// All that a worker has is root's.
+pub(super) fn only_root() -> Result<(), Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::usage("only root can do that", "run the same command as root, such as with sudo"))
+}
+
+impl Blameless for JoinError {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
+    fn mend(&self) -> Option<&'static str> {
+        match self {
+            Self::Faults(_) | Self::Name { .. } => Some("nothing was changed; mend all of it, and join again"),
+            Self::Endpoints(_) => Some(
+                "nothing was changed; make a new token if this one is old, and see that this machine reaches one of these addresses",
+            ),
+            Self::Token(_) => Some("nothing was changed; join again with a new token"),
+            Self::Information(InformationError::Missing(_) | InformationError::Form(_)) | Self::Release(_) => {
+                Some("nothing was changed; mend that, and join again")
+            }
+            Self::Elsewhere | Self::Named(_) => Some("nothing was changed"),
+            Self::Differs(_) => Some(
+                "nothing was changed; join with the options of before (labels of a Node that is there: `kubectl label node`), or run `keelway node leave` or `keelway node forget` first",
+            ),
+            _ => None,
+        }
+    }
+}
+
+impl Blameless for LeaveError {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
+    fn mend(&self) -> Option<&'static str> {
+        match self {
+            Self::NoWorker(_) => Some(NO_WORKER),
+            Self::Undo(undo) => undo.mend(),
+            _ => None,
+        }
+    }
+}
+
+impl Blameless for UndoError {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
+    fn mend(&self) -> Option<&'static str> {
+        match self {
+            Self::NoWorker(_) => Some(NO_WORKER),
+            _ => None,
+        }
+    }
+}
+
+impl Blameless for RunError {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
+    fn mend(&self) -> Option<&'static str> {
+        match self {
+            Self::NotJoined(_) => Some("run `keelway node join` first"),
+            _ => None,
+        }
+    }
+}
+
+impl Blameless for StatusError {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
+    fn mend(&self) -> Option<&'static str> {
+        match self {
+            Self::NoWorker(_) => Some("run `keelway node join` first, or name its directory with --state-dir"),
+            _ => None,
+        }
+    }
+}
+
+impl Blameless for LockError {
+    fn mend(&self) -> Option<&'static str> {
+        match self {
+            Self::Busy(_) => Some("nothing was changed; wait until that one has ended"),
+            Self::File(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_nothing_is_told_apart() {
+        assert!(JoinError::Elsewhere.mend().is_some());
+        assert!(JoinError::Named("w1".to_owned()).mend().is_some());
+        assert!(JoinError::Release("1.2.3".to_owned()).mend().is_some());
+        assert!(JoinError::Endpoints(vec![]).mend().is_some());
+        assert!(LeaveError::NoWorker("/a".to_owned()).mend().is_some());
+        assert!(LockError::Busy("/a".to_owned()).mend().is_some());
+        assert!(RunError::Running("/a".to_owned()).mend().is_none());
+    }
+}
