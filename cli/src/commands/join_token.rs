@@ -10,7 +10,6 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::{
     node_evict::evict,
     print,
-    session::runtime,
     workers::{after, cluster, connect, failure, list_tokens},
 };
 use crate::{
