@@ -7,11 +7,11 @@ use crate::{table::Table, terminal};
 
 /// The tables of `node status`, at this time.
 pub(super) fn render(status: &Status, now: Timestamp) -> String {
-    let mut text = [head(status), tunnels(status, now), ingresses(status), certificates(status)].join("\n");
+    let mut parts = vec![head(status), tunnels(status, now), ingresses(status), certificates(status)];
     if !status.absent_settings.is_empty() {
-        text += &format!("\nThe kernel lacks {}.\n", status.absent_settings.join(", "));
+        parts.push(format!("The kernel lacks {}.\n", status.absent_settings.join(", ")));
     }
-    text
+    parts.join("\n")
 }
 
 fn head(status: &Status) -> String {
