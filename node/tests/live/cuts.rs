@@ -119,7 +119,6 @@ async fn forgotten(world: &World, token: &str, join: &[&str]) {
     let output = world.machine.node(join, token).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("a worker named w3 is in the cluster"), "{said}");
-    world.machine.node_well(&["forget"], "").await;
     let nodes: Api<Node> = Api::all(world.admin.clone());
     let peers: Api<WireGuardPeer> = Api::all(world.admin.clone());
     nodes.delete("w3", &DeleteParams::default()).await.unwrap();
