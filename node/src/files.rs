@@ -1,8 +1,9 @@
 //! Files that are whole or not there.
 
 use std::{
-    fs, io,
-    os::unix::fs::DirBuilderExt,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
