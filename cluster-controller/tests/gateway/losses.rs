@@ -155,7 +155,9 @@ fn tunnels_to_a_worker_that_is_dead_are_reset() {
             }
             panic!("still open");
         });
-        assert_eq!(connect(&egress.cluster(), "100.80.0.7:10250").status, 504);
+        // Whoever gives up first says so: the gateway that has no answer, or the relay whose peer is gone.
+        let status = connect(&egress.cluster(), "100.80.0.7:10250").status;
+        assert!(matches!(status, 502 | 504), "{status}");
         cut_off(&mut idle, PATIENCE);
         let (idle, busy) = (unplugged.elapsed(), writing.join().unwrap());
         println!("dead worker: an idle tunnel was reset after {idle:?}, one in use after {busy:?}");

@@ -15,11 +15,29 @@ const FILES: &str = "/etc/keelway/";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Program {
     Etcd(Member),
-    ApiServer { listen: SocketAddr, stores: Vec<SocketAddr> },
-    Controller { listen: SocketAddr, server: SocketAddr },
-    Proxy { binds: Vec<SocketAddr>, servers: BTreeMap<String, ServerState> },
-    Gateway { connect: SocketAddr, health: SocketAddr },
-    Egress { health: SocketAddr },
+    ApiServer {
+        listen: SocketAddr,
+        stores: Vec<SocketAddr>,
+    },
+    Controller {
+        listen: SocketAddr,
+        server: SocketAddr,
+    },
+    Proxy {
+        binds: Vec<SocketAddr>,
+        servers: BTreeMap<String, ServerState>,
+    },
+    /// The cluster-controller, which follows its files, so that it finds an API server wherever that is.
+    ClusterController {
+        health: SocketAddr,
+    },
+    Gateway {
+        connect: SocketAddr,
+        health: SocketAddr,
+    },
+    Egress {
+        health: SocketAddr,
+    },
 }
 
 /// A member of a store as its flags say.
@@ -58,7 +76,7 @@ impl Program {
             Self::ApiServer { listen, .. } | Self::Controller { listen, .. } => vec![*listen],
             Self::Proxy { binds, .. } => binds.clone(),
             Self::Gateway { connect, health } => vec![*connect, *health],
-            Self::Egress { health } => vec![*health],
+            Self::Egress { health } | Self::ClusterController { health } => vec![*health],
         }
     }
 
@@ -100,7 +118,8 @@ fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>
             let Configuration { health, kubeconfig, authorities, .. } =
                 serde_json::from_str(&config).map_err(|error| error.to_string())?;
             [&kubeconfig, &authorities].into_iter().try_for_each(|path| named(path))?;
-            Ok(Program::Controller { listen: health, server: server_of(file)? })
+            server_of(file)?;
+            Ok(Program::ClusterController { health })
         }
         other => Err(format!("no such program: {other:?}")),
     }

@@ -178,6 +178,7 @@ impl World {
                 Program::ApiServer { .. }
                 | Program::Controller { .. }
                 | Program::Proxy { .. }
+                | Program::ClusterController { .. }
                 | Program::Gateway { .. }
                 | Program::Egress { .. } => {}
             }
@@ -291,7 +292,7 @@ impl World {
                     serving.any(|server| reached(&server.address))
                 }
                 // They have what they need on disk.
-                Program::Gateway { .. } | Program::Egress { .. } => true,
+                Program::ClusterController { .. } | Program::Gateway { .. } | Program::Egress { .. } => true,
             }
     }
 

@@ -63,7 +63,8 @@ impl Site<'_> {
         if let (Some(registry), Some(fields)) = (&cluster.registry, content.as_object_mut()) {
             fields.insert("registry".to_string(), json!(registry));
         }
-        document("cluster-controller.json", &content, OnChange::PickedUp)
+        // Where it listens is in it, which a process has for life.
+        document("cluster-controller.json", &content, OnChange::Restart)
     }
 
     /// Where workers reach an ingress, and the gateway beside it.
