@@ -216,7 +216,8 @@ impl Sim {
             let mut world = sim.world();
             // What a runtime makes after its machine was left is nobody's: no pass looks there any more.
             let is_left = world.machines.get(&at).is_some_and(|machine| machine.disk.owner.is_none());
-            if !world.weather.calm && !(is_left && step == Step::CreateSandbox) {
+            let is_nobodys = is_left && step == Step::CreateSandbox;
+            if !world.weather.calm && !is_nobodys {
                 world.tell(format!("{step:?} is done late"));
                 let _ = doing(&mut world);
                 sim.changed.notify_one();
