@@ -11,7 +11,7 @@ use std::{
 use keelway_e2e::simulator::{Bug, Cell, Deeds, Life, Table, live, live_with, seeds_for};
 
 /// Runs of `cargo test`.
-const SEEDS: u64 = 870;
+const SEEDS: u64 = 1_000;
 /// Runs of `make soak`, where `KEELWAY_SEEDS` does not say otherwise.
 const SOAK: u64 = 100_000;
 /// Within how many runs a planted bug is found.

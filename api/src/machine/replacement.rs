@@ -20,28 +20,33 @@ impl MachineState {
     }
 
     fn any_runs(&self, name: &PodName, which: impl Fn(&ContainerState) -> bool) -> bool {
-        let running = |id: &str| {
-            let mut of_sandbox = self.containers.iter().filter(|container| container.sandbox == id);
-            of_sandbox.any(|container| container.phase == ContainerPhase::Running && which(container))
-        };
-        self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name).any(|sandbox| running(&sandbox.id))
+        let mut of_pod = self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name);
+        of_pod.any(|sandbox| self.running_in(sandbox).any(&which))
     }
 
-    /// The sandbox that can stay: the newest one that runs and was made for what is wanted, if what it reads is still that.
+    fn running_in(&self, sandbox: &SandboxState) -> impl Iterator<Item = &ContainerState> {
+        let of_sandbox = self.containers.iter().filter(|container| container.sandbox == sandbox.id);
+        of_sandbox.filter(|container| container.phase == ContainerPhase::Running)
+    }
+
+    /// The sandbox that can stay, if what it reads is still what is wanted: of those that are ready and were made for it the one
+    /// in which the most runs, then the newest. A runtime may make an empty one long after it was asked.
     #[must_use]
     pub fn lasting_sandbox(&self, name: &PodName, pod: &Pod) -> Option<&SandboxState> {
         let digest = pod.digest();
         let fits = |sandbox: &&SandboxState| sandbox.pod == *name && sandbox.ready && sandbox.digest == digest;
-        let newest = self.sandboxes.iter().filter(fits).max_by_key(|sandbox| sandbox.attempt)?;
-        (self.has_files_directory(name) && self.starts_as_wanted(name, pod)).then_some(newest)
+        let rank = |sandbox: &&SandboxState| (self.running_in(sandbox).count(), sandbox.attempt);
+        let best = self.sandboxes.iter().filter(fits).max_by_key(rank)?;
+        (self.has_files_directory(name) && self.starts_as_wanted(name, pod)).then_some(best)
     }
 
     /// Whether what runs of the pod, and could run on, ends when the pod is made what it should be. One whose sandbox has
     /// ended is broken, and mended without waiting for anybody.
     #[must_use]
     pub fn is_interrupted(&self, name: &PodName, pod: &Pod) -> bool {
-        let is_whole = self.sandboxes.iter().any(|sandbox| sandbox.pod == *name && sandbox.ready);
-        is_whole && self.runs(name) && self.lasting_sandbox(name, pod).is_none()
+        let runs_in = |sandbox: &SandboxState| self.running_in(sandbox).next().is_some();
+        let mut ready = self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name && sandbox.ready);
+        ready.any(runs_in) && !self.lasting_sandbox(name, pod).is_some_and(runs_in)
     }
 
     /// A mount of a directory that was removed stays what it was, and shows nothing of a new one.

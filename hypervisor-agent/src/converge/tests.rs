@@ -9,7 +9,7 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{
         Check, Container, ContainerPhase, DataState, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources,
-        ServerAdmin, ServerState, Servers, Start,
+        SandboxState, ServerAdmin, ServerState, Servers, Start,
     },
     name::PodName,
 };
@@ -118,6 +118,20 @@ fn an_exited_container_comes_back_in_its_sandbox() {
     assert_eq!(plan(&config(), &machine), ["remove container etcd", "create container etcd", "start container etcd"]);
     machine.execute(&converge(&config(), &machine.state).unwrap());
     assert_eq!(machine.state.containers[0].attempt, 1);
+}
+
+#[test]
+fn a_sandbox_that_the_runtime_made_late_ends_nothing() {
+    let mut machine = settled(&config());
+    let sandbox = &machine.state.sandboxes[0];
+    let late = SandboxState { id: "late".to_owned(), attempt: sandbox.attempt + 1, ..sandbox.clone() };
+    machine.state.sandboxes.push(late);
+    assert_eq!(plan(&config(), &machine), ["stop sandbox late", "remove sandbox late"]);
+
+    // Where what runs was made for something else, it has to go, and that is an interruption.
+    machine.state.sandboxes[0].digest = "of something else".to_owned();
+    let config = config();
+    assert!(machine.state.is_interrupted(&etcd(), &config.pods[&etcd()]));
 }
 
 /// With a second container, which the one that the pod is named after relies on.
