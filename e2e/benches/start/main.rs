@@ -137,7 +137,7 @@ fn report(rounds: usize, [one, three]: &[Figures; 2], agent: &agent::Figures) ->
         1.05,
     );
     table.ratio(
-        "the total, with haproxy, shims and pauses, beside the plain processes with haproxy",
+        "the total, with haproxy, gateway, egress, cluster-controller, shims and pauses, beside all the plain processes",
         "MiB",
         &one.total,
         1.25,

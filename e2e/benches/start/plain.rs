@@ -10,14 +10,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keelway_api::component::ComponentSpec;
-use keelway_e2e::{ControlPlane, Machine, deadline, found::tree, https::Https, process};
+use keelway_e2e::{
+    ControlPlane, Machine, deadline, found::tree, https::Https, machine::Running as Container, process,
+};
 
 use crate::memory::Group;
 
 /// What containers see of their pod's directories, and what stands for it here.
 const FILES: &str = "/etc/keelway";
-const STATE: [&str; 2] = ["/var/lib/etcd", "/run/haproxy"];
+const STATE: [(&str, &str); 4] = [
+    ("/var/lib/etcd", "data"),
+    ("/run/haproxy", "run"),
+    ("/run/keelway-egress", "egress"),
+    ("/var/lib/keelway-gateway", "peers"),
+];
 
 /// A cluster's programs, ready to be started. Their keys are on disk.
 pub(crate) struct Plain {
@@ -32,6 +38,8 @@ struct Program {
     machine: usize,
     arguments: Vec<String>,
     user: u32,
+    /// Where the copies of its pod's directories are.
+    home: PathBuf,
 }
 
 /// The programs while they run. They are killed at the end.
@@ -51,22 +59,27 @@ impl Plain {
         for (name, component) in plane.components() {
             let on = |machine: &Machine| machine.name() == component.spec.hypervisor.as_str();
             let machine = plane.machines.iter().position(on).unwrap();
-            let copy = Copy { plane, machine: &plane.machines[machine], home: directory.join(&name) };
+            let home = directory.join(&name);
+            let copy = Copy { plane, machine: &plane.machines[machine], home: home.clone() };
             let user = component.spec.user;
-            programs.insert(
-                name.clone(),
-                Program { machine, arguments: copy.make(&name, &component.spec, directory), user },
-            );
+            copy.files(&name, user);
+            let running = &copy.machine.running()[&name];
+            let arguments = copy.command(running, &directory.join(format!("program-{}", component.spec.role)));
+            programs.insert(name.clone(), Program { machine, arguments, user, home: home.clone() });
+            if let Some(running) = copy.machine.running_beside().get(&name) {
+                let arguments = copy.command(running, &directory.join("program-beside"));
+                programs.insert(format!("beside-{name}"), Program { machine, arguments, user, home });
+            }
         }
         let readyz = Https::new(&plane.secret("kubernetes-ca", "bundle.crt"), "kubernetes", None);
         Self { programs, readyz, ingress: plane.ingress() }
     }
 
     /// Starts all at once, each in the network of its machine, and waits until the API is ready.
-    pub(crate) fn start(&self, machines: &[Machine], directory: &Path) -> Running {
-        for name in self.programs.keys() {
-            for state in ["data", "run"] {
-                empty(&directory.join(name).join(state), self.programs[name].user);
+    pub(crate) fn start(&self, machines: &[Machine]) -> Running {
+        for program in self.programs.values() {
+            for (_, state) in STATE {
+                empty(&program.home.join(state), program.user);
             }
         }
         let mut running = Running { children: BTreeMap::new(), groups: BTreeMap::new(), took: Duration::ZERO };
@@ -74,7 +87,7 @@ impl Plain {
         running.groups.extend(groups);
         let started = Instant::now();
         for (name, program) in &self.programs {
-            let child = program.start(&machines[program.machine], &running.groups[name], &directory.join(name));
+            let child = program.start(name, &machines[program.machine], &running.groups[name]);
             running.children.insert(name.clone(), child);
         }
         self.await_ready();
@@ -83,9 +96,9 @@ impl Plain {
     }
 
     /// Starts one again that has ended.
-    pub(crate) fn start_again(&self, name: &str, machines: &[Machine], running: &mut Running, directory: &Path) {
+    pub(crate) fn start_again(&self, name: &str, machines: &[Machine], running: &mut Running) {
         let program = &self.programs[name];
-        let child = program.start(&machines[program.machine], &running.groups[name], &directory.join(name));
+        let child = program.start(name, &machines[program.machine], &running.groups[name]);
         running.children.insert(name.to_owned(), child);
     }
 
@@ -111,17 +124,21 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Copies program and files, and returns the command line with the paths of the copies.
-    fn make(&self, name: &str, spec: &ComponentSpec, directory: &Path) -> Vec<String> {
-        let user = spec.user;
-        let container = &self.machine.running()[name].container;
-        let pid = self.machine.container_pid(container);
-        fs::create_dir_all(&self.home).unwrap();
-        let program = directory.join(format!("program-{}", spec.role));
+    /// Copies a program, and returns the command line with the paths of the copies.
+    fn command(&self, running: &Container, program: &Path) -> Vec<String> {
+        let pid = self.machine.container_pid(&running.container);
         if !program.exists() {
-            fs::copy(format!("/proc/{pid}/exe"), &program).unwrap();
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::copy(format!("/proc/{pid}/exe"), program).unwrap();
+            fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
         }
+        let line = String::from_utf8(process::file(pid, "cmdline").unwrap()).unwrap();
+        let arguments = line.trim_end_matches('\0').split('\0').skip(1).map(|argument| self.moved(argument));
+        [program.display().to_string()].into_iter().chain(arguments).collect()
+    }
+
+    /// Copies the files of a pod.
+    fn files(&self, name: &str, user: u32) {
+        fs::create_dir_all(&self.home).unwrap();
         let files = self.machine.path(&format!("/var/lib/keelway/{}/{name}/files", self.plane.id()));
         for file in tree(&files) {
             let copy = self.home.join("files").join(file.strip_prefix(&files).unwrap());
@@ -134,23 +151,20 @@ impl Copy<'_> {
                 chown(&copy, Some(user), Some(user)).unwrap();
             }
         }
-        let line = String::from_utf8(process::file(pid, "cmdline").unwrap()).unwrap();
-        let arguments = line.trim_end_matches('\0').split('\0').skip(1).map(|argument| self.moved(argument));
-        [program.display().to_string()].into_iter().chain(arguments).collect()
     }
 
     fn moved(&self, text: &str) -> String {
         let home = self.home.display();
         let text = text.replace(FILES, &format!("{home}/files"));
-        text.replace(STATE[0], &format!("{home}/data")).replace(STATE[1], &format!("{home}/run"))
+        STATE.iter().fold(text, |text, (path, copy)| text.replace(path, &format!("{home}/{copy}")))
     }
 }
 
 impl Program {
-    fn start(&self, machine: &Machine, group: &Group, home: &Path) -> Child {
+    fn start(&self, name: &str, machine: &Machine, group: &Group) -> Child {
         const ENTER: &str = "echo $$ > \"$PROCS\"; exec \"$@\"";
         let user = self.user.to_string();
-        let log = fs::File::create(home.join("log")).unwrap();
+        let log = fs::File::create(self.home.join(format!("{name}.log"))).unwrap();
         let mut command = Command::new("sh");
         command
             .args(["-c", ENTER, "sh", "setpriv", "--no-new-privs", "--clear-groups"])

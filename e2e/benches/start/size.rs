@@ -9,7 +9,12 @@ use std::{
 };
 
 use keelway_api::role::SECURE;
-use keelway_e2e::{ControlPlane, World, https::Https, machine::find, process};
+use keelway_e2e::{
+    ControlPlane, World,
+    https::Https,
+    machine::{Running as Container, find},
+    process,
+};
 
 use crate::{
     Figures,
@@ -56,12 +61,12 @@ impl Size {
         let deleted = keelway.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
         let _ = keelway.run(&["reconcile"], &deleted).succeeded();
 
-        let mut running = plain.start(&plane.machines, directory);
+        let mut running = plain.start(&plane.machines);
         figures.ready[1].push(running.took.as_secs_f64());
         if self.replicas == 1 {
             pause(CALM);
             take_plain(&running, figures);
-            figures.again[1].push(killed_plain(&plane, &plain, &mut running, directory));
+            figures.again[1].push(killed_plain(&plane, &plain, &mut running));
         }
     }
 }
@@ -87,20 +92,32 @@ pub(crate) fn pause(time: Duration) {
     }
 }
 
+/// Whether this is etcd or one of Kubernetes' own.
+fn is_of_kubernetes(component: &str) -> bool {
+    component.starts_with("etcd") || component.starts_with("kube-")
+}
+
 /// A machine's runtime and agent are there for all clusters, and count for none.
 fn take(plane: &ControlPlane<'_>, figures: &mut Figures) {
     let (mut components, mut total) = (0.0, 0.0);
     for machine in &plane.machines {
         let of_machine = [machine.pid(), machine.agent_pid()];
         let mut counted = Vec::new();
-        for (name, running) in machine.running() {
+        let mut count = |running: &Container| {
             let pid = machine.container_pid(&running.container);
             let used = used_beside(pid);
             total += used;
             counted.push(fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap());
-            if !name.starts_with("ingress") {
+            used
+        };
+        for (name, running) in machine.running() {
+            let used = count(&running);
+            if is_of_kubernetes(&name) {
                 components += used;
             }
+        }
+        for running in machine.running_beside().values() {
+            count(running);
         }
         let others = machine.processes().into_iter().filter(|pid| {
             let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -116,7 +133,7 @@ fn take_plain(running: &Running, figures: &mut Figures) {
     let of = |with: fn(&str) -> bool| {
         running.groups.iter().filter(|(name, _)| with(name)).map(|(_, group)| group.used()).sum::<f64>()
     };
-    figures.memory[1].push(of(|name| !name.starts_with("ingress")));
+    figures.memory[1].push(of(is_of_kubernetes));
     figures.total[1].push(of(|_| true));
 }
 
@@ -137,11 +154,11 @@ fn killed(plane: &ControlPlane<'_>) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-fn killed_plain(plane: &ControlPlane<'_>, plain: &Plain, running: &mut Running, directory: &Path) -> f64 {
+fn killed_plain(plane: &ControlPlane<'_>, plain: &Plain, running: &mut Running) -> f64 {
     let (address, https) = api_server(plane);
     running.kill("kube-apiserver-0");
     let started = Instant::now();
-    plain.start_again("kube-apiserver-0", &plane.machines, running, directory);
+    plain.start_again("kube-apiserver-0", &plane.machines, running);
     let machine = plane.machines.iter().find(|machine| machine.addresses().contains(&address.ip())).unwrap();
     machine.within(|| ready(&https, address));
     started.elapsed().as_secs_f64()
