@@ -10,9 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keelway_e2e::{
-    ControlPlane, Machine, deadline, found::tree, https::Https, machine::Running as Container, process,
-};
+use keelway_e2e::{ControlPlane, Machine, deadline, found::tree, https::Https, machine::Running as Container, process};
 
 use crate::memory::Group;
 
