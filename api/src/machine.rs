@@ -438,6 +438,9 @@ pub struct ServerState {
     pub admin: ServerAdmin,
     /// Connections that are passed on to it right now.
     pub sessions: u64,
+    /// Whether the last of haproxy's own checks of it succeeded. One that answers that it is not ready did not.
+    #[serde(default)]
+    pub ready: bool,
 }
 
 /// What a haproxy was told to do with one of its servers. Whether the server's checks succeed is another matter.

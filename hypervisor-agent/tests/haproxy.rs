@@ -229,7 +229,10 @@ async fn servers_come_and_go_while_connections_stay() {
     assert!(!kept.is_empty());
     assert_eq!(machine.apply(&[("a", a)]).await, ["drain server back/b"]);
     let drained = machine.servers().await.unwrap().remove("back/b").unwrap();
-    assert_eq!(drained, ServerState { address: b, admin: ServerAdmin::Drains, sessions: kept.len() as u64 });
+    assert_eq!(
+        drained,
+        ServerState { address: b, admin: ServerAdmin::Drains, sessions: kept.len() as u64, ready: true }
+    );
     assert_eq!(machine.repeat(&[("a", a)]).await, [""; 0], "connections are waited for");
     assert_eq!(reached(&haproxy), names(&["a"]));
     assert!(kept.iter_mut().all(|(connection, _)| connection.answers()));

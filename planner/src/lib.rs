@@ -43,5 +43,5 @@ pub use identify::identify;
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Decision, Plan, Waiting, plan};
-pub use probe::{Identity, Probe, ProbeTls, probes};
+pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use refusal::{Refused, refuse};

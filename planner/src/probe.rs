@@ -18,6 +18,7 @@ use keelway_api::{
 
 use crate::{
     certificates::{self, API_SERVER_NAME, DRIVER_SECRET},
+    pod::server_name,
     world::World,
 };
 
@@ -34,8 +35,24 @@ pub struct Probe {
     pub path: &'static str,
     /// How both sides know each other. `None`: a program of Keelway's own on loopback, which tells its health to everybody there.
     pub tls: Option<ProbeTls>,
-    /// Whether the component's liveness check asks the same, so that who has the answer to that one need not ask.
-    pub is_liveness: bool,
+    /// Who has asked the same a moment ago, so that nobody else need.
+    pub vouchers: Vouchers,
+}
+
+/// Who asks a component again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Vouchers {
+    /// Nobody asks the same.
+    None,
+    /// The agent of its machine: the liveness check is the same.
+    Agent,
+    /// Its agent, and every haproxy of the cluster, which knows it by this name.
+    Ingresses {
+        /// haproxy's name of it.
+        server: String,
+        /// The ingresses, with their machines.
+        ingresses: Vec<(PodName, HypervisorName)>,
+    },
 }
 
 /// How who asks and who answers know each other.
@@ -66,7 +83,10 @@ pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
     let world = World::of(documents)?;
     let probe = |(pod, component): (&PodName, &Component)| {
         let machine = world.machines.get(&component.spec.hypervisor)?;
-        let probe = of(pod, component, machine)?;
+        let mut probe = of(pod, component, machine)?;
+        if component.spec.role == Role::KubeApiserver {
+            probe.vouchers = ingresses(documents, pod);
+        }
         probe.tls.as_ref().is_none_or(|tls| documents.secrets.contains_key(&tls.authority)).then_some(probe)
     };
     Ok(documents.components.iter().filter_map(probe).collect())
@@ -79,6 +99,16 @@ pub(crate) fn controller_liveness(role: Role) -> &'static str {
 
 /// The path at which programs of Keelway's own tell that they live.
 pub(crate) const OWN_LIVENESS: &str = "/healthz";
+
+/// haproxy asks each API server for its readiness every second, over TLS that it verifies.
+fn ingresses(documents: &Documents, server: &PodName) -> Vouchers {
+    let ingresses =
+        documents.components_of(&server.cluster).filter(|(_, component)| component.spec.role == Role::Ingress);
+    Vouchers::Ingresses {
+        server: server_name(server),
+        ingresses: ingresses.map(|(pod, component)| (pod.clone(), component.spec.hypervisor.clone())).collect(),
+    }
+}
 
 fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Option<Probe> {
     let private = *machine.private.first()?;
@@ -101,10 +131,10 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
         Role::ClusterController | Role::Gateway if serves => (loopback, HEALTH, OWN_LIVENESS, None),
         Role::ClusterController | Role::Gateway => (loopback, HEALTH, "/readyz", None),
     };
-    let is_liveness = match role {
-        Role::KubeControllerManager | Role::KubeScheduler => true,
-        Role::ClusterController | Role::Gateway => serves,
-        Role::Etcd | Role::KubeApiserver | Role::Ingress => false,
+    let vouchers = match role {
+        Role::KubeControllerManager | Role::KubeScheduler => Vouchers::Agent,
+        Role::ClusterController | Role::Gateway if serves => Vouchers::Agent,
+        Role::ClusterController | Role::Gateway | Role::Etcd | Role::KubeApiserver | Role::Ingress => Vouchers::None,
     };
     let id = &pod.cluster;
     let identity =
@@ -119,6 +149,6 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
             authority: SecretName::of(id, authority),
             identity,
         }),
-        is_liveness,
+        vouchers,
     })
 }

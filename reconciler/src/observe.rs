@@ -1,16 +1,19 @@
 //! What is there now, asked of everybody at once.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::future::{join_all, join3};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared, join_all, join3},
+};
 use keelway_api::{
     Documents,
     fault::Faults,
-    machine::{MachineState, Seen},
-    name::{ClusterId, PodName},
+    machine::{MachineState, Seen, ServerAdmin},
+    name::{ClusterId, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::{Health, Observation, Probe, probes};
+use keelway_planner::{Health, Observation, Probe, Vouchers, probes};
 use tokio::time::timeout;
 
 use crate::{Components, Machines, certificates, health::ready};
@@ -19,6 +22,9 @@ use crate::{Components, Machines, certificates, health::ready};
 /// answers on them, and nothing that is well waits for it.
 const STARTING: Duration = Duration::from_secs(1);
 
+/// The look at each machine, which many wait for.
+type Looks<'a> = BTreeMap<&'a HypervisorName, Shared<BoxFuture<'a, Arc<Seen<MachineState>>>>>;
+
 /// Looks at every machine, component and cluster of the documents.
 pub(crate) async fn observe(
     machines: &dyn Machines,
@@ -26,27 +32,23 @@ pub(crate) async fn observe(
     documents: &Documents,
 ) -> Result<Observation, Faults> {
     let probes = probes(documents)?;
-    let (liveness, others): (Vec<_>, Vec<_>) = probes.iter().partition(|probe| probe.is_liveness);
-    let seen = join_all(documents.hypervisors.iter().map(|(name, document)| {
-        let probes: Vec<_> = liveness.iter().copied().filter(|probe| probe.machine == *name).collect();
-        async move {
-            let state = machines.observe(document).await;
-            let health = join_all(probes.into_iter().map(|probe| liveness_of(components, documents, probe, &state)));
-            let health = health.await;
-            (name.clone(), state, health)
-        }
+    let looks: Looks = documents
+        .hypervisors
+        .iter()
+        .map(|(name, document)| (name, machines.observe(document).map(Arc::new).boxed().shared()))
+        .collect();
+    let seen = join_all(looks.values().cloned());
+    let health = join_all(probes.iter().map(|probe| async {
+        let vouched = is_vouched(documents, probe, &looks).await;
+        if vouched { (probe.component.clone(), Health::Healthy) } else { health(components, documents, probe).await }
     }));
-    let health = join_all(others.into_iter().map(|probe| health(components, documents, probe)));
     let (asked, starting): (Vec<_>, Vec<_>) = serving(documents)
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let (seen, health, bindings) = join3(seen, health, bindings).await;
-    let mut health: BTreeMap<PodName, Health> = health.into_iter().collect();
-    let mut states = BTreeMap::new();
-    for (name, state, answers) in seen {
-        states.insert(name, state);
-        health.extend(answers);
-    }
+    let health: BTreeMap<PodName, Health> = health.into_iter().collect();
+    let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
+    let states = names.into_iter().zip(seen.into_iter().map(Arc::unwrap_or_clone)).collect();
     let mut bindings: BTreeMap<ClusterId, Seen<String>> = bindings.into_iter().collect();
     let (up, down): (Vec<_>, Vec<_>) = starting.into_iter().partition(|id| {
         api_server(documents, &probes, id).is_some_and(|probe| health.get(&probe.component) == Some(&Health::Healthy))
@@ -94,17 +96,33 @@ async fn health(components: &dyn Components, documents: &Documents, probe: &Prob
     (probe.component.clone(), health)
 }
 
-/// An agent has asked the same a moment ago, over a session that it resumes: nobody pays for another handshake.
-async fn liveness_of(
-    components: &dyn Components,
-    documents: &Documents,
-    probe: &Probe,
-    machine: &Seen<MachineState>,
-) -> (PodName, Health) {
-    match machine {
-        Seen::Known(state) if state.vouches(&probe.component) => (probe.component.clone(), Health::Healthy),
-        Seen::Known(_) | Seen::Unreachable { .. } => health(components, documents, probe).await,
+/// Whether others have asked the same a moment ago, over sessions that they resume: nobody pays for another handshake.
+async fn is_vouched(documents: &Documents, probe: &Probe, looks: &Looks<'_>) -> bool {
+    match &probe.vouchers {
+        Vouchers::None => false,
+        Vouchers::Agent => agent_vouches(probe, looks).await,
+        // One that was never ready is asked, so that a birth learns of it at once.
+        Vouchers::Ingresses { server, ingresses } => {
+            ready(documents, probe) && agent_vouches(probe, looks).await && all_vouch(server, ingresses, looks).await
+        }
     }
+}
+
+async fn agent_vouches(probe: &Probe, looks: &Looks<'_>) -> bool {
+    let Some(look) = looks.get(&probe.machine) else { return false };
+    matches!(&*look.clone().await, Seen::Known(state) if state.vouches(&probe.component))
+}
+
+/// Whether there is a haproxy that tells of its servers, and each that does calls this one ready.
+async fn all_vouch(server: &str, ingresses: &[(PodName, HypervisorName)], looks: &Looks<'_>) -> bool {
+    let told = join_all(ingresses.iter().map(|(ingress, machine)| async {
+        let state = looks.get(machine)?.clone().await;
+        let Seen::Known(state) = &*state else { return None };
+        let found = state.servers.get(ingress)?.get(server);
+        Some(found.is_some_and(|found| found.ready && found.admin == ServerAdmin::Serves))
+    }));
+    let told: Vec<bool> = told.await.into_iter().flatten().collect();
+    !told.is_empty() && told.into_iter().all(|ready| ready)
 }
 
 #[cfg(test)]

@@ -172,7 +172,8 @@ impl World {
                     found.used = true;
                 }
                 if let Some(servers) = wanted.servers.as_ref().filter(|_| runs) {
-                    let serves = |address| ServerState { address, admin: ServerAdmin::Serves, sessions: 0 };
+                    let serves =
+                        |address| ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready: false };
                     let started = servers.addresses.iter().map(|(name, at)| (name.clone(), serves(*at))).collect();
                     machine.state.servers.entry(pod.clone()).or_insert(started);
                 }

@@ -191,7 +191,8 @@ fn proxy(config: &str) -> Result<Program, String> {
             ["bind", at, ..] if !at.starts_with('/') && !at.starts_with("unix@") => binds.push(address(at)?),
             ["backend", name, ..] => backend = name,
             ["server", name, at, ..] => {
-                let state = ServerState { address: address(at)?, admin: ServerAdmin::Serves, sessions: 0 };
+                let state =
+                    ServerState { address: address(at)?, admin: ServerAdmin::Serves, sessions: 0, ready: false };
                 servers.insert(format!("{backend}/{name}"), state);
             }
             _ => {}

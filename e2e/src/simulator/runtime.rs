@@ -168,7 +168,7 @@ impl Runtime {
         };
         match (change, servers.get_mut(server)) {
             (ServerChange::Add { address, .. }, None) => {
-                let state = ServerState { address: *address, admin: ServerAdmin::Serves, sessions: 0 };
+                let state = ServerState { address: *address, admin: ServerAdmin::Serves, sessions: 0, ready: false };
                 servers.insert(server.to_owned(), state);
             }
             (ServerChange::Enable, Some(found)) => found.admin = ServerAdmin::Serves,

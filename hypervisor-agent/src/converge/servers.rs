@@ -56,7 +56,7 @@ pub(super) fn apply(
     let found = servers.get_mut(server);
     match (change, found) {
         (ServerChange::Add { address, .. }, None) => {
-            let state = ServerState { address: *address, admin: ServerAdmin::Serves, sessions: 0 };
+            let state = ServerState { address: *address, admin: ServerAdmin::Serves, sessions: 0, ready: true };
             servers.insert(server.to_owned(), state);
         }
         (ServerChange::Enable, Some(found)) => found.admin = ServerAdmin::Serves,

@@ -404,7 +404,7 @@ fn balanced(servers: &[(&str, &str)]) -> MachineConfig {
 /// Servers as a haproxy tells of them: address, what it was told, connections.
 fn told(servers: &[(&str, &str, ServerAdmin, u64)]) -> BTreeMap<String, ServerState> {
     let server = |(name, address, admin, sessions): &(&str, &str, ServerAdmin, u64)| {
-        let state = ServerState { address: address.parse().unwrap(), admin: *admin, sessions: *sessions };
+        let state = ServerState { address: address.parse().unwrap(), admin: *admin, sessions: *sessions, ready: true };
         ((*name).to_owned(), state)
     };
     servers.iter().map(server).collect()
@@ -517,7 +517,7 @@ proptest! {
         let addresses: BTreeMap<_, _> = wanted.into_iter().map(|(name, last)| (name, address(last))).collect();
         config.pods.get_mut(&etcd()).unwrap().servers.as_mut().unwrap().addresses = addresses.clone();
         let mut machine = settled(&config);
-        let state = |(last, admin, sessions)| ServerState { address: address(last), admin, sessions };
+        let state = |(last, admin, sessions)| ServerState { address: address(last), admin, sessions, ready: true };
         machine.state.servers.insert(etcd(), found.into_iter().map(|(name, found)| (name, state(found))).collect());
         for _ in 0..8 {
             let actions = converge(&config, &machine.state).unwrap();

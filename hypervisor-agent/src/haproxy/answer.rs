@@ -7,6 +7,8 @@ use keelway_api::machine::{ServerAdmin, ServerState};
 /// Forced, inherited, by configuration, by name resolution, or because of a name: none of them gets connections
 /// (`SRV_ADMF_MAINT` of `show servers state`).
 const MAINTENANCE: u32 = 0x01 | 0x02 | 0x04 | 0x20 | 0x40;
+/// Its checks succeed (`SRV_ST_RUNNING`). One whose answers are errors is on its way out (`SRV_ST_STOPPING`).
+const RUNNING: &str = "2";
 /// Forced or inherited (`SRV_ADMF_DRAIN`).
 const DRAINS: u32 = 0x08 | 0x10;
 
@@ -25,7 +27,8 @@ pub(super) fn servers(states: &str, sessions: &str) -> Result<BTreeMap<String, S
         let admin = admin(word("srv_admin_state")?.parse().map_err(|_| unexpected(row))?);
         // One that came or went between the two answers has no connections yet, or none any more.
         let sessions = sessions.get(&server).copied().unwrap_or_default();
-        found.insert(server, ServerState { address: SocketAddr::new(address, port), admin, sessions });
+        let ready = word("srv_op_state")? == RUNNING;
+        found.insert(server, ServerState { address: SocketAddr::new(address, port), admin, sessions, ready });
     }
     Ok(found)
 }
@@ -85,12 +88,12 @@ api,b,1,0,2,DRAIN
     #[test]
     fn both_answers_are_put_together() {
         let found = servers(STATES, STAT).unwrap();
-        let is = |name: &str, address: &str, admin, sessions| {
-            assert_eq!(found[name], ServerState { address: address.parse().unwrap(), admin, sessions });
+        let is = |name: &str, address: &str, admin, sessions, ready| {
+            assert_eq!(found[name], ServerState { address: address.parse().unwrap(), admin, sessions, ready });
         };
-        is("api/a", "127.0.0.1:19001", ServerAdmin::Serves, 4);
-        is("api/b", "[::1]:19002", ServerAdmin::Drains, 3);
-        is("api/c", "10.0.0.1:19003", ServerAdmin::Maintenance, 0);
+        is("api/a", "127.0.0.1:19001", ServerAdmin::Serves, 4, true);
+        is("api/b", "[::1]:19002", ServerAdmin::Drains, 3, true);
+        is("api/c", "10.0.0.1:19003", ServerAdmin::Maintenance, 0, false);
         assert_eq!(found.len(), 3);
     }
 

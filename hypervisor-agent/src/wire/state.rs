@@ -77,7 +77,12 @@ impl From<&ServerState> for proto::ServerState {
             ServerAdmin::Drains => proto::ServerAdmin::Drains,
             ServerAdmin::Maintenance => proto::ServerAdmin::Maintenance,
         };
-        Self { address: server.address.to_string(), admin: admin.into(), sessions: server.sessions }
+        Self {
+            address: server.address.to_string(),
+            admin: admin.into(),
+            sessions: server.sessions,
+            ready: server.ready,
+        }
     }
 }
 
@@ -91,7 +96,7 @@ impl TryFrom<proto::ServerState> for ServerState {
             proto::ServerAdmin::Maintenance => ServerAdmin::Maintenance,
             proto::ServerAdmin::Unspecified => return Err(WireError::Missing("what a haproxy was told")),
         };
-        Ok(Self { address: server.address.parse()?, admin, sessions: server.sessions })
+        Ok(Self { address: server.address.parse()?, admin, sessions: server.sessions, ready: server.ready })
     }
 }
 

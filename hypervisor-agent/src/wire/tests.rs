@@ -32,7 +32,12 @@ fn address() -> impl Strategy<Value = SocketAddr> {
 
 fn server() -> impl Strategy<Value = ServerState> {
     let admin = prop_oneof![Just(ServerAdmin::Serves), Just(ServerAdmin::Drains), Just(ServerAdmin::Maintenance)];
-    (address(), admin, any::<u64>()).prop_map(|(address, admin, sessions)| ServerState { address, admin, sessions })
+    (address(), admin, any::<u64>(), any::<bool>()).prop_map(|(address, admin, sessions, ready)| ServerState {
+        address,
+        admin,
+        sessions,
+        ready,
+    })
 }
 
 fn check() -> impl Strategy<Value = Check> {

@@ -108,7 +108,7 @@ fn of_data(state: &mut MachineState, name: &PodName, pod: &Pod, change: impl Fn(
 }
 
 fn serves(address: std::net::SocketAddr) -> ServerState {
-    ServerState { address, admin: ServerAdmin::Serves, sessions: 0 }
+    ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready: false }
 }
 
 fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {

@@ -8,7 +8,7 @@ use keelway_api::{
     jiff::Timestamp,
     machine::{
         CgroupDriver, ContainerPhase, ContainerState, MachineConfig, MachineState, PortFacts, RuntimeFacts,
-        SandboxState,
+        SandboxState, ServerAdmin, ServerState,
     },
 };
 use keelway_hypervisor_agent::action::Action;
@@ -41,8 +41,27 @@ const NOW: i64 = 1_767_225_600;
 
 /// One cluster whose components have a machine, and were never ready.
 fn placed() -> Documents {
+    placed_of(DOCUMENTS)
+}
+
+/// The same with an ingress.
+fn placed_with_ingress() -> Documents {
+    let public = "\
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-2}
+spec:
+  role: Public
+  endpoint: {unix: {path: /run/2.sock}}
+  addresses: {private: [10.0.0.2], public: [192.0.2.2]}
+";
+    placed_of(&(DOCUMENTS.replace("{replicas: 0}", "{replicas: 1}") + public))
+}
+
+fn placed_of(text: &str) -> Documents {
     let mut minter = PkiMinter::new(StdRng::seed_from_u64(1));
-    let mut documents = Documents::read(DOCUMENTS.as_bytes()).unwrap();
+    let mut documents = Documents::read(text.as_bytes()).unwrap();
     identify(&mut documents, || minter.id()).unwrap();
     let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
     let seen = Observation { machines, ..Observation::default() };
@@ -180,4 +199,36 @@ async fn whom_an_agent_vouches_for_is_not_asked_again() {
     let machines = Away(Seen::Known(with_agent(&documents, "kube-apiserver-0", true)));
     let seen = observe(&machines, &Silent::new("kube-apiserver-0"), &documents).await.unwrap();
     assert_eq!(seen.health.values().filter(|health| **health == Health::Healthy).count(), 3);
+}
+
+/// What every machine tells: an API server that lives, and a haproxy that calls it ready or not, or nobody's.
+fn with_haproxy(documents: &Documents, lives: bool, ready: Option<bool>) -> MachineState {
+    let state = with_agent(documents, "kube-apiserver-0", lives);
+    let address = "10.0.0.1:1".parse().unwrap();
+    let server = |ready| ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready };
+    let ingress = documents.components.keys().find(|pod| pod.component.as_str() == "ingress-0").unwrap();
+    let told = |ready| (ingress.clone(), [("kube-apiserver/kube-apiserver-0".to_owned(), server(ready))].into());
+    MachineState { servers: ready.map(told).into_iter().collect(), ..state }
+}
+
+#[tokio::test]
+async fn an_api_server_that_haproxy_calls_ready_is_not_asked_again() {
+    let mut documents = placed_with_ingress();
+    let api_server = documents.components.keys().find(|pod| pod.component.as_str() == "kube-apiserver-0").unwrap();
+    let api_server = api_server.clone();
+    let well = async |documents: &Documents, lives, ready| {
+        let machines = Away(Seen::Known(with_haproxy(documents, lives, ready)));
+        let silent = Silent::new("kube-apiserver-0");
+        // One that was ready is waited for.
+        let seen = timeout(Duration::from_millis(200), observe(&machines, &silent, documents)).await;
+        seen.is_ok_and(|seen| seen.unwrap().health[&api_server] == Health::Healthy)
+    };
+    assert!(!well(&documents, true, Some(true)).await, "it was never ready, and is asked");
+    let status = documents.components.get_mut(&api_server).unwrap().status.as_mut().unwrap();
+    let ready = status.conditions.iter_mut().find(|condition| condition.type_ == "Ready").unwrap();
+    ready.status = "True".to_owned();
+    assert!(well(&documents, true, Some(true)).await);
+    assert!(!well(&documents, true, Some(false)).await, "haproxy does not call it ready");
+    assert!(!well(&documents, false, Some(true)).await, "its agent does not vouch for it");
+    assert!(!well(&documents, true, None).await, "no haproxy tells of it");
 }

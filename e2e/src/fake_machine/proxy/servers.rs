@@ -73,11 +73,11 @@ impl Servers {
     }
 
     fn states(&self) -> String {
-        let mut text = "1\n# be_name srv_name srv_addr srv_admin_state srv_port\n".to_owned();
+        let mut text = "1\n# be_name srv_name srv_addr srv_op_state srv_admin_state srv_port\n".to_owned();
         for (name, server) in &*self.held() {
             let (address, admin) = (server.address, server.admin);
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{} {name} {} {admin} {}", self.backend, address.ip(), address.port());
+            let _ = writeln!(text, "{} {name} {} 0 {admin} {}", self.backend, address.ip(), address.port());
         }
         text + "\n"
     }
