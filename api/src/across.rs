@@ -19,7 +19,7 @@ use crate::{
 
 /// Every fault between sound documents, with document and line.
 pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
-    let checks = [ids, owners, components, secrets, ports];
+    let checks = [ids, owners, components, secrets, ports, users];
     checks
         .iter()
         .flat_map(|check| check(documents, seen))
@@ -196,6 +196,28 @@ fn ports(documents: &Documents, _: &Seen<'_>) -> Found {
                 ));
             }
         }
+    }
+    found
+}
+
+/// A user id is of one role of one cluster: the files of one are closed to all others.
+fn users(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut of_user: BTreeMap<u32, (&PodName, &Component)> = BTreeMap::new();
+    let mut of_role: BTreeMap<(&ClusterId, Role), (&PodName, &Component)> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (name, component) in &documents.components {
+        let (user, role) = (component.spec.user, component.spec.role);
+        let (other, first) = *of_user.entry(user).or_insert((name, component));
+        let (same, beside) = *of_role.entry((&name.cluster, role)).or_insert((name, component));
+        let problem = if (&other.cluster, first.spec.role) != (&name.cluster, role) {
+            format!("{user} is the user of {}/{}", first.spec.cluster, other.component)
+        } else if beside.spec.user != user {
+            format!("{}/{} has the user {}", beside.spec.cluster, same.component, beside.spec.user)
+        } else {
+            continue;
+        };
+        let mend = "one of both documents is an old one: put the documents back as reconcile wrote them";
+        found.push((Place::Component(name.clone()), Fault::of("spec.user", problem, mend)));
     }
     found
 }
