@@ -8,7 +8,9 @@ use kube_core::CustomResourceExt;
 use crate::{
     Cluster, Component, Hypervisor,
     machine::sha256_hex,
-    worker::{AddressClaim, CLUSTER_CONTROLLER_MANAGER, MANAGED_BY, NodeAllocation, Tombstone, WireGuardPeer},
+    worker::{
+        AddressClaim, CLUSTER_CONTROLLER_MANAGER, MANAGED_BY, NodeAllocation, Tombstone, WireGuardPeer, WorkerIdentity,
+    },
 };
 
 /// What a management cluster needs to keep our documents, by kind.
@@ -23,7 +25,8 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 /// server-side apply, so that a field goes that a later release has no more.
 #[must_use]
 pub fn worker_crds() -> Vec<CustomResourceDefinition> {
-    let mut all = vec![AddressClaim::crd(), NodeAllocation::crd(), Tombstone::crd(), WireGuardPeer::crd()];
+    let mut all =
+        vec![AddressClaim::crd(), NodeAllocation::crd(), Tombstone::crd(), WireGuardPeer::crd(), WorkerIdentity::crd()];
     for definition in &mut all {
         let labels = definition.metadata.labels.get_or_insert_default();
         labels.insert(MANAGED_BY.to_owned(), CLUSTER_CONTROLLER_MANAGER.to_owned());

@@ -27,6 +27,9 @@ use crate::{
 /// How soon a pod is evicted again that its PodDisruptionBudget held, or that is still ending.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// How long the cluster may take to delete the Node of a worker that left.
+const NODE_GONE: Duration = Duration::from_secs(10);
+
 /// What `leave` is asked for.
 #[derive(Debug, Clone)]
 pub struct LeaveOptions {
@@ -212,8 +215,17 @@ fn is_drained(pod: &Pod) -> bool {
 }
 
 async fn unregister(client: Client, name: &str) -> Result<(), ApiError> {
-    delete::<Node>(Api::all(client.clone()), "Node", name).await?;
-    delete::<WireGuardPeer>(Api::all(client), "WireGuardPeer", name).await
+    delete::<WireGuardPeer>(Api::all(client.clone()), "WireGuardPeer", name).await?;
+    // The cluster-controller takes the Node away.
+    let nodes: Api<Node> = Api::all(client);
+    if nodes.get_opt(name).await.is_ok_and(|node| node.is_none()) {
+        return Ok(());
+    }
+    let gone = api::follow(&nodes, name, |node| node.is_none().then_some(()));
+    if timeout(NODE_GONE, gone).await.is_err() {
+        tracing::warn!(node = name, "the Node is still there: the cluster takes it away");
+    }
+    Ok(())
 }
 
 async fn delete<K>(api: Api<K>, kind: &str, name: &str) -> Result<(), ApiError>

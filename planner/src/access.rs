@@ -134,8 +134,8 @@ fn own_access() -> Vec<Value> {
         // Workers that are evicted, and what is told of them.
         rule(OWN, &["tombstones"], &["get", "list", "create"], &[]),
         rule(OWN, &["wireguardpeers"], &["get", "list", "delete"], &[]),
-        // Which token a worker joined with is told by its address.
-        rule(OWN, &["addressclaims"], &["list"], &[]),
+        // Which token a worker joined with, and whether it is one without a peer.
+        rule(OWN, &["workeridentities"], &["get", "list"], &[]),
         rule("", &["nodes"], &["get", "list", "delete"], &[]),
     ]);
     // Bootstrap tokens, which have no kind of their own and no names that are known beforehand: what is made and deleted is

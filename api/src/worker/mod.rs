@@ -8,6 +8,7 @@ mod node_allocation;
 mod node_name;
 mod tombstone;
 mod wireguard_peer;
+mod worker_identity;
 
 pub use address_claim::{AddressClaim, AddressClaimSpec};
 pub use information::{
@@ -18,6 +19,9 @@ pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
 pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};
 pub use tombstone::{Tombstone, TombstoneSpec};
 pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuardPeerStatus};
+pub use worker_identity::{
+    ApprovedCertificate, CERTIFICATE_ID, CERTIFICATES, CREDENTIAL_ID, WorkerIdentity, WorkerIdentitySpec,
+};
 
 use core::net::IpAddr;
 
@@ -48,8 +52,6 @@ pub(crate) const PUBLIC_KEY: &str = "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$";
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers:keelway:workers";
 /// What the user's name of a bootstrap token begins with; its id follows (`k8s.io/cluster-bootstrap/token/api`).
 pub const BOOTSTRAP_USER: &str = "system:bootstrap:";
-/// The label of an [`AddressClaim`] with the id of the token that its worker joined with.
-pub const JOIN_TOKEN_LABEL: &str = "keelway.dev/join-token";
 
 /// The name of what belongs to one address: an address of IPv6 is no name of an object (`:`), its digits are. The same for
 /// every way to write the address.

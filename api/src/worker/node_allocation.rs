@@ -27,4 +27,8 @@ pub struct NodeAllocationSpec {
     /// The addresses of each peer, by its name.
     #[serde(default)]
     pub nodes: BTreeMap<String, Vec<String>>,
+    /// Ids of certificates of workers that left, as API servers tell them (`X509SHA256=HEX`), and when each ends: nothing is written
+    /// by who comes with one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub revoked: BTreeMap<String, String>,
 }

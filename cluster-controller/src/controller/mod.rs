@@ -5,6 +5,7 @@ mod addresses;
 mod configuration;
 mod context;
 mod csr;
+mod identities;
 mod keeper;
 mod lease;
 mod metrics;
@@ -187,6 +188,7 @@ async fn work(context: &Arc<Context>, definitions: &[DynamicObject], wanted: &[D
     join!(
         Keeper::new(Arc::clone(context), all).run(),
         csr::run(Arc::clone(context)),
+        identities::run(Arc::clone(context)),
         addresses::run(Arc::clone(context)),
         tombstones::run(Arc::clone(context)),
         registry::run(Arc::clone(context)),

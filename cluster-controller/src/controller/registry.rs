@@ -3,7 +3,9 @@
 use std::{future::ready, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::select};
-use keelway_api::worker::{ALLOCATION, NodeAllocation, NodeAllocationSpec, WireGuardPeer};
+use keelway_api::worker::{
+    ALLOCATION, CERTIFICATE_ID, NodeAllocation, NodeAllocationSpec, WireGuardPeer, WorkerIdentity,
+};
 use kube::{
     Api, ResourceExt,
     api::PostParams,
@@ -56,6 +58,12 @@ pub(super) async fn run(context: Arc<Context>) {
     let mut peers_said = Said::new("peers");
     let changes =
         changes.reflect(writer).filter_map(move |event| ready(peers_said.passed(event).map(|_| Notice::Peers)));
+    let (identities, writer) = reflector::store::<WorkerIdentity>();
+    let others = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
+    let mut identities_said = Said::new("identities");
+    let others =
+        others.reflect(writer).filter_map(move |event| ready(identities_said.passed(event).map(|_| Notice::Peers)));
+    let changes = select(changes, others);
     let lists = Api::<NodeAllocation>::all(context.client.clone());
     let list = watcher::watch_object(lists.clone(), ALLOCATION).default_backoff();
     let mut list_said = Said::new("the list of workers");
@@ -72,8 +80,12 @@ pub(super) async fn run(context: Arc<Context>) {
             Ok(None) => return,
         }
         // Half a list would take away the right of workers that have it.
-        let (Some(current), Ok(())) = (&seen, is_whole(&peers).await) else { continue };
-        let wanted = entries(peers.state().iter().map(AsRef::as_ref));
+        let Some(current) = &seen else { continue };
+        if is_whole(&peers).await.is_err() || is_whole(&identities).await.is_err() {
+            continue;
+        }
+        let (peers, identities) = (peers.state(), identities.state());
+        let wanted = entries(peers.iter().map(AsRef::as_ref), identities.iter().map(AsRef::as_ref));
         is_behind = current.as_ref().is_none_or(|list| list.spec != wanted);
         if is_behind && let Err(error) = write(&lists, current.as_deref(), wanted, &context).await {
             context.metrics.count_failure();
@@ -83,18 +95,29 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Whether the first list of peers is there now.
-async fn is_whole(peers: &reflector::Store<WireGuardPeer>) -> Result<(), ()> {
-    timeout(Duration::ZERO, peers.wait_until_ready()).await.map_err(|_| ())?.map_err(|_| ())
+/// Whether the first list is there now.
+async fn is_whole<K>(store: &reflector::Store<K>) -> Result<(), ()>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + 'static,
+{
+    timeout(Duration::ZERO, store.wait_until_ready()).await.map_err(|_| ())?.map_err(|_| ())
 }
 
-/// Peers with addresses.
-fn entries<'a>(peers: impl IntoIterator<Item = &'a WireGuardPeer>) -> NodeAllocationSpec {
+/// Peers with addresses, and the certificates of those who left.
+fn entries<'a>(
+    peers: impl IntoIterator<Item = &'a WireGuardPeer>,
+    identities: impl IntoIterator<Item = &'a WorkerIdentity>,
+) -> NodeAllocationSpec {
     let entry = |peer: &WireGuardPeer| {
         let addresses = &peer.status.as_ref()?.addresses;
         (!addresses.is_empty()).then(|| (peer.name_any(), addresses.clone()))
     };
-    NodeAllocationSpec { nodes: peers.into_iter().filter_map(entry).collect() }
+    let revoked = identities.into_iter().flat_map(|identity| &identity.spec.revoked);
+    let revoked = revoked.filter_map(|one| {
+        let id = one.id.as_ref()?;
+        Some((format!("{CERTIFICATE_ID}{id}"), one.until.0.to_string()))
+    });
+    NodeAllocationSpec { nodes: peers.into_iter().filter_map(entry).collect(), revoked: revoked.collect() }
 }
 
 async fn write(
@@ -122,7 +145,8 @@ async fn write(
 mod tests {
     use std::collections::BTreeMap;
 
-    use keelway_api::worker::{WireGuardPeerSpec, WireGuardPeerStatus};
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+    use keelway_api::worker::{ApprovedCertificate, WireGuardPeerSpec, WireGuardPeerStatus, WorkerIdentitySpec};
 
     use super::*;
 
@@ -135,8 +159,24 @@ mod tests {
             peer
         };
         let peers = [peer("w1", &["100.80.0.17", "fd00::11"]), peer("w2", &[])];
-        let listed = entries(&peers);
+        let listed = entries(&peers, []);
         let addresses = vec!["100.80.0.17".to_owned(), "fd00::11".to_owned()];
         assert_eq!(listed.nodes, BTreeMap::from([("w1".to_owned(), addresses)]));
+    }
+
+    #[test]
+    fn certificates_of_who_left_are_listed() {
+        let certificate = |key: &str, id: Option<&str>| ApprovedCertificate {
+            key: key.to_owned(),
+            id: id.map(str::to_owned),
+            until: Time(Timestamp::UNIX_EPOCH),
+        };
+        let spec = WorkerIdentitySpec {
+            certificates: vec![certificate("k2", Some("current"))],
+            revoked: vec![certificate("k1", Some("former")), certificate("k0", None)],
+            ..WorkerIdentitySpec::default()
+        };
+        let listed = entries([], [&WorkerIdentity::new("w1", spec)]);
+        assert_eq!(listed.revoked.into_keys().collect::<Vec<_>>(), ["X509SHA256=former"]);
     }
 }

@@ -9,6 +9,7 @@
 
 mod controller;
 mod host;
+mod identities;
 mod peers;
 mod plane;
 mod reload;
@@ -48,6 +49,7 @@ async fn serve() {
 
     peers::twenty_at_once(&plane, &admin).await;
     requests::table(&plane, &admin).await;
+    identities::a_name_is_its_holders(&plane, &admin).await;
     rules::what_a_worker_cannot(&plane, &admin).await;
     peers::ranges_of_pods(&plane, &admin).await;
     peers::eviction(&plane, &admin).await;

@@ -252,8 +252,24 @@ impl Plane {
         self.client(&format!("system:node:{name}"), &["system:nodes"]).await
     }
 
+    /// With a certificate and its key, both PEM in base64.
+    pub(crate) async fn identified(&self, certificate: &str, key: &str) -> Client {
+        self.someone(
+            "identified",
+            &serde_json::json!({
+                "client-certificate-data": certificate,
+                "client-key-data": key,
+            }),
+        )
+        .await
+    }
+
     /// With a bearer token.
     pub(crate) async fn bearer(&self, token: &str) -> Client {
+        self.someone("bearer", &serde_json::json!({ "token": token })).await
+    }
+
+    async fn someone(&self, file: &str, user: &serde_json::Value) -> Client {
         let kubeconfig = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -262,11 +278,11 @@ impl Plane {
                 "certificate-authority": path("ca.crt"),
                 "tls-server-name": "kubernetes",
             } }],
-            "users": [{ "name": "me", "user": { "token": token } }],
+            "users": [{ "name": "me", "user": user }],
             "contexts": [{ "name": "me", "context": { "cluster": "test", "user": "me" } }],
             "current-context": "me",
         });
-        client(&write("bearer.kubeconfig", kubeconfig.to_string())).await
+        client(&write(&format!("{file}.kubeconfig"), kubeconfig.to_string())).await
     }
 }
 

@@ -9,10 +9,10 @@ use k8s_openapi::{
         core::v1::Secret,
     },
 };
-use keelway_api::worker::{AddressClaim, JOIN_TOKEN_LABEL, WireGuardPeer};
+use keelway_api::worker::{WireGuardPeer, WorkerIdentity};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, ObjectMeta, PostParams},
+    api::{ObjectMeta, PostParams},
 };
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::json;
@@ -102,6 +102,12 @@ pub(crate) async fn table(plane: &Plane, admin: &Client) {
             outcome: Some(denied("NameTaken")),
             ..client
         },
+        Row {
+            what: "a name of the API",
+            subject: "system:node:kubernetes",
+            outcome: Some(denied("NameReserved")),
+            ..client
+        },
         Row { what: "no node's name", subject: "admin", outcome: Some(denied("WrongSubject")), ..client },
         Row {
             what: "a group of power",
@@ -132,7 +138,7 @@ pub(crate) async fn table(plane: &Plane, admin: &Client) {
         Row { what: "the name of another", dns: &["w9"], outcome: Some(denied("NotAllocated")), ..serving },
         Row { what: "another's certificate", subject: "system:node:w9", outcome: REFUSED, ..serving },
         Row { what: "no name at all", dns: &[], addresses: &[], outcome: Some(denied("NoName")), ..serving },
-        Row { what: "serving, by a token", asker: &token, outcome: None, ..serving },
+        Row { what: "serving, by a token", asker: &token, outcome: REFUSED, ..serving },
     ];
     let requests = Api::<CertificateSigningRequest>::all(admin.clone());
     let mut alone = Vec::new();
@@ -161,10 +167,8 @@ async fn knows_its_token(plane: &Plane, admin: &Client) {
     let worker = Api::<WireGuardPeer>::all(plane.node("new").await);
     worker.create(&PostParams::default(), &peer("new", 120)).await.unwrap();
     given(admin, "new").await;
-    let joined = ListParams::default().labels(&format!("{JOIN_TOKEN_LABEL}=abcdef"));
-    let claims = Api::<AddressClaim>::all(admin.clone()).list(&joined).await.unwrap();
-    let names: Vec<&str> = claims.items.iter().map(|claim| claim.spec.node.as_str()).collect();
-    assert_eq!(names, ["new"]);
+    let identity = Api::<WorkerIdentity>::all(admin.clone()).get("new").await.unwrap();
+    assert_eq!(identity.spec.join_token.as_deref(), Some("abcdef"));
 }
 
 async fn ask(row: &Row<'_>) -> kube::Result<String> {
@@ -190,7 +194,12 @@ async fn ask(row: &Row<'_>) -> kube::Result<String> {
 }
 
 /// Waits for the decision and, where it is an approval, for the certificate.
-async fn decided(requests: &Api<CertificateSigningRequest>, name: &str, what: &str, (kind, reason): (&str, &str)) {
+pub(crate) async fn decided(
+    requests: &Api<CertificateSigningRequest>,
+    name: &str,
+    what: &str,
+    (kind, reason): (&str, &str),
+) {
     let status = async || {
         let status = requests.get(name).await.unwrap().status?;
         let is_done = status.certificate.is_some() || status.conditions.iter().flatten().any(|c| c.type_ == "Denied");

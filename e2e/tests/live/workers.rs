@@ -63,7 +63,7 @@ fn define(plane: &ControlPlane<'_>) {
     }
     plane.kubectl.wait(
         "condition=Established",
-        &["crd/tombstones.keelway.dev", "crd/wireguardpeers.keelway.dev", "crd/addressclaims.keelway.dev"],
+        &["crd/tombstones.keelway.dev", "crd/wireguardpeers.keelway.dev", "crd/workeridentities.keelway.dev"],
     );
 }
 
@@ -148,18 +148,16 @@ pub(crate) fn eviction(plane: &ControlPlane<'_>) {
 
     // Whoever joined with a token goes with it.
     let token = token(plane);
-    let (id, key) = (token.bootstrap.id(), join(plane, "guest"));
+    let id = token.bootstrap.id();
+    join(plane, "guest");
     // No kubelet asked for it by the token: the cluster-controller knows none of this worker.
-    let claim = || {
-        let claims = plane.kubectl.get(&["addressclaims"]);
-        let claims = claims["items"].as_array().unwrap();
-        let of_guest =
-            claims.iter().find(|claim| claim["spec"]["node"] == "guest" && claim["spec"]["publicKey"] == key.as_str());
-        of_guest.map(|claim| claim["metadata"]["name"].as_str().unwrap().to_owned())
-    };
-    deadline::until("a worker has its address", deadline::KUBERNETES, || claim().is_some());
-    let label = format!("keelway.dev/join-token={id}");
-    let _ = plane.kubectl.run(&["label", "addressclaim", &claim().unwrap(), &label]).succeeded();
+    let identity = json!({
+        "apiVersion": "keelway.dev/v1alpha1",
+        "kind": "WorkerIdentity",
+        "metadata": { "name": "guest" },
+        "spec": { "joinToken": id },
+    });
+    plane.kubectl.apply(&identity.to_string());
     let _ = keelway(plane, &["join-token", "revoke", id, "--evict"]).succeeded();
     gone("guest");
 }

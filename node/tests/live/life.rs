@@ -58,7 +58,7 @@ pub(crate) async fn whole(world: &World) {
     println!("{:>7} ms  left", began.elapsed().as_millis());
     let nodes: Api<Node> = Api::all(world.admin.clone());
     let peers: Api<WireGuardPeer> = Api::all(world.admin.clone());
-    assert!(nodes.get_opt("w1").await.unwrap().is_none());
+    wait::until("the Node is gone", async || nodes.get_opt("w1").await.unwrap().is_none()).await;
     wait::until("the peer is gone", async || peers.get_opt("w1").await.unwrap().is_none()).await;
     found::same(&before, &world.machine);
     world.machine.said("nft", &["delete table ip filter"]);

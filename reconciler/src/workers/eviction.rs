@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use keelway_api::{
     Time,
     jiff::Timestamp,
-    worker::{Tombstone, TombstoneSpec, WireGuardPeer},
+    worker::{Tombstone, TombstoneSpec, WireGuardPeer, WorkerIdentity},
 };
 use kube::{
     Api,
@@ -33,7 +33,10 @@ impl Workers {
         let tombstones = Api::<Tombstone>::all(self.client.clone());
         let peer = Self::call("read the worker's peer", peers.get_opt(name)).await?;
         let node = Self::call("read the worker's Node", nodes.get_opt(name)).await?;
-        if peer.is_none() && node.is_none() {
+        let identities = Api::<WorkerIdentity>::all(self.client.clone());
+        // One that only has a certificate makes its peer when it likes.
+        let identity = Self::call("read the worker's identity", identities.get_opt(name)).await?;
+        if peer.is_none() && node.is_none() && identity.is_none() {
             let before = Self::call("read the worker's tombstone", tombstones.get_opt(name)).await?;
             return before.map(|_| Eviction::Again).ok_or_else(|| WorkersError::NoWorker(name.to_owned()));
         }

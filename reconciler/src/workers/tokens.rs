@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use keelway_api::{
     ObjectMeta, Secret, Time,
     jiff::Timestamp,
-    worker::{AddressClaim, BOOTSTRAPPERS, JOIN_TOKEN_LABEL},
+    worker::{BOOTSTRAPPERS, WorkerIdentity},
 };
 use keelway_pki::BootstrapToken;
 use kube::{
@@ -62,15 +62,15 @@ impl Workers {
         }
     }
 
-    /// Workers that joined with a token and are there: whose address was claimed for it.
+    /// Workers that were approved with a token, also those without a peer at the moment.
     pub async fn joined_with(&self, id: &str) -> Result<BTreeSet<String>, WorkersError> {
-        let claims = Api::<AddressClaim>::all(self.client.clone());
-        let parameters = ListParams::default().labels(&format!("{JOIN_TOKEN_LABEL}={id}"));
-        match Self::call("list the addresses of workers", claims.list(&parameters)).await {
+        let identities = Api::<WorkerIdentity>::all(self.client.clone());
+        match Self::call("list the identities of workers", identities.list(&ListParams::default())).await {
             Err(error) if error.code() == Some(404) => Err(WorkersError::NoKinds),
-            claims => {
-                let live = claims?.items.into_iter().filter(|claim| claim.spec.rests_until.is_none());
-                Ok(live.map(|claim| claim.spec.node).collect())
+            identities => {
+                let all = identities?.items.into_iter();
+                let joined = all.filter(|identity| identity.spec.join_token.as_deref() == Some(id));
+                Ok(joined.filter_map(|identity| identity.metadata.name).collect())
             }
         }
     }

@@ -7,7 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
 };
-use keelway_api::worker::{AddressClaim, JOIN_TOKEN_LABEL, WireGuardPeer};
+use keelway_api::worker::{AddressClaim, WireGuardPeer};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
@@ -24,7 +24,6 @@ use super::{
     super::{
         Context, ControllerError,
         context::{call, has_code, log_outcome, now, on_error},
-        csr::token_of,
     },
     decision::{ClaimStep, claim_step},
 };
@@ -69,11 +68,8 @@ async fn reconcile(claim: Arc<AddressClaim>, context: Arc<Context>) -> Result<Ac
 async fn rest(claim: &AddressClaim, until: Option<Timestamp>, context: &Context) -> Result<(), ControllerError> {
     context.fence.check()?;
     let claims = Api::<AddressClaim>::all(context.client.clone());
-    // Back with its key, perhaps with another token.
-    let token = if until.is_none() { token_of(&claim.spec.node, context).await? } else { None };
-    let labels = token.map_or_else(|| json!({}), |id| json!({ JOIN_TOKEN_LABEL: id }));
     let patch = json!({
-        "metadata": { "resourceVersion": claim.resource_version(), "labels": labels },
+        "metadata": { "resourceVersion": claim.resource_version() },
         "spec": { "restsUntil": until.map(Time) },
     });
     match claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use futures::{StreamExt, join};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
-use keelway_api::worker::{AddressClaim, AddressClaimSpec, JOIN_TOKEN_LABEL, Tombstone, WireGuardPeer, address_name};
+use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
@@ -32,7 +32,6 @@ pub(crate) use self::pool::Pool;
 use super::{
     Context, ControllerError, MANAGER,
     context::{call, has_code, log_outcome, now, on_error},
-    csr::token_of,
 };
 
 /// What the controller of peers looks at.
@@ -200,9 +199,7 @@ async fn ensure(peer: &WireGuardPeer, address: IpAddr, context: &Context) -> Res
         return Ok(is_of(&claim, peer));
     }
     let spec = AddressClaimSpec { node: peer.name_any(), public_key: peer.spec.public_key.clone(), rests_until: None };
-    let mut claim = AddressClaim::new(&name, spec);
-    let token = token_of(&peer.name_any(), context).await?;
-    claim.metadata.labels = token.map(|id| [(JOIN_TOKEN_LABEL.to_owned(), id)].into());
+    let claim = AddressClaim::new(&name, spec);
     match claims.create(&PostParams::default(), &claim).await {
         Ok(_) => Ok(true),
         Err(error) if has_code(&error, 409) => {

@@ -6,12 +6,19 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
+use k8s_openapi::jiff::Timestamp;
 use keelway_api::{
     name::is_subdomain,
-    worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, NodeNameFault},
+    worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec},
 };
 
-use super::request::{Request, Subject};
+use super::{
+    super::identities::{
+        decision::{Holder, holder, is_asked, pruned},
+        digest,
+    },
+    request::{Request, Subject},
+};
 
 /// The signer of kubelets' client certificates.
 pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -30,8 +37,10 @@ pub(crate) struct Facts {
     pub(crate) peer: Option<BTreeSet<IpAddr>>,
     /// Whether a worker of that name was evicted not long ago.
     pub(crate) tombstone: bool,
-    /// The keys for which a client certificate of that name was approved by token, as far as requests tell that are still there.
-    pub(crate) approved_keys: BTreeSet<Vec<u8>>,
+    /// What was approved for that name.
+    pub(crate) identity: Option<WorkerIdentitySpec>,
+    /// The time.
+    pub(crate) now: Timestamp,
 }
 
 /// What is done about a request.
@@ -45,6 +54,8 @@ pub(crate) enum Verdict {
     LeaveAlone,
     /// It waits for the peer's addresses.
     Wait,
+    /// It is to be known first whose the certificate is that it came with.
+    WaitForIdentity,
 }
 
 /// Why a request is denied.
@@ -68,8 +79,12 @@ pub(crate) enum Denial {
         "a worker named {0} was evicted, and the name rests: take another name, or wait until its Tombstone is gone"
     )]
     NameRests(String),
-    #[error("another key was approved for {0}: take another name, or delete that request")]
+    #[error("another key was approved for {0} a moment ago: take another name, or delete its WorkerIdentity")]
     NameAsked(String),
+    #[error("too many certificates of {0} still hold: take another name, or wait until one has ended")]
+    NameSpent(String),
+    #[error("the certificate is not of the worker that is {0} now: run `keelway node forget`, and join with a token")]
+    Former(String),
     #[error("{0} has no WireGuardPeer: join again")]
     NoPeer(String),
     #[error("{name} is not {node}'s: its names are its own and the addresses of its WireGuardPeer")]
@@ -91,10 +106,23 @@ impl Denial {
             Self::NameTaken(_) => "NameTaken",
             Self::NameRests(_) => "NameRests",
             Self::NameAsked(_) => "NameAsked",
+            Self::NameSpent(_) => "NameSpent",
+            Self::Former(_) => "FormerWorker",
             Self::NoPeer(_) => "NoPeer",
             Self::NotIts { .. } => "NotAllocated",
             Self::NoName => "NoName",
         }
+    }
+}
+
+impl Facts {
+    /// Whether the worker of that name cannot come back with what it has: all its certificates have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.identity.as_ref().is_some_and(|identity| pruned(identity, self.now).certificates.is_empty())
+    }
+
+    fn is_asked(&self, subject: &Subject) -> bool {
+        self.identity.as_ref().is_some_and(|identity| is_asked(identity, &digest(&subject.key), self.now))
     }
 }
 
@@ -156,15 +184,16 @@ fn client(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict
     check_usages(request, "client auth", "digital signature, client auth and, for RSA, key encipherment")?;
     check_tombstone(node, facts)?;
     match asker {
-        Asker::Token if facts.peer.is_some() => Err(Denial::NameTaken(node.to_owned())),
-        Asker::Token if facts.approved_keys.iter().any(|key| *key != subject.key) => {
-            Err(Denial::NameAsked(node.to_owned()))
-        }
+        Asker::Token if facts.peer.is_some() && !facts.has_ended() => Err(Denial::NameTaken(node.to_owned())),
+        Asker::Token if facts.is_asked(subject) => Err(Denial::NameAsked(node.to_owned())),
         Asker::Token => Ok(Verdict::Approve("a worker joins under a free name")),
         Asker::Node(own) => {
             check_own(own, node)?;
             if facts.peer.is_none() {
                 return Err(Denial::NoPeer(node.to_owned()));
+            }
+            if !check_holder(request, node, facts)? {
+                return Ok(Verdict::WaitForIdentity);
             }
             Ok(Verdict::Approve("a worker renews its own client certificate"))
         }
@@ -182,6 +211,9 @@ fn serving(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdic
     let Some(allocated) = &facts.peer else {
         return Err(Denial::NoPeer(node.to_owned()));
     };
+    if !check_holder(request, node, facts)? {
+        return Ok(Verdict::WaitForIdentity);
+    }
     if allocated.is_empty() {
         return Ok(Verdict::Wait);
     }
@@ -209,6 +241,17 @@ fn check_own(asked: &str, named: &str) -> Result<(), Denial> {
         return Ok(());
     }
     Err(Denial::AnotherNode { asked: asked.to_owned(), named: named.to_owned() })
+}
+
+/// Whether the request came with a certificate of the worker that has the name; false where that is not known yet. Of a worker that
+/// never joined by a token nothing is known, and its certificate is somebody's decision.
+fn check_holder(request: &Request, node: &str, facts: &Facts) -> Result<bool, Denial> {
+    let holder = facts.identity.as_ref().map_or(Holder::Current, |known| holder(known, request.credential.as_deref()));
+    match holder {
+        Holder::Current => Ok(true),
+        Holder::Unknown => Ok(false),
+        Holder::Former => Err(Denial::Former(node.to_owned())),
+    }
 }
 
 fn check_name(node: &str, facts: &Facts) -> Result<(), Denial> {

@@ -5,7 +5,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::{
@@ -15,10 +15,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
-use keelway_api::worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, Tombstone, WireGuardPeer};
+use keelway_api::worker::{BOOTSTRAP_USER, Tombstone, WireGuardPeer, WorkerIdentity};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, PostParams},
+    api::PostParams,
     runtime::{
         Controller,
         controller::Action,
@@ -29,15 +29,23 @@ use kube::{
 };
 
 use self::{
-    decision::{CLIENT, Facts, Verdict, decide, node_of},
+    decision::{CLIENT, Denial, Facts, Verdict, decide, node_of},
     request::Request,
 };
 use super::{
     Context, ControllerError,
-    context::{call, log_outcome, on_error},
+    context::{call, log_outcome, now, on_error},
+    identities::{
+        self,
+        decision::{joined, renewed},
+    },
 };
 
 pub use self::decision::NODES;
+pub(crate) use self::decision::{CLIENT as CLIENT_SIGNER, SERVING as SERVING_SIGNER};
+
+/// How soon a request is looked at again whose certificate is not known yet.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Decides about every request, one after the other: what was approved for a name counts for the next one.
 pub(super) async fn run(context: Arc<Context>) {
@@ -63,68 +71,85 @@ fn waiting_for(seen: &Store<CertificateSigningRequest>, node: &str) -> Vec<Objec
 
 async fn reconcile(csr: Arc<CertificateSigningRequest>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let request = Request::of(&csr);
+    let node = node_of(&request);
+    if let (CLIENT, Some(node), Ok(subject)) = (request.signer.as_str(), node, &request.subject) {
+        identities::learn(&csr, node, &subject.key, &context).await?;
+    }
     if decide(&request, &Facts::default()) == Verdict::LeaveAlone {
         return Ok(Action::await_change());
     }
-    let facts = match node_of(&request) {
+    let (facts, known) = match node {
         Some(node) => observe(node, &context).await?,
-        None => Facts::default(),
+        None => (Facts::default(), Known::default()),
     };
-    match decide(&request, &facts) {
+    let mut verdict = decide(&request, &facts);
+    if let (Verdict::Approve(_), CLIENT, Some(node)) = (&verdict, request.signer.as_str(), node)
+        && !identify(node, &request, &facts, &known, &context).await?
+    {
+        verdict = Verdict::Deny(Denial::NameSpent(node.to_owned()));
+    }
+    match verdict {
         Verdict::LeaveAlone | Verdict::Wait => {}
+        Verdict::WaitForIdentity => return Ok(Action::requeue(SOON)),
         Verdict::Approve(why) => record(&csr, "Approved", "KeelwayApproved", why, &context).await?,
         Verdict::Deny(denial) => record(&csr, "Denied", denial.reason(), &denial.to_string(), &context).await?,
     }
     Ok(Action::await_change())
 }
 
+/// The objects that facts are of.
+#[derive(Default)]
+struct Known {
+    peer: Option<WireGuardPeer>,
+    identity: Option<WorkerIdentity>,
+}
+
 /// What decides is read anew, not from a cache: a peer or an approval may be a moment old.
-async fn observe(node: &str, context: &Context) -> Result<Facts, ControllerError> {
+async fn observe(node: &str, context: &Context) -> Result<(Facts, Known), ControllerError> {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     let tombstones = Api::<Tombstone>::all(context.client.clone());
-    let requests = Api::<CertificateSigningRequest>::all(context.client.clone());
-    let signer = ListParams::default().fields(&format!("spec.signerName={CLIENT}"));
-    let (peer, tombstone, requests) = futures::try_join!(
+    let (peer, tombstone, identity) = futures::try_join!(
         call("read the peer", peers.get_opt(node)),
         call("read the tombstone", tombstones.get_opt(node)),
-        call("list requests", requests.list(&signer)),
+        identities::read(node, context),
     )?;
-    let addresses = |peer: WireGuardPeer| {
-        let given = peer.status.map(|status| status.addresses).unwrap_or_default();
-        given.iter().filter_map(|address| address.parse().ok()).collect()
+    let addresses = |peer: &WireGuardPeer| {
+        let given = peer.status.iter().flat_map(|status| &status.addresses);
+        given.filter_map(|address| address.parse().ok()).collect()
     };
-    Ok(Facts {
+    let facts = Facts {
         fault: context.configuration.check_node_name(node).err(),
-        peer: peer.map(addresses),
+        peer: peer.as_ref().map(addresses),
         tombstone: tombstone.is_some(),
-        approved_keys: requests
-            .items
-            .iter()
-            .filter_map(|csr| approved_key(&Request::of(csr), node))
-            .collect::<BTreeSet<_>>(),
-    })
+        identity: identity.as_ref().map(|identity| identity.spec.clone()),
+        now: now(),
+    };
+    Ok((facts, Known { peer, identity }))
 }
 
-/// The key for which a token's request was approved.
-fn approved_key(request: &Request, node: &str) -> Option<Vec<u8>> {
-    let key = || request.subject.as_ref().ok().map(|subject| subject.key.clone());
-    is_joining(request, node).then(key).flatten()
-}
-
-/// Whether a token's request for the name was approved.
-fn is_joining(request: &Request, node: &str) -> bool {
-    request.groups.contains(BOOTSTRAPPERS) && request.approved && node_of(request) == Some(node)
-}
-
-/// The id of the token that a worker joined with, of several the last one. Requests stay for an hour, a worker joins within seconds.
-pub(super) async fn token_of(node: &str, context: &Context) -> Result<Option<String>, ControllerError> {
-    let requests = Api::<CertificateSigningRequest>::all(context.client.clone());
-    let signer = ListParams::default().fields(&format!("spec.signerName={CLIENT}"));
-    let mut requests = call("list requests", requests.list(&signer)).await?.items;
-    requests.retain(|csr| is_joining(&Request::of(csr), node));
-    requests.sort_by(|one, other| one.metadata.creation_timestamp.cmp(&other.metadata.creation_timestamp));
-    let user = requests.pop().and_then(|csr| csr.spec.username);
-    Ok(user.and_then(|user| Some(user.strip_prefix(BOOTSTRAP_USER)?.to_owned())))
+/// Keeps for whom a certificate is about to be approved, before it is. False: too many of that name still hold.
+async fn identify(
+    node: &str,
+    request: &Request,
+    facts: &Facts,
+    known: &Known,
+    context: &Context,
+) -> Result<bool, ControllerError> {
+    let Ok(subject) = &request.subject else { return Ok(true) };
+    let certificate = identities::about_to_be(&subject.key, facts.now, context);
+    let before = facts.identity.as_ref();
+    let wanted = match (request.username.strip_prefix(BOOTSTRAP_USER), before) {
+        (Some(token), _) => joined(before, Some(token.to_owned()), certificate, facts.now),
+        (None, Some(before)) => renewed(before, certificate, facts.now),
+        (None, None) => return Ok(true),
+    };
+    let Some(wanted) = wanted else { return Ok(false) };
+    let had_peer = known.peer.is_some() || before.is_some_and(|before| before.peer.is_some());
+    if request.username.starts_with(BOOTSTRAP_USER) && had_peer {
+        // A worker that has just left, or of which no certificate holds any more.
+        identities::remove(node, known.peer.as_ref(), context).await?;
+    }
+    identities::write(node, known.identity.as_ref(), wanted, context).await.map(|()| true)
 }
 
 async fn record(

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use keelway_api::worker::CREDENTIAL_ID;
 use x509_parser::{
     certification_request::X509CertificationRequest,
     cri_attributes::ParsedCriAttribute,
@@ -21,14 +22,14 @@ pub(crate) struct Request {
     pub(crate) username: String,
     /// The user's groups.
     pub(crate) groups: BTreeSet<String>,
+    /// The id of the certificate that the user came with.
+    pub(crate) credential: Option<String>,
     /// The usages that are asked for.
     pub(crate) usages: BTreeSet<String>,
     /// What is in the request itself, or why it cannot be read.
     pub(crate) subject: Result<Subject, IllFormed>,
     /// Whether somebody has decided about it.
     pub(crate) decided: bool,
-    /// Whether that was to approve it.
-    pub(crate) approved: bool,
 }
 
 /// The names and the key in a request.
@@ -68,16 +69,16 @@ pub(crate) enum IllFormed {
 impl Request {
     pub(crate) fn of(csr: &CertificateSigningRequest) -> Self {
         let conditions = csr.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let kinds: BTreeSet<&str> = conditions.map(|condition| condition.type_.as_str()).collect();
+        let is_decided = conditions.count() > 0;
         let has_certificate = csr.status.as_ref().is_some_and(|status| status.certificate.is_some());
         Self {
             signer: csr.spec.signer_name.clone(),
             username: csr.spec.username.clone().unwrap_or_default(),
             groups: csr.spec.groups.iter().flatten().cloned().collect(),
+            credential: csr.spec.extra.as_ref().and_then(|extra| extra.get(CREDENTIAL_ID)?.first().cloned()),
             usages: csr.spec.usages.iter().flatten().cloned().collect(),
             subject: Subject::from_pem(&csr.spec.request.0),
-            decided: has_certificate || !kinds.is_empty(),
-            approved: kinds.contains("Approved"),
+            decided: has_certificate || is_decided,
         }
     }
 }

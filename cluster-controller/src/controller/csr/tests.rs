@@ -1,8 +1,10 @@
 use std::collections::BTreeSet;
 
-use keelway_api::worker::NodeNameFault;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use keelway_api::worker::{ApprovedCertificate, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec};
 
 use super::{
+    super::identities::digest,
     decision::{CLIENT, Denial, Facts, NODES, SERVING, Verdict, decide, node_of},
     request::{IllFormed, Request, Subject},
 };
@@ -27,11 +29,11 @@ fn joining() -> Request {
     Request {
         signer: CLIENT.to_owned(),
         username: TOKEN.to_owned(),
-        groups: set(&["system:bootstrappers".to_owned(), super::BOOTSTRAPPERS.to_owned()]),
+        groups: set(&["system:bootstrappers".to_owned(), BOOTSTRAPPERS.to_owned()]),
         usages: set(&["digital signature".to_owned(), "client auth".to_owned()]),
         subject: Ok(subject("w1")),
+        credential: None,
         decided: false,
-        approved: false,
     }
 }
 
@@ -70,6 +72,37 @@ fn denial(request: &Request, facts: &Facts) -> &'static str {
     denial.reason()
 }
 
+/// A worker that was approved at the beginning, and whose certificate ends then.
+fn identity(key: &[u8], id: Option<&str>, until: i64) -> WorkerIdentitySpec {
+    let until = Time(Timestamp::from_second(until).unwrap());
+    let certificate = ApprovedCertificate { key: digest(key), id: id.map(str::to_owned), until };
+    let approved = Some(Time(Timestamp::UNIX_EPOCH));
+    WorkerIdentitySpec { approved, certificates: vec![certificate], ..WorkerIdentitySpec::default() }
+}
+
+#[test]
+fn a_certificate_of_who_had_the_name_before_is_good_for_nothing() {
+    let known = |id| Facts { identity: Some(identity(b"key", id, 10)), ..with_peer() };
+    for request in [renewing(), serving()] {
+        let with = |credential: &str| Request { credential: Some(credential.to_owned()), ..request.clone() };
+        assert!(matches!(decide(&with("X509SHA256=new"), &known(Some("new"))), Verdict::Approve(_)));
+        assert_eq!(denial(&with("X509SHA256=old"), &known(Some("new"))), "FormerWorker");
+        assert_eq!(denial(&request, &known(Some("new"))), "FormerWorker", "without a certificate");
+        assert_eq!(decide(&with("X509SHA256=new"), &known(None)), Verdict::WaitForIdentity);
+    }
+}
+
+#[test]
+fn a_worker_whose_certificates_have_ended_joins_again() {
+    let at = |second| {
+        let now = Timestamp::from_second(second).unwrap();
+        Facts { identity: Some(identity(b"old", Some("old"), 10)), now, ..with_peer() }
+    };
+    assert_eq!(denial(&joining(), &at(9)), "NameTaken");
+    assert!(matches!(decide(&joining(), &at(10)), Verdict::Approve(_)));
+    assert_eq!(denial(&joining(), &Facts { tombstone: true, ..at(10) }), "NameRests");
+}
+
 #[test]
 fn workers_join_renew_and_serve() {
     assert!(matches!(decide(&joining(), &Facts::default()), Verdict::Approve(_)));
@@ -90,7 +123,7 @@ fn a_name_is_one_workers() {
     let evicted = Facts { tombstone: true, ..with_peer() };
     assert_eq!(denial(&renewing(), &evicted), "NameRests");
     assert_eq!(denial(&serving(), &evicted), "NameRests");
-    let asked = |key: &[u8]| Facts { approved_keys: set(&[key.to_vec()]), ..Facts::default() };
+    let asked = |key: &[u8]| Facts { identity: Some(identity(key, None, 10)), ..Facts::default() };
     assert_eq!(denial(&joining(), &asked(b"another")), "NameAsked");
     // A join that was cut is run again, with its key.
     assert!(matches!(decide(&joining(), &asked(b"key")), Verdict::Approve(_)));

@@ -19,10 +19,8 @@ pub(super) fn objects() -> Vec<Value> {
                 {
                     "apiGroups": ["keelway.dev"],
                     "resources": ["wireguardpeers"],
-                    "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+                    "verbs": ["get", "list", "watch", "create", "delete"],
                 },
-                // A worker that leaves deletes its Node; NodeRestriction keeps it from those of others.
-                { "apiGroups": [""], "resources": ["nodes"], "verbs": ["delete"] },
             ],
         }),
         cluster_binding("keelway:node", "keelway:node", NODES),

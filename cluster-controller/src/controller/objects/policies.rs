@@ -1,12 +1,83 @@
 //! What a worker may write, said to the API server itself: ValidatingAdmissionPolicies.
 
-use keelway_api::worker::ALLOCATION;
+use keelway_api::worker::{ALLOCATION, BOOTSTRAPPERS, CREDENTIAL_ID, LONGEST_NODE_NAME};
 use serde_json::{Value, json};
 
-use super::super::csr::NODES;
+use super::super::csr::{CLIENT_SIGNER, NODES, SERVING_SIGNER};
+
+/// The largest request for a certificate, in bytes: those of kubelets have about 500, and one with a key of 8192 bits has 3000.
+const LARGEST_REQUEST: usize = 8192;
 
 pub(super) fn objects() -> Vec<Value> {
-    [own_peer(), own_node(), no_pod_ranges()].into_iter().flatten().collect()
+    [own_peer(), own_node(), no_pod_ranges(), requests(), current()].into_iter().flatten().collect()
+}
+
+/// What nodes and those who join ask of the two signers is small: every controller keeps all requests in memory.
+fn requests() -> [Value; 2] {
+    let rules = json!([{
+        "apiGroups": ["certificates.k8s.io"],
+        "apiVersions": ["*"],
+        "resources": ["certificatesigningrequests"],
+        "operations": ["CREATE"],
+    }]);
+    let validations = json!([
+        {
+            "expression": format!("object.spec.signerName == '{CLIENT_SIGNER}' || (variables.isNode && object.spec.signerName == '{SERVING_SIGNER}')"),
+            "message": format!("a worker asks {CLIENT_SIGNER} and, once it is one, {SERVING_SIGNER}"),
+            "reason": "Forbidden",
+        },
+        {
+            "expression": format!("object.spec.request.size() <= {LARGEST_REQUEST}"),
+            "message": format!("a request for a certificate has at most {LARGEST_REQUEST} bytes"),
+            "reason": "Forbidden",
+        },
+        {
+            "expression": BARE,
+            "message": "a worker's request for a certificate has no labels, annotations, finalizers or owners",
+            "reason": "Forbidden",
+        },
+    ]);
+    let variables = json!([{ "name": "isNode", "expression": format!("'{NODES}' in request.userInfo.groups") }]);
+    let [mut policy, binding] = policy("keelway-requests", &rules, &variables, &validations, None);
+    policy["spec"]["matchConditions"] = json!([{
+        "name": "by-a-worker",
+        "expression": format!("'{NODES}' in request.userInfo.groups || '{BOOTSTRAPPERS}' in request.userInfo.groups"),
+    }]);
+    [policy, binding]
+}
+
+/// That an object says nothing of itself beside its name.
+const BARE: &str = "!has(object.metadata.labels) && !has(object.metadata.annotations) && !has(object.metadata.finalizers) && !has(object.metadata.ownerReferences)";
+
+/// Who left a cluster writes nothing in it with the certificate that it had.
+fn current() -> [Value; 2] {
+    let rule = |group: &str, resources: &[&str]| {
+        json!({
+            "apiGroups": [group],
+            "apiVersions": ["*"],
+            "resources": resources,
+            "operations": ["CREATE", "UPDATE", "DELETE"],
+        })
+    };
+    let rules = json!([
+        rule("keelway.dev", &["wireguardpeers"]),
+        rule("", &["nodes", "nodes/status", "pods", "pods/status", "pods/eviction", "serviceaccounts/token"]),
+        rule("coordination.k8s.io", &["leases"]),
+    ]);
+    let id = format!("'{CREDENTIAL_ID}'");
+    let variables = json!([{
+        "name": "ids",
+        "expression": format!("has(request.userInfo.extra) && {id} in request.userInfo.extra ? request.userInfo.extra[{id}] : []"),
+    }]);
+    let validations = json!([{
+        "expression": "!has(params.spec.revoked) || !variables.ids.exists(id, id in params.spec.revoked)",
+        "messageExpression": "request.userInfo.username + ' left the cluster, and its certificate is nobody\\'s: run `keelway node forget`, and join with a token'",
+        "reason": "Forbidden",
+    }]);
+    let [policy, mut binding] = policy("keelway-current", &rules, &variables, &validations, Some(ALLOCATION));
+    // Without a list nobody is on it.
+    binding["spec"]["paramRef"]["parameterNotFoundAction"] = json!("Allow");
+    [policy, binding]
 }
 
 /// A worker's peer is the one of its own name.
@@ -24,8 +95,13 @@ fn own_peer() -> [Value; 2] {
             "reason": "Forbidden",
         },
         {
-            "expression": "request.operation == 'DELETE' || (!has(object.metadata.finalizers) && !has(object.metadata.ownerReferences))",
-            "message": "a worker's WireGuardPeer has neither finalizers nor owners",
+            "expression": format!("request.operation == 'DELETE' || ({BARE})"),
+            "message": "a worker's WireGuardPeer has no labels, annotations, finalizers or owners",
+            "reason": "Forbidden",
+        },
+        {
+            "expression": format!("request.operation == 'DELETE' || variables.name.size() <= {LONGEST_NODE_NAME}"),
+            "message": format!("the name of a worker has at most {LONGEST_NODE_NAME} characters"),
             "reason": "Forbidden",
         },
     ]);

@@ -1,0 +1,162 @@
+//! Whose the names of workers are: the token and the certificates of each.
+//!
+//! A name alone says little: certificates of whoever had it before may still hold. So what was approved for a name is kept, and who
+//! renews comes with a certificate of the one that has it now.
+
+pub(super) mod decision;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use k8s_openapi::{
+    api::{certificates::v1::CertificateSigningRequest, core::v1::Node},
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
+use keelway_api::worker::{ApprovedCertificate, WireGuardPeer, WorkerIdentity, WorkerIdentitySpec};
+use keelway_pki::CertificateFacts;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams, Preconditions},
+    runtime::{Controller, controller::Action, reflector::ObjectRef, watcher},
+};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use sha2::{Digest, Sha256};
+
+use self::decision::{Step, learned, step};
+use super::{
+    Context, ControllerError,
+    context::{call, has_code, log_outcome, now, on_error},
+};
+
+/// The SHA-256 in hexadecimal digits.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A certificate that is about to be approved for a key.
+pub(super) fn about_to_be(key: &[u8], now: Timestamp, context: &Context) -> ApprovedCertificate {
+    let life =
+        SignedDuration::try_from(Duration::from(context.configuration.worker_ttl)).unwrap_or(SignedDuration::MAX);
+    let until = now.saturating_add(life).unwrap_or(Timestamp::MAX);
+    ApprovedCertificate { key: digest(key), id: None, until: Time(until) }
+}
+
+pub(super) async fn read(node: &str, context: &Context) -> Result<Option<WorkerIdentity>, ControllerError> {
+    call("read the worker's identity", api(context).get_opt(node)).await
+}
+
+/// Writes over what was read, and fails where somebody else wrote meanwhile.
+pub(super) async fn write(
+    node: &str,
+    before: Option<&WorkerIdentity>,
+    wanted: WorkerIdentitySpec,
+    context: &Context,
+) -> Result<(), ControllerError> {
+    context.fence.check()?;
+    let parameters = PostParams::default();
+    let written = async {
+        match before {
+            Some(before) => {
+                let identity = WorkerIdentity { spec: wanted, ..before.clone() };
+                api(context).replace(node, &parameters, &identity).await
+            }
+            None => api(context).create(&parameters, &WorkerIdentity::new(node, wanted)).await,
+        }
+    };
+    call("write the worker's identity", written).await.map(drop)
+}
+
+/// Keeps the id of a certificate that was signed.
+pub(super) async fn learn(
+    csr: &CertificateSigningRequest,
+    node: &str,
+    key: &[u8],
+    context: &Context,
+) -> Result<(), ControllerError> {
+    let Some(signed) = signed(csr, key) else { return Ok(()) };
+    let Some(before) = read(node, context).await? else { return Ok(()) };
+    let after = learned(&before.spec, &signed);
+    if after == before.spec { Ok(()) } else { write(node, Some(&before), after, context).await }
+}
+
+fn signed(csr: &CertificateSigningRequest, key: &[u8]) -> Option<ApprovedCertificate> {
+    let pem = &csr.status.as_ref()?.certificate.as_ref()?.0;
+    let certificate = CertificateDer::from_pem_slice(pem).ok()?;
+    let facts = CertificateFacts::from_pem(std::str::from_utf8(pem).ok()?).ok()?;
+    let until = Time(facts.validity.not_after());
+    Some(ApprovedCertificate { key: digest(key), id: Some(digest(&certificate)), until })
+}
+
+fn api(context: &Context) -> Api<WorkerIdentity> {
+    Api::all(context.client.clone())
+}
+
+/// Looks after identities.
+pub(super) async fn run(context: Arc<Context>) {
+    let peers = Api::<WireGuardPeer>::all(context.client.clone());
+    Controller::new(api(&context), watcher::Config::default())
+        .watches(peers, watcher::Config::default(), |peer| Some(ObjectRef::new(&peer.name_any())))
+        .run(reconcile, on_error, context)
+        .for_each(|outcome| log_outcome("identities", outcome))
+        .await;
+}
+
+async fn reconcile(identity: Arc<WorkerIdentity>, context: Arc<Context>) -> Result<Action, ControllerError> {
+    let name = identity.name_any();
+    // Read anew: the peer may be a moment younger than the event.
+    let peers = Api::<WireGuardPeer>::all(context.client.clone());
+    let peer = call("read the peer", peers.get_opt(&name)).await?;
+    let now = now();
+    match step(&identity.spec, peer.as_ref().and_then(|peer| peer.metadata.uid.as_deref()), now) {
+        Step::Keep(None) => {}
+        Step::Keep(Some(until)) => {
+            let left = Duration::try_from(until.0.duration_since(now)).unwrap_or_default();
+            return Ok(Action::requeue(left + Duration::from_secs(1)));
+        }
+        Step::Write(wanted) => write(&name, Some(&identity), wanted, &context).await?,
+        Step::Leave(wanted) => {
+            remove(&name, peer.as_ref(), &context).await?;
+            write(&name, Some(&identity), wanted, &context).await?;
+            tracing::info!(worker = name, "a worker has left: its certificates are nobody's");
+        }
+        Step::Delete => {
+            context.fence.check()?;
+            let this = Preconditions { uid: identity.uid(), resource_version: identity.resource_version() };
+            gone(api(&context).delete(&name, &only(this)).await)?;
+        }
+    }
+    Ok(Action::await_change())
+}
+
+/// Takes away what a worker leaves: its Node, and a peer that it made anew.
+pub(super) async fn remove(name: &str, peer: Option<&WireGuardPeer>, context: &Context) -> Result<(), ControllerError> {
+    context.fence.check()?;
+    let nodes = Api::<Node>::all(context.client.clone());
+    gone(nodes.delete(name, &DeleteParams::default()).await)?;
+    if let Some(peer) = peer {
+        let peers = Api::<WireGuardPeer>::all(context.client.clone());
+        gone(peers.delete(name, &only(Preconditions { uid: peer.uid(), resource_version: None })).await)?;
+    }
+    Ok(())
+}
+
+fn only(this: Preconditions) -> DeleteParams {
+    DeleteParams { preconditions: Some(this), ..DeleteParams::default() }
+}
+
+/// What is gone, or is another one by now, need not be deleted.
+fn gone<T>(deleted: kube::Result<T>) -> Result<(), ControllerError> {
+    match deleted {
+        Err(error) if !has_code(&error, 404) && !has_code(&error, 409) => {
+            Err(ControllerError::Api { what: "delete what a worker left", source: Box::new(error) })
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}

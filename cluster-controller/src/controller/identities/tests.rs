@@ -1,0 +1,130 @@
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use keelway_api::worker::{ApprovedCertificate, CERTIFICATES, WorkerIdentitySpec};
+
+use super::decision::{Holder, Step, holder, is_asked, joined, learned, renewed, step};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn certificate(key: &str, id: Option<&str>, until: i64) -> ApprovedCertificate {
+    ApprovedCertificate { key: key.to_owned(), id: id.map(str::to_owned), until: Time(at(until)) }
+}
+
+fn token() -> Option<String> {
+    Some("abcdef".to_owned())
+}
+
+/// A worker that joined, and whose certificate is signed.
+fn worker() -> WorkerIdentitySpec {
+    let asked = joined(None, token(), certificate("k1", None, 100), at(0)).unwrap();
+    learned(&asked, &certificate("k1", Some("c1"), 90))
+}
+
+fn with_peer() -> WorkerIdentitySpec {
+    let Step::Write(identity) = step(&worker(), Some("uid1"), at(1)) else { panic!() };
+    identity
+}
+
+fn gone(identity: &WorkerIdentitySpec) -> WorkerIdentitySpec {
+    let Step::Leave(identity) = step(identity, None, at(2)) else { panic!() };
+    identity
+}
+
+#[test]
+fn a_worker_is_known_by_its_certificate() {
+    let worker = with_peer();
+    assert_eq!(worker.join_token, token());
+    assert_eq!(worker.peer.as_deref(), Some("uid1"));
+    assert_eq!(holder(&worker, Some("X509SHA256=c1")), Holder::Current);
+    for other in [Some("X509SHA256=c2"), Some("c1"), Some("X509SHA256="), Some(""), None] {
+        assert_eq!(holder(&worker, other), Holder::Former, "{other:?}");
+    }
+    assert_eq!(step(&worker, Some("uid1"), at(2)), Step::Keep(Some(Time(at(90)))));
+}
+
+#[test]
+fn each_certificate_leads_to_the_next() {
+    let asked = renewed(&with_peer(), certificate("k2", None, 160), at(60)).unwrap();
+    assert_eq!(holder(&asked, Some("X509SHA256=c1")), Holder::Current);
+    // It is signed, and that is not known yet.
+    assert_eq!(holder(&asked, Some("X509SHA256=c2")), Holder::Unknown);
+    let signed = learned(&asked, &certificate("k2", Some("c2"), 150));
+    assert_eq!(holder(&signed, Some("X509SHA256=c2")), Holder::Current);
+    assert_eq!(learned(&signed, &certificate("k2", Some("c2"), 150)), signed, "told twice");
+    // The first one ends.
+    let Step::Write(later) = step(&signed, Some("uid1"), at(90)) else { panic!() };
+    assert_eq!(holder(&later, Some("X509SHA256=c1")), Holder::Former);
+    assert_eq!(holder(&later, Some("X509SHA256=c2")), Holder::Current);
+}
+
+#[test]
+fn who_left_is_a_worker_no_more() {
+    let left = gone(&with_peer());
+    assert_eq!(left.peer, None);
+    assert_eq!(holder(&left, Some("X509SHA256=c1")), Holder::Former);
+    // A peer that was deleted and made anew has another uid.
+    assert!(matches!(step(&with_peer(), Some("uid2"), at(2)), Step::Leave(_)));
+    // Nor is a peer taken up that it makes then.
+    assert_eq!(step(&left, Some("uid3"), at(3)), Step::Keep(Some(Time(at(90)))));
+}
+
+#[test]
+fn the_next_of_that_name_is_another() {
+    let left = gone(&with_peer());
+    assert!(!is_asked(&left, "k2", at(3)), "a machine that left joins again at once");
+    let next = joined(Some(&left), token(), certificate("k2", None, 103), at(3)).unwrap();
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+    let next = learned(&next, &certificate("k2", Some("c2"), 103));
+    assert_eq!(holder(&next, Some("X509SHA256=c2")), Holder::Current);
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+}
+
+#[test]
+fn certificates_that_were_collected_end_with_the_next_join() {
+    let long = learned(
+        &joined(None, token(), certificate("k1", None, 9999), at(0)).unwrap(),
+        &certificate("k1", Some("c1"), 9999),
+    );
+    assert!(is_asked(&long, "k2", at(3599)));
+    assert!(!is_asked(&long, "k1", at(10)), "a join that was cut off goes on");
+    assert!(!is_asked(&long, "k2", at(3600)), "its time ends long after that");
+    assert!(!is_asked(&worker(), "k2", at(100)), "a certificate that has ended keeps nothing");
+    let next = joined(Some(&long), token(), certificate("k2", None, 9999), at(3600)).unwrap();
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+    // Also one that is signed only then.
+    let unsigned = joined(None, token(), certificate("k1", None, 9999), at(0)).unwrap();
+    let next = joined(Some(&unsigned), token(), certificate("k2", None, 9999), at(3600)).unwrap();
+    let next = learned(&next, &certificate("k1", Some("c1"), 9999));
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+}
+
+#[test]
+fn a_join_goes_on_with_its_key() {
+    let again = joined(Some(&worker()), token(), certificate("k1", None, 110), at(10)).unwrap();
+    assert_eq!(holder(&again, Some("X509SHA256=c1")), Holder::Current);
+    assert!(again.revoked.is_empty());
+}
+
+#[test]
+fn an_identity_lasts_as_long_as_its_certificates() {
+    let left = gone(&with_peer());
+    assert_eq!(step(&left, None, at(89)), Step::Keep(Some(Time(at(90)))));
+    assert_eq!(step(&left, None, at(90)), Step::Delete);
+    // While it has its peer it stays.
+    let Step::Write(offline) = step(&with_peer(), Some("uid1"), at(500)) else { panic!() };
+    assert_eq!(step(&offline, Some("uid1"), at(501)), Step::Keep(None));
+}
+
+#[test]
+fn certificates_of_a_name_are_few() {
+    let mut identity = with_peer();
+    for number in 1..CERTIFICATES {
+        identity = renewed(&identity, certificate(&format!("n{number}"), None, 100), at(2)).unwrap();
+    }
+    assert_eq!(renewed(&identity, certificate("more", None, 100), at(2)), None);
+    let left = gone(&identity);
+    assert_eq!(left.revoked.len(), CERTIFICATES, "none is forgotten");
+    assert_eq!(joined(Some(&left), token(), certificate("more", None, 100), at(2)), None);
+    assert!(joined(Some(&left), token(), certificate("more", None, 200), at(100)).is_some());
+}

@@ -1,0 +1,112 @@
+//! Whose a name is: who left is a worker no more, whatever it kept.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+        core::v1::Node,
+    },
+};
+use keelway_api::worker::{WireGuardPeer, WorkerIdentity};
+use keelway_pki::client_signing_request;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ObjectMeta, PostParams},
+};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use serde_json::json;
+
+use crate::{
+    peers::{given, peer},
+    plane::Plane,
+    requests::decided,
+    rules::refused,
+    wait,
+};
+
+const NAME: &str = "leaver";
+
+/// Asks for a kubelet's client certificate. Returns the request's name and the key.
+async fn ask(client: &Client, content: Option<Vec<u8>>) -> (kube::Result<String>, keelway_pki::PrivateKeyPem) {
+    let key = keelway_pki::PrivateKeyPem::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng())).unwrap();
+    let request = client_signing_request(&key, &format!("system:node:{NAME}"), "system:nodes").unwrap();
+    let csr = CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some("leaver-".to_owned()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(content.unwrap_or_else(|| request.into_bytes())),
+            signer_name: "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
+            usages: Some(["digital signature", "client auth"].map(str::to_owned).to_vec()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    (Api::all(client.clone()).create(&PostParams::default(), &csr).await.map(|made| made.name_any()), key)
+}
+
+/// A certificate by token, as `keelway node join` gets it.
+async fn join(plane: &Plane, admin: &Client, token: &Client) -> Client {
+    let (name, key) = ask(token, None).await;
+    let name = name.unwrap();
+    let requests = Api::<CertificateSigningRequest>::all(admin.clone());
+    let signed = async || {
+        let status = requests.get(&name).await.unwrap().status.unwrap_or_default();
+        let denied = status.conditions.iter().flatten().find(|condition| condition.type_ == "Denied");
+        assert!(denied.is_none(), "{denied:?}");
+        status.certificate
+    };
+    let certificate = wait::some("a certificate by token", signed).await;
+    plane.identified(&STANDARD.encode(certificate.0), &STANDARD.encode(key.expose())).await
+}
+
+async fn renewal(admin: &Client, worker: &Client, what: &str, outcome: (&str, &str)) {
+    let (name, _) = ask(worker, None).await;
+    decided(&Api::all(admin.clone()), &name.unwrap(), what, outcome).await;
+}
+
+/// A machine leaves, and another one has its name. Then the first one comes back with what it kept.
+pub(crate) async fn a_name_is_its_holders(plane: &Plane, admin: &Client) {
+    let token = plane.bearer("abcdef.0123456789abcdef").await;
+    let identities = Api::<WorkerIdentity>::all(admin.clone());
+    let first = join(plane, admin, &token).await;
+    let (peers, nodes) = (Api::<WireGuardPeer>::all(first.clone()), Api::<Node>::all(first.clone()));
+    peers.create(&PostParams::default(), &peer(NAME, 121)).await.unwrap();
+    let address = given(admin, NAME).await;
+    let is_known = async || {
+        let identity = identities.get(NAME).await.unwrap().spec;
+        identity.peer.is_some() && identity.certificates.iter().all(|one| one.id.is_some())
+    };
+    wait::until("the worker's peer and certificate are known", is_known).await;
+    assert_eq!(identities.get(NAME).await.unwrap().spec.join_token.as_deref(), Some("abcdef"));
+    renewal(admin, &first, "it renews with its certificate", ("Approved", "KeelwayApproved")).await;
+    let node = json!({
+        "metadata": { "name": NAME },
+        "status": { "addresses": [{ "type": "InternalIP", "address": address[0] }] },
+    });
+    let node: Node = serde_json::from_value(node).unwrap();
+    wait::until("it has a Node", async || nodes.create(&PostParams::default(), &node).await.is_ok()).await;
+    refused("to delete its own Node", nodes.delete(NAME, &DeleteParams::default()).await);
+
+    peers.delete(NAME, &DeleteParams::default()).await.unwrap();
+    let all = Api::<Node>::all(admin.clone());
+    wait::until("the Node of who left is gone", async || all.get_opt(NAME).await.unwrap().is_none()).await;
+    let trial = PostParams { dry_run: true, ..PostParams::default() };
+    let is_refused = async || match peers.create(&trial, &peer(NAME, 122)).await {
+        Err(kube::Error::Api(status)) => status.message.contains("left the cluster"),
+        _ => false,
+    };
+    wait::until("its certificate writes nothing more", is_refused).await;
+
+    let second = join(plane, admin, &token).await;
+    Api::<WireGuardPeer>::all(second.clone()).create(&PostParams::default(), &peer(NAME, 123)).await.unwrap();
+    given(admin, NAME).await;
+    wait::until("the next worker's peer and certificate are known", is_known).await;
+    renewal(admin, &first, "who left renews", ("Denied", "FormerWorker")).await;
+    renewal(admin, &second, "who has the name now renews", ("Approved", "KeelwayApproved")).await;
+    refused("to delete the peer of the next one", peers.delete(NAME, &DeleteParams::default()).await);
+
+    let mut large = b"-----BEGIN CERTIFICATE REQUEST-----\n".to_vec();
+    large.resize(9000, b'A');
+    let (made, _) = ask(&second, Some(large)).await;
+    refused("a large request", made);
+}
