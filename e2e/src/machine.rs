@@ -234,7 +234,7 @@ impl Machine {
 }
 
 /// Runs a function in a process' network.
-pub(crate) fn within<T: Send>(pid: u32, function: impl FnOnce() -> T + Send) -> T {
+pub fn within<T: Send>(pid: u32, function: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/proc/{pid}/ns/net")).unwrap();
     let inside = || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -251,7 +251,7 @@ pub(crate) fn processes_beside(pid: u32) -> Vec<u32> {
 }
 
 /// The process behind a socket.
-pub(crate) fn peer(socket: &Path) -> u32 {
+pub fn peer(socket: &Path) -> u32 {
     let stream = UnixStream::connect(socket).unwrap();
     socket_peercred(stream).unwrap().pid.as_raw_nonzero().get().try_into().unwrap()
 }

@@ -18,6 +18,7 @@ mod families;
 mod joins;
 mod leave;
 mod nats;
+mod overlay;
 mod pods;
 mod public;
 mod setting;
@@ -58,6 +59,7 @@ fn workers() {
         stage("NATs", || nats::forget_and_move(&setting, &c1));
         stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
         stage("both families", || families::both_carry(&c2));
+        stage("overlay", || overlay::on_the_vpn(&setting, &c2));
         let addresses = stage("evict", || evicted::from(&setting, &c1, "w2"));
         let evicted = joins::Evicted { name: "w2", addresses: &addresses };
         stage("ten at once", || joins::each_has_its_own(&setting, &c1, &evicted));

@@ -1,9 +1,9 @@
 //! Machines, clusters and workers of the test.
 
-use std::{fs, sync::Mutex, thread};
+use std::{fs, path::Path, sync::Mutex, thread};
 
-use keelway_api::Documents;
-use keelway_e2e::{Keelway, Kubectl, Ran, World, deadline};
+use keelway_api::{Documents, cluster::ClusterSpec};
+use keelway_e2e::{Keelway, Kubectl, Ran, World, deadline, machine};
 
 /// The container of tests.
 pub(crate) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
@@ -66,6 +66,15 @@ impl Setting {
     /// Brings machines to what the documents ask for.
     pub(crate) fn reconcile(&self) {
         self.write(&["reconcile"]);
+    }
+
+    /// Has a cluster changed.
+    pub(crate) fn change(&self, cluster: &Cluster, change: impl FnOnce(&mut ClusterSpec)) {
+        let mut documents = self.documents();
+        let mut clusters = documents.clusters.values_mut();
+        change(&mut clusters.find(|found| found.reference().name == cluster.name).unwrap().spec);
+        *self.documents.lock().unwrap() = documents.write().into_bytes();
+        self.reconcile();
     }
 
     /// As they were written last.
@@ -137,6 +146,13 @@ impl Worker<'_> {
     /// What a shell on it says.
     pub(crate) fn shell(&self, script: &str) -> Ran {
         self.run(&["bash", "-ec", script], &[])
+    }
+
+    /// Runs a function in its network.
+    pub(crate) fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
+        let (fleet, name) = (self.fleet, self.name);
+        let socket = format!("/run/keelway-local/{fleet}/worker-{name}/run/containerd/containerd.sock");
+        machine::within(machine::peer(Path::new(&socket)), function)
     }
 
     /// The end of what its daemon and kubelet wrote.

@@ -1,0 +1,149 @@
+//! A cluster that brings its own network of pods: an overlay between its workers' addresses in the VPN.
+
+use std::net::{Ipv4Addr, UdpSocket};
+
+use keelway_e2e::deadline;
+use rustix::{
+    io::Errno,
+    net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover},
+};
+
+use crate::{
+    pods::GET,
+    setting::{AGNHOST, Cluster, Setting, Worker},
+};
+
+/// What a tunnel carries in one packet (`docs/workers.md`).
+const VPN: usize = 1420;
+/// VXLAN takes 50 of that: Ethernet 14, its own header 8, UDP 8, IPv4 20 (RFC 7348, section 5).
+const OVERLAY: usize = VPN - 50;
+/// The headers of IPv4 and UDP.
+const HEADERS: usize = 28;
+
+/// A worker in the overlay.
+struct Place<'a> {
+    name: &'a str,
+    worker: Worker<'a>,
+    /// In the VPN.
+    outer: Ipv4Addr,
+    /// In the overlay: the third part of its own address and of its pods'.
+    part: usize,
+}
+
+impl Place<'_> {
+    fn inner(&self) -> Ipv4Addr {
+        format!("10.244.{}.1", self.part).parse().unwrap()
+    }
+}
+
+/// The cluster has two workers.
+pub(crate) fn on_the_vpn(setting: &Setting, cluster: &Cluster) {
+    let places: Vec<Place<'_>> =
+        cluster.workers.iter().zip([201, 202]).map(|(name, part)| place(setting, cluster, name, part)).collect();
+    // What has a network that is taken away cannot be stopped as it should be.
+    let _ = cluster.kubectl.run(&["delete", "pods", "--all"]).succeeded();
+    setting.change(cluster, |spec| spec.addons.cni.enabled = false);
+    for place in &places {
+        let none = || place.worker.shell("test ! -e /etc/cni/net.d/10-keelway.conflist").code() == 0;
+        deadline::until(&format!("{} has no network of pods", place.name), deadline::KUBERNETES, none);
+        cluster.kubectl.wait("condition=Ready=false", &[&format!("node/{}", place.name)]);
+    }
+    for (place, other) in [(&places[0], &places[1]), (&places[1], &places[0])] {
+        bring_up(place, other);
+    }
+    cluster.are_ready();
+    for (place, other) in [(&places[0], &places[1]), (&places[1], &places[0])] {
+        carries(place, (place.outer, other.outer), other, VPN);
+        carries(place, (place.inner(), other.inner()), other, OVERLAY);
+    }
+    pods_meet(cluster, &places);
+}
+
+fn place<'a>(setting: &'a Setting, cluster: &Cluster, name: &'a str, part: usize) -> Place<'a> {
+    let outer = cluster.value(&format!("wireguardpeer/{name}"), "{.status.addresses[0]}").parse().unwrap();
+    Place { name, worker: setting.worker(name), outer, part }
+}
+
+/// A bridge for pods, and VXLAN from it to the other worker, which sends nothing in parts.
+fn bring_up(place: &Place<'_>, other: &Place<'_>) {
+    let (own, remote, inner, part) = (place.outer, other.outer, place.inner(), place.part);
+    let _ = place
+        .worker
+        .shell(&format!(
+            "
+ip link add overlay type bridge
+ip link add overlay-vxlan type vxlan id 7 local {own} remote {remote} dstport 4789 df set
+ip link set overlay-vxlan mtu {OVERLAY} master overlay up
+ip link set overlay mtu {OVERLAY} up
+ip address add {inner}/16 dev overlay
+mkdir -p /etc/cni/net.d
+cat > /etc/cni/net.d/10-overlay.conflist <<END
+{{ \"cniVersion\": \"1.0.0\", \"name\": \"overlay\", \"plugins\": [ {{
+  \"type\": \"bridge\", \"bridge\": \"overlay\", \"isDefaultGateway\": true, \"hairpinMode\": true, \"mtu\": {OVERLAY},
+  \"ipam\": {{ \"type\": \"host-local\", \"ranges\": [[{{
+    \"subnet\": \"10.244.0.0/16\", \"rangeStart\": \"10.244.{part}.2\", \"rangeEnd\": \"10.244.{part}.99\", \"gateway\": \"{inner}\"
+  }}]] }}
+}} ] }}
+END
+"
+        ))
+        .succeeded();
+}
+
+/// A packet of just that size arrives in one piece, and a larger one does not even leave.
+fn carries(place: &Place<'_>, (from, to): (Ipv4Addr, Ipv4Addr), other: &Place<'_>, size: usize) {
+    let receiver = other.worker.within(|| UdpSocket::bind((to, 0)).unwrap());
+    receiver.set_read_timeout(Some(deadline::ANSWER)).unwrap();
+    let sender = place.worker.within(|| UdpSocket::bind((from, 0)).unwrap());
+    set_ip_mtu_discover(&sender, Ipv4PathMtuDiscovery::DO).unwrap();
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let payload = vec![b'x'; size - HEADERS];
+    let mut buffer = vec![0; 2 * VPN];
+    // The first one may be lost while neighbours look for each other.
+    deadline::until(&format!("{size} bytes from {from} to {to}"), deadline::KUBERNETES, || {
+        sender.send(&payload).is_ok() && receiver.recv(&mut buffer.clone()).is_ok_and(|length| length == payload.len())
+    });
+    buffer.truncate(payload.len() + 1);
+    let larger = sender.send(&buffer).unwrap_err();
+    assert_eq!(larger.raw_os_error(), Some(Errno::MSGSIZE.raw_os_error()), "{larger}");
+}
+
+/// By address, and by a Service's.
+fn pods_meet(cluster: &Cluster, places: &[Place<'_>]) {
+    let service = "
+apiVersion: v1
+kind: Service
+metadata: {name: over}
+spec: {selector: {app: over}, ports: [{port: 80, targetPort: 8080}]}
+";
+    let pod = |place: &Place<'_>| {
+        format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: over-{name}, labels: {{app: over}}}}
+spec:
+  nodeName: {name}
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: over, image: '{AGNHOST}', args: [netexec, --http-port=8080]}}]
+",
+            name = place.name
+        )
+    };
+    cluster.kubectl.apply(service);
+    cluster.start("app=over", &places.iter().map(pod).collect::<Vec<_>>());
+    let service = cluster.value("service/over", "{.spec.clusterIP}");
+    for from in places {
+        for to in places {
+            let address = cluster.value(&format!("pod/over-{}", to.name), "{.status.podIP}");
+            assert!(address.starts_with(&format!("10.244.{}.", to.part)), "{address}");
+            let said = cluster.shell(&format!("over-{}", from.name), &format!("{GET} get {address} 8080 /hostname"));
+            assert_eq!(said.text(), format!("over-{}", to.name), "over-{} asks {address}: {}", from.name, said.stderr);
+        }
+        deadline::until(&format!("over-{} is answered by all of {service}", from.name), deadline::KUBERNETES, || {
+            let asks = format!("{GET} for i in 1 2 3 4 5 6 7 8 9 10; do get {service} 80 /hostname; echo; done");
+            let said = cluster.shell(&format!("over-{}", from.name), &asks).succeeded();
+            places.iter().all(|place| said.text().lines().any(|line| line == format!("over-{}", place.name)))
+        });
+    }
+}
