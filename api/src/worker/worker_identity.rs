@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// What such an id of a certificate begins with; the SHA-256 of the certificate follows, in hexadecimal digits.
 pub const CERTIFICATE_ID: &str = "X509SHA256=";
-/// How many certificates of one name may hold at once, those of earlier workers included.
-pub const CERTIFICATES: usize = 32;
+/// How many certificates of one name may hold at once, those of earlier workers included: more than a kubelet asks for that is told
+/// nothing for a day, which asks anew every 15 minutes.
+pub const CERTIFICATES: usize = 256;
 
 /// Whose the name of a worker is, named after its Node. Made by the cluster-controller before it approves the first certificate of a
 /// worker, and kept until the last one has ended. No worker can write it.
@@ -42,11 +43,11 @@ pub struct WorkerIdentitySpec {
     pub peer: Option<String>,
     /// Its certificates that may still hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 256))]
     pub certificates: Vec<ApprovedCertificate>,
     /// Those of workers that had the name before, and may still hold: nothing is done for who comes with one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 256))]
     pub revoked: Vec<ApprovedCertificate>,
 }
 

@@ -15,13 +15,14 @@ use kube::{
     api::{DeleteParams, ObjectMeta, PostParams},
 };
 use rand::{SeedableRng, rngs::ChaCha8Rng};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::json;
 
 use crate::{
     peers::{given, peer},
     plane::Plane,
     requests::decided,
-    rules::refused,
+    rules::{refused, remove},
     wait,
 };
 
@@ -64,8 +65,26 @@ async fn renewal(admin: &Client, worker: &Client, what: &str, outcome: (&str, &s
     decided(&Api::all(admin.clone()), &name.unwrap(), what, outcome).await;
 }
 
+/// A request of more than 8 KiB, which is well-formed otherwise.
+fn large() -> Vec<u8> {
+    let mut parameters = CertificateParams::default();
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, "system:nodes");
+    subject.push(DnType::CommonName, format!("system:node:{NAME}"));
+    parameters.distinguished_name = subject;
+    parameters.subject_alt_names =
+        (0..500).map(|number| SanType::DnsName(format!("{number}.example.com").try_into().unwrap())).collect();
+    parameters.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap().into_bytes()
+}
+
+/// Who left a cluster, and who has its name now.
+pub(crate) struct Holders {
+    former: Client,
+    current: Client,
+}
+
 /// A machine leaves, and another one has its name. Then the first one comes back with what it kept.
-pub(crate) async fn a_name_is_its_holders(plane: &Plane, admin: &Client) {
+pub(crate) async fn a_name_is_its_holders(plane: &Plane, admin: &Client) -> Holders {
     let token = plane.bearer("abcdef.0123456789abcdef").await;
     let identities = Api::<WorkerIdentity>::all(admin.clone());
     let first = join(plane, admin, &token).await;
@@ -103,10 +122,23 @@ pub(crate) async fn a_name_is_its_holders(plane: &Plane, admin: &Client) {
     wait::until("the next worker's peer and certificate are known", is_known).await;
     renewal(admin, &first, "who left renews", ("Denied", "FormerWorker")).await;
     renewal(admin, &second, "who has the name now renews", ("Approved", "KeelwayApproved")).await;
-    refused("to delete the peer of the next one", peers.delete(NAME, &DeleteParams::default()).await);
+    let message = refused("to delete the peer of the next one", peers.delete(NAME, &DeleteParams::default()).await);
+    assert!(message.contains("left the cluster"), "{message}");
+    let message = refused("a large request", ask(&second, Some(large())).await.0);
+    assert!(message.contains("at most 8192 bytes"), "{message}");
+    Holders { former: first, current: second }
+}
 
-    let mut large = b"-----BEGIN CERTIFICATE REQUEST-----\n".to_vec();
-    large.resize(9000, b'A');
-    let (made, _) = ask(&second, Some(large)).await;
-    refused("a large request", made);
+/// Each policy alone is what stands in the way.
+pub(crate) async fn without_guards(holders: &Holders, admin: &Client) {
+    let peers = Api::<WireGuardPeer>::all(holders.former.clone());
+    let trial = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    remove(admin, "keelway-current").await;
+    wait::until("without keelway-current: the peer of the next one", async || peers.delete(NAME, &trial).await.is_ok())
+        .await;
+    remove(admin, "keelway-requests").await;
+    wait::until("without keelway-requests: a large request", async || {
+        ask(&holders.current, Some(large())).await.0.is_ok()
+    })
+    .await;
 }

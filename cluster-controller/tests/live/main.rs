@@ -49,7 +49,7 @@ async fn serve() {
 
     peers::twenty_at_once(&plane, &admin).await;
     requests::table(&plane, &admin).await;
-    identities::a_name_is_its_holders(&plane, &admin).await;
+    let holders = identities::a_name_is_its_holders(&plane, &admin).await;
     rules::what_a_worker_cannot(&plane, &admin).await;
     peers::ranges_of_pods(&plane, &admin).await;
     peers::eviction(&plane, &admin).await;
@@ -71,6 +71,7 @@ async fn serve() {
     repair::what_is_turned_off_goes(&admin).await;
     second.kill();
 
+    identities::without_guards(&holders, &admin).await;
     rules::without_guards(&plane, &admin).await;
     let third = Controller::start(&plane, "third", |_| {});
     repair::all_is_applied(&admin).await;

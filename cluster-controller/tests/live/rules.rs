@@ -95,7 +95,7 @@ pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
     .await;
 }
 
-async fn remove(admin: &Client, name: &str) {
+pub(crate) async fn remove(admin: &Client, name: &str) {
     let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone());
     bindings.delete(name, &DeleteParams::default()).await.unwrap();
 }

@@ -1,6 +1,6 @@
 //! A machine that was a worker is what it was before.
 
-use keelway_e2e::Found;
+use keelway_e2e::{Found, deadline};
 
 use crate::setting::{Cluster, Setting};
 
@@ -10,6 +10,8 @@ pub(crate) fn leaves_nothing(setting: &Setting, cluster: &Cluster, name: &str, b
     println!("{:>7} ms  {name} left", ran.took.as_millis());
     let difference = before.difference(&Found::on_worker(&setting.world.fleet, name));
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
-    let left = cluster.kubectl.run(&["get", "nodes,wireguardpeers", "-o", "name"]).succeeded();
-    assert!(!left.text().lines().any(|line| line.ends_with(&format!("/{name}"))), "{}", left.text());
+    deadline::until("neither Node nor peer is left", deadline::KUBERNETES, || {
+        let left = cluster.kubectl.run(&["get", "nodes,wireguardpeers", "-o", "name"]).succeeded();
+        !left.text().lines().any(|line| line.ends_with(&format!("/{name}")))
+    });
 }

@@ -7,15 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::{
-    api::{certificates::v1::CertificateSigningRequest, core::v1::Node},
-    jiff::SignedDuration,
-};
+use k8s_openapi::{api::core::v1::Node, jiff::SignedDuration};
 use keelway_api::worker::WireGuardPeer;
-use kube::{
-    Api,
-    api::{DeleteParams, ListParams},
-};
+use kube::{Api, api::DeleteParams};
 use rand::{SeedableRng, rngs::ChaCha8Rng, seq::SliceRandom};
 use rustix::process::Signal;
 
@@ -42,7 +36,7 @@ pub(crate) async fn at_each_moment(world: &World) {
         if done >= LEAST && began.elapsed() > BUDGET {
             break;
         }
-        // A name of its own: for an hour the cluster takes the key that it has approved, and no other one.
+        // A name of its own: where no peer was made, the cluster waits some minutes for the key that it has approved.
         let name = format!("cut-{nth}");
         let (is_cut, _) =
             cut(world, &token, &["--service", "none", "--node-name", &name], &format!("KILL {nth}")).await;
@@ -97,7 +91,8 @@ async fn cut(world: &World, token: &str, more: &[&str], at: &str) -> (bool, Stri
     (is_cut, told)
 }
 
-/// While the daemon starts, it is undone; or waited for once more, and then forgotten by the machine alone.
+/// While the daemon starts, it is undone; or, at once and under the same name, waited for once more, and then forgotten by the machine
+/// alone.
 pub(crate) async fn while_it_starts(world: &World) {
     let token = world.token(SignedDuration::from_hours(1)).await.encode();
     let before = found::look(&world.machine);
@@ -105,8 +100,8 @@ pub(crate) async fn while_it_starts(world: &World) {
     world.machine.node_well(&["leave"], "").await;
     found::same(&before, &world.machine);
 
-    assert!(cut(world, &token, &["--node-name", "w3"], "KILL begins \"daemon\"").await.0);
-    let join = [&join()[..], &["--node-name", "w3"]].concat();
+    assert!(cut(world, &token, &["--node-name", "w2"], "KILL begins \"daemon\"").await.0);
+    let join = [&join()[..], &["--node-name", "w2"]].concat();
     world.machine.node_well(&join, &token).await;
     world.machine.node_well(&["forget"], "").await;
     found::same(&before, &world.machine);
@@ -118,14 +113,11 @@ pub(crate) async fn while_it_starts(world: &World) {
 async fn forgotten(world: &World, token: &str, join: &[&str]) {
     let output = world.machine.node(join, token).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("a worker named w3 is in the cluster"), "{said}");
+    assert!(!output.status.success() && said.contains("a worker named w2 is in the cluster"), "{said}");
     let nodes: Api<Node> = Api::all(world.admin.clone());
     let peers: Api<WireGuardPeer> = Api::all(world.admin.clone());
-    nodes.delete("w3", &DeleteParams::default()).await.unwrap();
-    peers.delete("w3", &DeleteParams::default()).await.unwrap();
-    wait::until("the peer is gone", async || peers.get_opt("w3").await.unwrap().is_none()).await;
-    let requests: Api<CertificateSigningRequest> = Api::all(world.admin.clone());
-    requests.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
-    world.machine.node_well(&again("w3"), token).await;
+    peers.delete("w2", &DeleteParams::default()).await.unwrap();
+    wait::until("the Node went with its peer", async || nodes.get_opt("w2").await.unwrap().is_none()).await;
+    world.machine.node_well(&again("w2"), token).await;
     world.machine.node_well(&["leave"], "").await;
 }

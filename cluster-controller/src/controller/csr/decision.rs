@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use keelway_api::{
     name::is_subdomain,
     worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec},
@@ -73,13 +73,15 @@ pub(crate) enum Denial {
     Usages(&'static str),
     #[error("{asked} asks for a certificate of {named}: a node asks for its own only")]
     AnotherNode { asked: String, named: String },
-    #[error("a worker named {0} is in the cluster: take another name, or evict that worker first")]
+    #[error(
+        "a worker named {0} is in the cluster: take another name, or, where it was this machine, delete the WireGuardPeer {0} first"
+    )]
     NameTaken(String),
     #[error(
         "a worker named {0} was evicted, and the name rests: take another name, or wait until its Tombstone is gone"
     )]
     NameRests(String),
-    #[error("another key was approved for {0} a moment ago: take another name, or delete its WorkerIdentity")]
+    #[error("another key was approved for {0} a moment ago: take another name, or join again in some minutes")]
     NameAsked(String),
     #[error("too many certificates of {0} still hold: take another name, or wait until one has ended")]
     NameSpent(String),
@@ -246,8 +248,9 @@ fn check_own(asked: &str, named: &str) -> Result<(), Denial> {
 /// Whether the request came with a certificate of the worker that has the name; false where that is not known yet. Of a worker that
 /// never joined by a token nothing is known, and its certificate is somebody's decision.
 fn check_holder(request: &Request, node: &str, facts: &Facts) -> Result<bool, Denial> {
-    let holder = facts.identity.as_ref().map_or(Holder::Current, |known| holder(known, request.credential.as_deref()));
-    match holder {
+    let age = request.created.map_or(SignedDuration::ZERO, |created| facts.now.duration_since(created));
+    let holder = |known| holder(known, request.credential.as_deref(), age);
+    match facts.identity.as_ref().map_or(Holder::Current, holder) {
         Holder::Current => Ok(true),
         Holder::Unknown => Ok(false),
         Holder::Former => Err(Denial::Former(node.to_owned())),

@@ -147,7 +147,8 @@ async fn identify(
     let had_peer = known.peer.is_some() || before.is_some_and(|before| before.peer.is_some());
     if request.username.starts_with(BOOTSTRAP_USER) && had_peer {
         // A worker that has just left, or of which no certificate holds any more.
-        identities::remove(node, known.peer.as_ref(), context).await?;
+        let left = identities::node(node, context).await?;
+        identities::remove(left.as_ref(), known.peer.as_ref(), context).await?;
     }
     identities::write(node, known.identity.as_ref(), wanted, context).await.map(|()| true)
 }

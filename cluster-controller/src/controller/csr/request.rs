@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, jiff::Timestamp};
 use keelway_api::worker::CREDENTIAL_ID;
 use x509_parser::{
     certification_request::X509CertificationRequest,
@@ -30,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) subject: Result<Subject, IllFormed>,
     /// Whether somebody has decided about it.
     pub(crate) decided: bool,
+    /// When it was made.
+    pub(crate) created: Option<Timestamp>,
 }
 
 /// The names and the key in a request.
@@ -79,6 +81,7 @@ impl Request {
             usages: csr.spec.usages.iter().flatten().cloned().collect(),
             subject: Subject::from_pem(&csr.spec.request.0),
             decided: has_certificate || is_decided,
+            created: csr.metadata.creation_timestamp.as_ref().map(|created| created.0),
         }
     }
 }

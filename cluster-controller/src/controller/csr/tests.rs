@@ -34,6 +34,7 @@ fn joining() -> Request {
         subject: Ok(subject("w1")),
         credential: None,
         decided: false,
+        created: None,
     }
 }
 
@@ -82,13 +83,19 @@ fn identity(key: &[u8], id: Option<&str>, until: i64) -> WorkerIdentitySpec {
 
 #[test]
 fn a_certificate_of_who_had_the_name_before_is_good_for_nothing() {
+    let at = |second| Timestamp::from_second(second).unwrap();
     let known = |id| Facts { identity: Some(identity(b"key", id, 10)), ..with_peer() };
     for request in [renewing(), serving()] {
         let with = |credential: &str| Request { credential: Some(credential.to_owned()), ..request.clone() };
         assert!(matches!(decide(&with("X509SHA256=new"), &known(Some("new"))), Verdict::Approve(_)));
         assert_eq!(denial(&with("X509SHA256=old"), &known(Some("new"))), "FormerWorker");
         assert_eq!(denial(&request, &known(Some("new"))), "FormerWorker", "without a certificate");
+        let asked = |second| Request { created: Some(at(second)), ..with("X509SHA256=new") };
+        let later = |known: Facts| Facts { now: at(70), ..known };
+        let long = |id| Facts { identity: Some(identity(b"key", id, 100)), ..with_peer() };
         assert_eq!(decide(&with("X509SHA256=new"), &known(None)), Verdict::WaitForIdentity);
+        assert_eq!(decide(&asked(11), &later(long(None))), Verdict::WaitForIdentity);
+        assert!(matches!(decide(&asked(10), &later(long(None))), Verdict::Approve(_)), "nobody will tell");
     }
 }
 

@@ -6,8 +6,11 @@ use k8s_openapi::{
 };
 use keelway_api::worker::{ApprovedCertificate, CERTIFICATE_ID, CERTIFICATES, WorkerIdentitySpec};
 
-/// For how long a name is kept for a key that was approved and whose worker has no peer yet.
-const JOINING: SignedDuration = SignedDuration::from_hours(1);
+/// For how long a name is kept for a key that was approved and whose worker has no peer yet: a join makes it as soon as it has the
+/// certificate, for which it waits a minute.
+const JOINING: SignedDuration = SignedDuration::from_mins(5);
+/// How soon a certificate is known that was signed. One that is not known by then is known never: its request went while nobody looked.
+const LEARNING: SignedDuration = SignedDuration::from_mins(1);
 
 /// Whose a certificate is that a request came with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +23,8 @@ pub(crate) enum Holder {
     Unknown,
 }
 
-/// Whose the certificate of this credential id is.
-pub(crate) fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>) -> Holder {
+/// Whose the certificate of this credential id is, with which something was asked that long ago.
+pub(crate) fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>, age: SignedDuration) -> Holder {
     let Some(id) = credential.and_then(|credential| credential.strip_prefix(CERTIFICATE_ID)) else {
         return Holder::Former;
     };
@@ -30,11 +33,20 @@ pub(crate) fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>) ->
         Holder::Former
     } else if has(&identity.certificates) {
         Holder::Current
-    } else if identity.certificates.iter().any(|one| one.id.is_none()) {
-        Holder::Unknown
-    } else {
+    } else if !lacks_id(&identity.certificates) {
         Holder::Former
+    } else if age < LEARNING {
+        Holder::Unknown
+    } else if lacks_id(&identity.revoked) {
+        Holder::Former
+    } else {
+        // All that others had is known, and this is none of it.
+        Holder::Current
     }
+}
+
+fn lacks_id(certificates: &[ApprovedCertificate]) -> bool {
+    certificates.iter().any(|one| one.id.is_none())
 }
 
 /// Whether the name is kept for another key: a worker that joins has not made its peer yet.

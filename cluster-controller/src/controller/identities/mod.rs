@@ -7,7 +7,7 @@ pub(super) mod decision;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::{
@@ -18,11 +18,13 @@ use k8s_openapi::{
 use keelway_api::worker::{ApprovedCertificate, WireGuardPeer, WorkerIdentity, WorkerIdentitySpec};
 use keelway_pki::CertificateFacts;
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{DeleteParams, PostParams, Preconditions},
+    core::ClusterResourceScope,
     runtime::{Controller, controller::Action, reflector::ObjectRef, watcher},
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use self::decision::{Step, learned, step};
@@ -121,11 +123,7 @@ async fn reconcile(identity: Arc<WorkerIdentity>, context: Arc<Context>) -> Resu
             return Ok(Action::requeue(left + Duration::from_secs(1)));
         }
         Step::Write(wanted) => write(&name, Some(&identity), wanted, &context).await?,
-        Step::Leave(wanted) => {
-            remove(&name, peer.as_ref(), &context).await?;
-            write(&name, Some(&identity), wanted, &context).await?;
-            tracing::info!(worker = name, "a worker has left: its certificates are nobody's");
-        }
+        Step::Leave(wanted) => leave(&identity, peer.as_ref(), wanted, &context).await?,
         Step::Delete => {
             context.fence.check()?;
             let this = Preconditions { uid: identity.uid(), resource_version: identity.resource_version() };
@@ -135,16 +133,53 @@ async fn reconcile(identity: Arc<WorkerIdentity>, context: Arc<Context>) -> Resu
     Ok(Action::await_change())
 }
 
+/// Ends what a worker had that left, and nothing of the next one's, of which the watch may not have told yet: that one's Node and peer
+/// are younger than what its approval made of the identity, which is read last.
+async fn leave(
+    identity: &WorkerIdentity,
+    peer: Option<&WireGuardPeer>,
+    wanted: WorkerIdentitySpec,
+    context: &Context,
+) -> Result<(), ControllerError> {
+    let name = identity.name_any();
+    let node = node(&name, context).await?;
+    let current = read(&name, context).await?;
+    if current.is_none_or(|current| current.resource_version() != identity.resource_version()) {
+        return Ok(());
+    }
+    remove(node.as_ref(), peer, context).await?;
+    write(&name, Some(identity), wanted, context).await?;
+    tracing::info!(worker = name, "a worker has left: its certificates are nobody's");
+    Ok(())
+}
+
+pub(super) async fn node(name: &str, context: &Context) -> Result<Option<Node>, ControllerError> {
+    call("read the Node", Api::all(context.client.clone()).get_opt(name)).await
+}
+
 /// Takes away what a worker leaves: its Node, and a peer that it made anew.
-pub(super) async fn remove(name: &str, peer: Option<&WireGuardPeer>, context: &Context) -> Result<(), ControllerError> {
+pub(super) async fn remove(
+    node: Option<&Node>,
+    peer: Option<&WireGuardPeer>,
+    context: &Context,
+) -> Result<(), ControllerError> {
     context.fence.check()?;
-    let nodes = Api::<Node>::all(context.client.clone());
-    gone(nodes.delete(name, &DeleteParams::default()).await)?;
+    if let Some(node) = node {
+        delete(node, context).await?;
+    }
     if let Some(peer) = peer {
-        let peers = Api::<WireGuardPeer>::all(context.client.clone());
-        gone(peers.delete(name, &only(Preconditions { uid: peer.uid(), resource_version: None })).await)?;
+        delete(peer, context).await?;
     }
     Ok(())
+}
+
+/// Deletes this object, and no other one of its name.
+async fn delete<K>(this: &K, context: &Context) -> Result<(), ControllerError>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let only = only(Preconditions { uid: this.uid(), resource_version: None });
+    gone(Api::<K>::all(context.client.clone()).delete(&this.name_any(), &only).await)
 }
 
 fn only(this: Preconditions) -> DeleteParams {

@@ -1,7 +1,10 @@
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
 use keelway_api::worker::{ApprovedCertificate, CERTIFICATES, WorkerIdentitySpec};
 
-use super::decision::{Holder, Step, holder, is_asked, joined, learned, renewed, step};
+use super::decision::{self, Holder, Step, is_asked, joined, learned, renewed, step};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -11,13 +14,18 @@ fn certificate(key: &str, id: Option<&str>, until: i64) -> ApprovedCertificate {
     ApprovedCertificate { key: key.to_owned(), id: id.map(str::to_owned), until: Time(at(until)) }
 }
 
-fn token() -> Option<String> {
-    Some("abcdef".to_owned())
+/// Whose a certificate is that has just been used.
+fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>) -> Holder {
+    decision::holder(identity, credential, SignedDuration::ZERO)
+}
+
+fn token() -> String {
+    "abcdef".to_owned()
 }
 
 /// A worker that joined, and whose certificate is signed.
 fn worker() -> WorkerIdentitySpec {
-    let asked = joined(None, token(), certificate("k1", None, 100), at(0)).unwrap();
+    let asked = joined(None, Some(token()), certificate("k1", None, 100), at(0)).unwrap();
     learned(&asked, &certificate("k1", Some("c1"), 90))
 }
 
@@ -34,7 +42,7 @@ fn gone(identity: &WorkerIdentitySpec) -> WorkerIdentitySpec {
 #[test]
 fn a_worker_is_known_by_its_certificate() {
     let worker = with_peer();
-    assert_eq!(worker.join_token, token());
+    assert_eq!(worker.join_token, Some(token()));
     assert_eq!(worker.peer.as_deref(), Some("uid1"));
     assert_eq!(holder(&worker, Some("X509SHA256=c1")), Holder::Current);
     for other in [Some("X509SHA256=c2"), Some("c1"), Some("X509SHA256="), Some(""), None] {
@@ -58,6 +66,23 @@ fn each_certificate_leads_to_the_next() {
     assert_eq!(holder(&later, Some("X509SHA256=c2")), Holder::Current);
 }
 
+/// The request was signed, and taken away before anybody looked.
+#[test]
+fn a_certificate_that_was_never_told_is_the_workers() {
+    let later = |identity: &WorkerIdentitySpec, credential: &str| {
+        decision::holder(identity, Some(credential), SignedDuration::from_mins(1))
+    };
+    let asked = renewed(&with_peer(), certificate("k2", None, 160), at(60)).unwrap();
+    assert_eq!(later(&asked, "X509SHA256=c2"), Holder::Current);
+    assert_eq!(later(&with_peer(), "X509SHA256=c2"), Holder::Former, "there is none that was not told");
+    // Of an earlier worker all is known, or nothing is believed.
+    let next = joined(Some(&gone(&with_peer())), Some(token()), certificate("k3", None, 160), at(60)).unwrap();
+    assert_eq!(later(&next, "X509SHA256=c3"), Holder::Current);
+    assert_eq!(later(&next, "X509SHA256=c1"), Holder::Former);
+    let next = joined(Some(&gone(&asked)), Some(token()), certificate("k3", None, 160), at(60)).unwrap();
+    assert_eq!(later(&next, "X509SHA256=c3"), Holder::Former);
+}
+
 #[test]
 fn who_left_is_a_worker_no_more() {
     let left = gone(&with_peer());
@@ -73,7 +98,7 @@ fn who_left_is_a_worker_no_more() {
 fn the_next_of_that_name_is_another() {
     let left = gone(&with_peer());
     assert!(!is_asked(&left, "k2", at(3)), "a machine that left joins again at once");
-    let next = joined(Some(&left), token(), certificate("k2", None, 103), at(3)).unwrap();
+    let next = joined(Some(&left), Some(token()), certificate("k2", None, 103), at(3)).unwrap();
     assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
     let next = learned(&next, &certificate("k2", Some("c2"), 103));
     assert_eq!(holder(&next, Some("X509SHA256=c2")), Holder::Current);
@@ -83,25 +108,25 @@ fn the_next_of_that_name_is_another() {
 #[test]
 fn certificates_that_were_collected_end_with_the_next_join() {
     let long = learned(
-        &joined(None, token(), certificate("k1", None, 9999), at(0)).unwrap(),
+        &joined(None, Some(token()), certificate("k1", None, 9999), at(0)).unwrap(),
         &certificate("k1", Some("c1"), 9999),
     );
-    assert!(is_asked(&long, "k2", at(3599)));
+    assert!(is_asked(&long, "k2", at(299)));
     assert!(!is_asked(&long, "k1", at(10)), "a join that was cut off goes on");
-    assert!(!is_asked(&long, "k2", at(3600)), "its time ends long after that");
+    assert!(!is_asked(&long, "k2", at(300)), "its time ends long after that");
     assert!(!is_asked(&worker(), "k2", at(100)), "a certificate that has ended keeps nothing");
-    let next = joined(Some(&long), token(), certificate("k2", None, 9999), at(3600)).unwrap();
+    let next = joined(Some(&long), Some(token()), certificate("k2", None, 9999), at(300)).unwrap();
     assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
     // Also one that is signed only then.
-    let unsigned = joined(None, token(), certificate("k1", None, 9999), at(0)).unwrap();
-    let next = joined(Some(&unsigned), token(), certificate("k2", None, 9999), at(3600)).unwrap();
+    let unsigned = joined(None, Some(token()), certificate("k1", None, 9999), at(0)).unwrap();
+    let next = joined(Some(&unsigned), Some(token()), certificate("k2", None, 9999), at(300)).unwrap();
     let next = learned(&next, &certificate("k1", Some("c1"), 9999));
     assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
 }
 
 #[test]
 fn a_join_goes_on_with_its_key() {
-    let again = joined(Some(&worker()), token(), certificate("k1", None, 110), at(10)).unwrap();
+    let again = joined(Some(&worker()), Some(token()), certificate("k1", None, 110), at(10)).unwrap();
     assert_eq!(holder(&again, Some("X509SHA256=c1")), Holder::Current);
     assert!(again.revoked.is_empty());
 }
@@ -125,6 +150,6 @@ fn certificates_of_a_name_are_few() {
     assert_eq!(renewed(&identity, certificate("more", None, 100), at(2)), None);
     let left = gone(&identity);
     assert_eq!(left.revoked.len(), CERTIFICATES, "none is forgotten");
-    assert_eq!(joined(Some(&left), token(), certificate("more", None, 100), at(2)), None);
-    assert!(joined(Some(&left), token(), certificate("more", None, 200), at(100)).is_some());
+    assert_eq!(joined(Some(&left), Some(token()), certificate("more", None, 100), at(2)), None);
+    assert!(joined(Some(&left), Some(token()), certificate("more", None, 200), at(100)).is_some());
 }
