@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     fs, io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
@@ -11,6 +12,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use keelway_api::worker::{INFORMATION, WireGuardPeer};
+use keelway_cri::Runtime;
 use keelway_hypervisor_agent::tls::TlsError;
 use keelway_vpn::error::Chain;
 use kube::{Api, Client};
@@ -29,15 +31,14 @@ use crate::{
     balancer::{self, Balancer},
     certificate,
     changes::BRIDGE,
-    checks,
-    cni::{self, Directories},
-    facts,
+    checks, cni, facts,
     files::{self, FileError},
     firewall::{self, FirewallError, Outside, Wanted},
     image,
     information::{InformationError, Known, NAMESPACE},
     kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
+    memory::Mapped,
     peer::{self, Given, PeerError},
     process::ProcessId,
     service::NODE_LOG,
@@ -103,7 +104,6 @@ struct Daemon {
     options: NodeOptions,
     facts: Facts,
     balancer: Arc<Balancer>,
-    cni: Directories,
     /// The client of before, and what it was made of.
     client: Mutex<Option<([String; 2], Client)>>,
 }
@@ -118,6 +118,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
     let key = peer::kept_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
     let runtime = facts::client(&options.containerd_socket).map_err(RunError::Runtime)?;
 
+    let mapped = Mapped::of_this_process();
     raise_files();
     sysctl::set(&layout)?;
     Tunnels::clear_left();
@@ -130,7 +131,6 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
     tell_init();
     tracing::info!(node = options.name, "up");
 
-    let cni = image::directories(&runtime, &options).await;
     let facts = Facts {
         known: watch::Sender::new(known),
         given: watch::Sender::new(given),
@@ -139,20 +139,20 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
         kubelet: watch::Sender::default(),
         absent: watch::Sender::default(),
     };
-    let daemon =
-        Daemon { layout: layout.clone(), options: options.clone(), facts, balancer, cni, client: Mutex::default() };
+    let daemon = Daemon { layout: layout.clone(), options: options.clone(), facts, balancer, client: Mutex::default() };
     for listener in listeners {
         tokio::spawn(Arc::clone(&daemon.balancer).serve(listener));
     }
-    let kubelet = Kubelet { layout, options, runtime };
+    let kubelet = Kubelet { layout, options, runtime: runtime.clone() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
     select! {
         () = daemon.keep_tunnels(tunnels) => {}
         () = daemon.keep_settings() => {}
         () = daemon.keep_logs() => {}
+        () = keep_small(mapped) => {}
         () = daemon.keep_balancer() => {}
         () = daemon.keep_firewall() => {}
-        () = daemon.keep_cni() => {}
+        () = daemon.keep_cni(&runtime) => {}
         () = daemon.read_cluster() => {}
         () = kubelet.supervise(known, given, daemon.facts.kubelet.clone()) => {}
         () = status::serve(questions, || daemon.status()) => {}
@@ -198,6 +198,22 @@ fn raise_files() {
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "there are fewer files than may be needed");
     }
+}
+
+/// What was needed once does not stay resident.
+async fn keep_small(mapped: io::Result<Mapped>) {
+    let mut turns = every(REPAIR_EVERY);
+    let given_back = async {
+        let mapped = mapped?;
+        loop {
+            turns.tick().await;
+            mapped.give_back()?;
+        }
+    };
+    let Err::<Infallible, io::Error>(error) = given_back.await;
+    tracing::warn!(%error, "this process keeps more memory than it needs");
+    // Nothing else ends for it.
+    std::future::pending::<()>().await;
 }
 
 fn ingresses(known: &Known) -> Vec<SocketAddr> {
@@ -324,7 +340,8 @@ impl Daemon {
         firewall::set(&Wanted { pods: &pods, inside: &inside, own: &own, outside })
     }
 
-    async fn keep_cni(&self) {
+    async fn keep_cni(&self, runtime: &Runtime) {
+        let directory = image::settings(runtime).await.directories(&self.options).configuration;
         let (mut templates, mut given) = (self.facts.templates.subscribe(), self.facts.given.subscribe());
         let mut known = self.facts.known.subscribe();
         loop {
@@ -333,7 +350,7 @@ impl Daemon {
             let now = if is_wanted { now } else { Some(BTreeMap::new()) };
             let ranges = given.borrow_and_update().pod_cidrs.clone();
             if let Some(now) = now
-                && let Err(error) = cni::apply(&self.layout, &self.cni.configuration, &now, &ranges)
+                && let Err(error) = cni::apply(&self.layout, &directory, &now, &ranges)
             {
                 tracing::error!("the CNI configuration stays as it was: {}", Chain(&error));
             }

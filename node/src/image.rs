@@ -91,21 +91,22 @@ pub enum ImageError {
 }
 
 /// What containerd says of itself in the verbose part of a status.
-struct Settings {
+pub(crate) struct Settings {
     snapshotter: String,
     cni: Directories,
 }
 
-/// The directories in which containerd looks for CNI, unless the user said so.
-pub(crate) async fn directories(runtime: &Runtime, options: &NodeOptions) -> Directories {
-    let settings = settings(runtime).await;
-    Directories {
-        plugins: options.cni_bin_dir.clone().unwrap_or(settings.cni.plugins),
-        configuration: options.cni_conf_dir.clone().unwrap_or(settings.cni.configuration),
+impl Settings {
+    /// The directories in which containerd looks for CNI, unless the user said so.
+    pub(crate) fn directories(self, options: &NodeOptions) -> Directories {
+        Directories {
+            plugins: options.cni_bin_dir.clone().unwrap_or(self.cni.plugins),
+            configuration: options.cni_conf_dir.clone().unwrap_or(self.cni.configuration),
+        }
     }
 }
 
-async fn settings(runtime: &Runtime) -> Settings {
+pub(crate) async fn settings(runtime: &Runtime) -> Settings {
     let mut client = RuntimeServiceClient::new(runtime.channel());
     let answer = client.status(StatusRequest { verbose: true }).await.map(|answer| answer.into_inner().info);
     let config = answer.ok().and_then(|info| serde_json::from_str::<Value>(info.get("config")?).ok());
@@ -125,36 +126,58 @@ fn settings_of(config: &Value) -> Settings {
     }
 }
 
-/// Has the programs of this image in the worker's directory: those that are there, or new ones.
-pub(crate) async fn ensure(layout: &Layout, runtime: &Runtime, image: &str) -> Result<(), ImageError> {
+/// Has the programs of this image in the worker's directory: those that are there, or new ones. Of new ones the view that they were
+/// read from is left to be removed.
+pub(crate) async fn ensure(
+    layout: &Layout,
+    runtime: &Runtime,
+    settings: &Settings,
+    image: &str,
+) -> Result<Option<View>, ImageError> {
     if files::read(&layout.programs_of())?.as_deref() == Some(image) {
-        return Ok(());
+        return Ok(None);
     }
     let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
         runtime.pull_image(image).await.map_err(wrong)?;
     }
-    let view = View { layout, image, channel: runtime.channel(), snapshotter: settings(runtime).await.snapshotter };
-    view.copy().await
+    let view = View::of(layout, runtime, settings, image);
+    match view.copy().await {
+        Ok(()) => Ok(Some(view)),
+        Err(error) => {
+            view.remove().await;
+            Err(error)
+        }
+    }
 }
 
-struct View<'a> {
-    layout: &'a Layout,
-    image: &'a str,
+/// What containerd shows of an image.
+pub(crate) struct View {
+    layout: Layout,
+    image: String,
     channel: Channel,
     snapshotter: String,
 }
 
-impl View<'_> {
+impl View {
+    fn of(layout: &Layout, runtime: &Runtime, settings: &Settings, image: &str) -> Self {
+        Self {
+            layout: layout.clone(),
+            image: image.to_owned(),
+            channel: runtime.channel(),
+            snapshotter: settings.snapshotter.clone(),
+        }
+    }
+
     async fn copy(&self) -> Result<(), ImageError> {
         let parent = self.chain().await?;
+        // Of a join that was cut off.
         self.remove().await;
         tracing::debug!(action = "copy of the programs", "begins");
         self.lease().await.map_err(|status| self.failed(status))?;
-        let copied = self.copy_from(parent).await;
+        self.copy_from(parent).await?;
         tracing::debug!(action = "copy of the programs", "done");
-        self.remove().await;
-        copied
+        Ok(())
     }
 
     async fn copy_from(&self, parent: String) -> Result<(), ImageError> {
@@ -172,19 +195,19 @@ impl View<'_> {
         files::make_dir(&target, 0o700)?;
         for each in &mounts {
             tracing::debug!(action = "mount of the image", "begins");
-            mount_at(each, &target).map_err(|source| ImageError::Mount { image: self.image.to_owned(), source })?;
+            mount_at(each, &target).map_err(|source| ImageError::Mount { image: self.image.clone(), source })?;
         }
         tracing::debug!(action = "mount of the image", "done");
-        let (layout, image) = (self.layout.clone(), self.image.to_owned());
+        let (layout, image) = (self.layout.clone(), self.image.clone());
         let copied = tokio::task::spawn_blocking(move || copy(&layout, &image)).await;
-        clear_mount(self.layout);
+        clear_mount(&self.layout);
         copied.map_err(io::Error::from).map_err(FileError::new("copy", self.layout.programs()))?
     }
 
     /// The name of the snapshot with all layers: a digest of their digests (the OCI image specification, "Layer ChainID").
     async fn chain(&self) -> Result<String, ImageError> {
-        let lacks = |what| ImageError::Form { image: self.image.to_owned(), what };
-        let request = in_namespace(GetImageRequest { name: self.image.to_owned() });
+        let lacks = |what| ImageError::Form { image: self.image.clone(), what };
+        let request = in_namespace(GetImageRequest { name: self.image.clone() });
         let record = ImagesClient::new(self.channel.clone()).get(request).await;
         let target = record.map_err(|status| self.failed(status))?.into_inner().image.and_then(|image| image.target);
         let mut document = self.json(&target.ok_or_else(|| lacks("content"))?.digest).await?;
@@ -212,7 +235,7 @@ impl View<'_> {
                 .await
         };
         let bytes = read.await.map_err(|status| self.failed(status))?;
-        let form = |_| ImageError::Form { image: self.image.to_owned(), what: "manifest that is JSON" };
+        let form = |_| ImageError::Form { image: self.image.clone(), what: "manifest that is JSON" };
         serde_json::from_slice(&bytes).map_err(form)
     }
 
@@ -225,20 +248,25 @@ impl View<'_> {
     }
 
     /// Takes away the view, the mount and the lease, also those of a join that was cut off.
-    async fn remove(&self) {
-        clear_mount(self.layout);
+    pub(crate) async fn remove(&self) {
+        clear_mount(&self.layout);
         let request = RemoveSnapshotRequest { snapshotter: self.snapshotter.clone(), key: VIEW.to_owned() };
-        let view = SnapshotsClient::new(self.channel.clone()).remove(in_namespace(request)).await.map(drop);
-        let request = DeleteRequest { id: VIEW.to_owned(), sync: false };
-        let lease = LeasesClient::new(self.channel.clone()).delete(in_namespace(request)).await.map(drop);
-        for status in [view, lease].into_iter().filter_map(Result::err).filter(|status| status.code() != Code::NotFound)
+        let (mut snapshots, mut leases) =
+            (SnapshotsClient::new(self.channel.clone()), LeasesClient::new(self.channel.clone()));
+        let view = snapshots.remove(in_namespace(request));
+        let lease = leases.delete(in_namespace(DeleteRequest { id: VIEW.to_owned(), sync: false }));
+        let (view, lease) = tokio::join!(view, lease);
+        for status in [view.map(drop), lease.map(drop)]
+            .into_iter()
+            .filter_map(Result::err)
+            .filter(|status| status.code() != Code::NotFound)
         {
             tracing::debug!(%status, "what is left of the image goes by itself");
         }
     }
 
     fn failed(&self, status: Status) -> ImageError {
-        ImageError::Containerd { image: self.image.to_owned(), source: Box::new(status) }
+        ImageError::Containerd { image: self.image.clone(), source: Box::new(status) }
     }
 }
 
@@ -316,8 +344,7 @@ fn in_namespace<T>(message: T) -> Request<T> {
 
 /// Takes away what a join that was cut off left in containerd while it read the image.
 pub(crate) async fn clear(layout: &Layout, runtime: &Runtime) {
-    let snapshotter = settings(runtime).await.snapshotter;
-    View { layout, image: "", channel: runtime.channel(), snapshotter }.remove().await;
+    View::of(layout, runtime, &settings(runtime).await, "").remove().await;
 }
 
 /// The digests of all images that containerd has.

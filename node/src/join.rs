@@ -1,6 +1,7 @@
 //! How a machine becomes a worker. Each step can be done again: a join that was cut off goes on where it was.
 
 use std::{
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -18,6 +19,7 @@ use keelway_vpn::error::Chain;
 use kube::{Api, Client};
 use rustix::process::geteuid;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
+use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::{
     api::{self, ApiError, Identity, Wait},
@@ -164,7 +166,20 @@ fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
 }
 
 /// Joins. Returns the Node's name once it is ready, or once the daemon is there to be started by somebody else.
-pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut(&Step)) -> Result<String, JoinError> {
+pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&Step)) -> Result<String, JoinError> {
+    let mut aside = JoinSet::new();
+    let outcome = join_with(options, token, told, &mut aside).await;
+    while aside.join_next().await.is_some() {}
+    outcome
+}
+
+/// Goes through all steps. What nothing waits for is done `aside`.
+async fn join_with(
+    options: &JoinOptions,
+    token: &JoinToken,
+    mut told: impl FnMut(&Step),
+    aside: &mut JoinSet<()>,
+) -> Result<String, JoinError> {
     let node = &options.node;
     // The cluster's own domain is not known yet.
     check_name(&node.name, "")?;
@@ -188,7 +203,7 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, mut told: impl FnMut
     told(&Step::Certificate);
     // Neither waits for the other, and where one fails the other one still ends in order.
     let (client, programs) =
-        tokio::join!(be_known(options, token, &trusted, &known), have_programs(options, &runtime, &image));
+        tokio::join!(be_known(options, token, &trusted, &known), have_programs(options, &runtime, &image, aside));
     let client = match client {
         Err(JoinError::Certificate(error @ CertificateError::Denied { .. })) if !options.layout.identity().exists() => {
             return Err(undone(options, error).await);
@@ -326,10 +341,21 @@ async fn undone(options: &JoinOptions, error: CertificateError) -> JoinError {
     JoinError::Certificate(error)
 }
 
-async fn have_programs(options: &JoinOptions, runtime: &Runtime, image: &str) -> Result<(), JoinError> {
-    image::ensure(&options.layout, runtime, image).await?;
-    let directories = image::directories(runtime, &options.node).await;
-    Ok(cni::install(&options.layout, &directories.plugins)?)
+async fn have_programs(
+    options: &JoinOptions,
+    runtime: &Runtime,
+    image: &str,
+    aside: &mut JoinSet<()>,
+) -> Result<(), JoinError> {
+    let settings = image::settings(runtime).await;
+    if let Some(view) = image::ensure(&options.layout, runtime, &settings, image).await? {
+        aside.spawn(async move { view.remove().await });
+    }
+    let (layout, directories) = (options.layout.clone(), settings.directories(&options.node));
+    // Meanwhile the cluster is talked to.
+    let installed = spawn_blocking(move || cni::install(&layout, &directories.plugins)).await;
+    let installed = installed.map_err(io::Error::from).map_err(FileError::new("copy", options.layout.plugins()));
+    Ok(installed??)
 }
 
 async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<(), JoinError> {

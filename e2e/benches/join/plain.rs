@@ -30,7 +30,8 @@ sed -i \"s#server: .*#server: https://$1#\" /var/lib/keelway-node/kubeconfig
 for address in $2; do ip address add $address dev lo; done";
 const CLEAR: &str = "
 grep ' /var/lib/kubelet/' /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r -n1 umount -l
-rm -rf /var/lib/kubelet /var/lib/keelway-node /run/plain /etc/cni/net.d/*keelway* /var/log/pods /var/log/containers
+find /var/lib/kubelet -mindepth 1 -delete
+rm -rf /var/lib/keelway-node /run/plain /etc/cni/net.d/*keelway* /var/log/pods /var/log/containers
 ip link delete cni0 2> /dev/null || true
 for address in $1; do ip address delete $address dev lo; done";
 

@@ -25,7 +25,7 @@ use crate::{
     facts,
     files::{self, FileError},
     information::Known,
-    logs,
+    logs, memory,
     peer::Given,
     process::{self, Handle, ProcessId},
     settings::{Layout, NodeOptions},
@@ -166,7 +166,7 @@ impl Kubelet {
             log.display().to_string()
         };
         // What a terminal says to this process is not for the kubelet.
-        let child = command.stdin(Stdio::null()).process_group(0).spawn().map_err(KubeletError::Spawn)?;
+        let child = memory::spawn(command.stdin(Stdio::null()).process_group(0)).map_err(KubeletError::Spawn)?;
         let Some(id) = ProcessId::of(child.id()) else { return Err(ended(child, log)) };
         files::write_json(&layout.kubelet_process(), &id)?;
         match id.open() {

@@ -129,6 +129,7 @@ fn daemon(arguments: &RunArguments) -> Result<Code, Failure> {
         let _ = rustix::process::setsid();
     }
     only_root()?;
+    keelway_node::renounce_huge_pages();
     let layout = Layout::new(&arguments.state.state_dir);
     let ran: Result<(), Failure> = runtime()?.block_on(async {
         let stop = CancellationToken::new();
