@@ -50,6 +50,8 @@ use crate::{
 
 /// How often it is looked whether tunnels, firewall and settings are still what they were made: nobody tells of each of them.
 const REPAIR_EVERY: Duration = Duration::from_secs(10);
+/// How often the program's pages are given back: as often as gateways and ingresses are asked, which is most of what goes on.
+const GIVE_BACK_EVERY: Duration = tunnels::ASK_EVERY;
 /// How long another daemon has to end.
 const LOCK: Duration = Duration::from_secs(10);
 
@@ -202,7 +204,7 @@ fn raise_files() {
 
 /// What was needed once does not stay resident.
 async fn keep_small(mapped: io::Result<Mapped>) {
-    let mut turns = every(REPAIR_EVERY);
+    let mut turns = every(GIVE_BACK_EVERY);
     let given_back = async {
         let mapped = mapped?;
         loop {

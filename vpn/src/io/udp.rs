@@ -236,7 +236,8 @@ pub(crate) struct ReceiveBuffers {
 impl ReceiveBuffers {
     pub(crate) fn new() -> Self {
         Self {
-            space: vec![vec![0; RECEIVE_BUFFER]; RECEIVE_BATCH],
+            // Each by itself: a copy of one would be written to, and with it be resident before it is used.
+            space: (0..RECEIVE_BATCH).map(|_| vec![0; RECEIVE_BUFFER]).collect(),
             meta: vec![RecvMeta::default(); RECEIVE_BATCH],
             filled: 0,
         }
