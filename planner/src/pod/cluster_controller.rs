@@ -38,7 +38,7 @@ impl Site<'_> {
         })
     }
 
-    /// Like all its files it is read again when it changes: add-ons and ingresses come and go without a restart.
+    /// What it is to do, and where workers go; it begins anew with each change of it.
     fn cluster_controller_file(&self) -> File {
         let ingresses = self.siblings(Role::Ingress);
         let endpoints: Vec<Value> = ingresses.flat_map(|(_, spec, machine)| self.endpoints_of(spec, machine)).collect();
