@@ -5,6 +5,7 @@ use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Client, Resource, ResourceExt,
+    api::{DeleteParams, Preconditions},
     runtime::{
         controller::{Action, Error as RunError},
         events::{Event, EventType, Recorder, Reporter},
@@ -56,6 +57,31 @@ pub(crate) async fn call<T>(
     call: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, ControllerError> {
     call.await.map_err(|source| ControllerError::Api { what, source: Box::new(source) })
+}
+
+/// The same for what writes or deletes an object that was seen. None where it is gone, or another version of it is there by now: a
+/// watch tells of that.
+pub(crate) async fn unless_overtaken<T>(
+    what: &'static str,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<Option<T>, ControllerError> {
+    match call.await {
+        Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(None),
+        Err(source) => Err(ControllerError::Api { what, source: Box::new(source) }),
+        Ok(written) => Ok(Some(written)),
+    }
+}
+
+/// For the deletion of this object, and of no other one of its name.
+pub(crate) fn only(this: &impl ResourceExt) -> DeleteParams {
+    let preconditions = Some(Preconditions { uid: this.uid(), resource_version: None });
+    DeleteParams { preconditions, ..DeleteParams::default() }
+}
+
+/// The same for the version that was seen.
+pub(crate) fn only_as_seen(this: &impl ResourceExt) -> DeleteParams {
+    let preconditions = Some(Preconditions { uid: this.uid(), resource_version: this.resource_version() });
+    DeleteParams { preconditions, ..DeleteParams::default() }
 }
 
 /// Whether the API server said this code.

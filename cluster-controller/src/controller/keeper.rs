@@ -23,7 +23,7 @@ use tokio::time::sleep_until;
 
 use super::{
     Context, ControllerError, MANAGER,
-    context::has_code,
+    context::unless_overtaken,
     objects::{LABEL, PLACES, Place},
     pauses::Pauses,
 };
@@ -265,12 +265,7 @@ impl Keeper {
         let Some(api) = api_of::<DynamicObject>(&self.context, key.place) else { return Ok(()) };
         let this = Preconditions { uid, resource_version: None };
         let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::background() };
-        match api.delete(&key.name, &parameters).await {
-            // Gone, or another one of that name: the watch tells of that one.
-            Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(()),
-            Err(source) => Err(ControllerError::Api { what: "delete the object", source: Box::new(source) }),
-            Ok(_) => Ok(()),
-        }
+        unless_overtaken("delete the object", api.delete(&key.name, &parameters)).await.map(drop)
     }
 }
 

@@ -24,7 +24,10 @@ use kube::{
 use tokio::time::{sleep_until, timeout_at};
 use tower::{BoxError, service_fn};
 
-use super::{ControllerError, context::has_code};
+use super::{
+    ControllerError,
+    context::{has_code, unless_overtaken},
+};
 
 /// How long a Lease lasts for those who wait. Longer than that of Kubernetes' own controllers: nothing that is done here is missed for half a
 /// minute, and a cluster whose API is slow is not made slower by replicas that begin again and again.
@@ -187,18 +190,17 @@ impl Election {
         spec.lease_duration_seconds = i32::try_from(LASTS.as_secs()).ok();
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         let parameters = PostParams::default();
-        let written = match seen {
-            None => self.api.create(&parameters, &lease).await,
-            Some(_) => self.api.replace(&self.name, &parameters, &lease).await,
-        };
-        match written {
-            Ok(lease) => {
-                self.fence.set(Some(began + ACTS));
-                Ok(Some(lease))
+        let written = async {
+            match seen {
+                None => self.api.create(&parameters, &lease).await,
+                Some(_) => self.api.replace(&self.name, &parameters, &lease).await,
             }
-            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(None),
-            Err(source) => Err(ControllerError::Api { what: "take the Lease", source: Box::new(source) }),
+        };
+        let taken = unless_overtaken("take the Lease", written).await?;
+        if taken.is_some() {
+            self.fence.set(Some(began + ACTS));
         }
+        Ok(taken)
     }
 
     /// Renews the Lease until that fails for too long, or another replica has it.

@@ -13,7 +13,7 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{Context, ControllerError, context::has_code};
+use super::{Context, ControllerError, context::unless_overtaken};
 
 /// How soon the list is tried again that could not be written.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -128,17 +128,16 @@ async fn write(
 ) -> Result<(), ControllerError> {
     context.fence.check()?;
     let parameters = PostParams::default();
-    let written = if let Some(current) = current {
-        let list = NodeAllocation { spec: wanted, ..current.clone() };
-        lists.replace(ALLOCATION, &parameters, &list).await
-    } else {
-        lists.create(&parameters, &NodeAllocation::new(ALLOCATION, wanted)).await
+    let written = async {
+        match current {
+            Some(current) => {
+                let list = NodeAllocation { spec: wanted, ..current.clone() };
+                lists.replace(ALLOCATION, &parameters, &list).await
+            }
+            None => lists.create(&parameters, &NodeAllocation::new(ALLOCATION, wanted)).await,
+        }
     };
-    match written {
-        Err(error) if has_code(&error, 409) || has_code(&error, 404) => Ok(()),
-        Err(source) => Err(ControllerError::Api { what: "write the list", source: Box::new(source) }),
-        Ok(_) => Ok(()),
-    }
+    unless_overtaken("write the list", written).await.map(drop)
 }
 
 #[cfg(test)]

@@ -6,13 +6,12 @@ use futures::StreamExt;
 use keelway_api::worker::Tombstone;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Preconditions},
     runtime::{Controller, controller::Action, watcher},
 };
 
 use super::{
     Context, ControllerError,
-    context::{has_code, log_outcome, now, on_error},
+    context::{log_outcome, now, on_error, only_as_seen, unless_overtaken},
 };
 
 /// Looks after tombstones.
@@ -30,12 +29,9 @@ async fn reconcile(tombstone: Arc<Tombstone>, context: Arc<Context>) -> Result<A
     }
     context.fence.check()?;
     let tombstones = Api::<Tombstone>::all(context.client.clone());
-    let this = Preconditions { uid: tombstone.uid(), resource_version: tombstone.resource_version() };
-    let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
-    match tombstones.delete(&tombstone.name_any(), &parameters).await {
-        Err(error) if has_code(&error, 404) || has_code(&error, 409) => {}
-        Err(source) => return Err(ControllerError::Api { what: "delete the tombstone", source: Box::new(source) }),
-        Ok(_) => tracing::info!(name = tombstone.name_any(), "the name of an evicted worker is free"),
+    let (name, parameters) = (tombstone.name_any(), only_as_seen(&*tombstone));
+    if unless_overtaken("delete the tombstone", tombstones.delete(&name, &parameters)).await?.is_some() {
+        tracing::info!(name, "the name of an evicted worker is free");
     }
     Ok(Action::await_change())
 }

@@ -10,7 +10,7 @@ use k8s_openapi::{
 use keelway_api::worker::{AddressClaim, WireGuardPeer};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{Patch, PatchParams},
     runtime::{
         Controller,
         controller::Action,
@@ -23,7 +23,7 @@ use serde_json::json;
 use super::{
     super::{
         Context, ControllerError,
-        context::{call, has_code, log_outcome, now, on_error},
+        context::{call, log_outcome, now, on_error, only_as_seen, unless_overtaken},
     },
     decision::{ClaimStep, claim_step},
 };
@@ -72,32 +72,19 @@ async fn rest(claim: &AddressClaim, until: Option<Timestamp>, context: &Context)
         "metadata": { "resourceVersion": claim.resource_version() },
         "spec": { "restsUntil": until.map(Time) },
     });
-    match claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
-        Err(error) if has_code(&error, 409) || has_code(&error, 404) => Ok(()),
-        Err(source) => Err(ControllerError::Api { what: "write the claim", source: Box::new(source) }),
-        Ok(_) => {
-            tracing::info!(
-                claim = claim.name_any(),
-                node = claim.spec.node,
-                ?until,
-                "an address rests, or is used again"
-            );
-            Ok(())
-        }
+    let (name, parameters, patch) = (claim.name_any(), PatchParams::default(), Patch::Merge(&patch));
+    if unless_overtaken("write the claim", claims.patch(&name, &parameters, &patch)).await?.is_some() {
+        tracing::info!(claim = name, node = claim.spec.node, ?until, "an address rests, or is used again");
     }
+    Ok(())
 }
 
 async fn delete(claim: &AddressClaim, context: &Context) -> Result<(), ControllerError> {
     context.fence.check()?;
     let claims = Api::<AddressClaim>::all(context.client.clone());
-    let this = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
-    let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
-    match claims.delete(&claim.name_any(), &parameters).await {
-        Err(error) if has_code(&error, 409) || has_code(&error, 404) => Ok(()),
-        Err(source) => Err(ControllerError::Api { what: "delete the claim", source: Box::new(source) }),
-        Ok(_) => {
-            tracing::info!(claim = claim.name_any(), node = claim.spec.node, "an address is free");
-            Ok(())
-        }
+    let (name, parameters) = (claim.name_any(), only_as_seen(claim));
+    if unless_overtaken("delete the claim", claims.delete(&name, &parameters)).await?.is_some() {
+        tracing::info!(claim = name, node = claim.spec.node, "an address is free");
     }
+    Ok(())
 }

@@ -15,7 +15,7 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{ListParams, Patch, PatchParams, PostParams},
     runtime::{
         Controller,
         controller::Action,
@@ -31,7 +31,7 @@ use self::decision::{Outcome, Standing, claimed, is_of, is_spent, pods, standing
 pub(crate) use self::pool::Pool;
 use super::{
     Context, ControllerError, MANAGER,
-    context::{call, has_code, log_outcome, now, on_error},
+    context::{call, has_code, log_outcome, now, on_error, only, unless_overtaken},
 };
 
 /// What the controller of peers looks at.
@@ -122,14 +122,7 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Observed>) -> Result<Act
 async fn evict(peer: &WireGuardPeer, context: &Context) -> Result<(), ControllerError> {
     context.fence.check()?;
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
-    let this = Preconditions { uid: peer.uid(), resource_version: None };
-    let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
-    match peers.delete(&peer.name_any(), &parameters).await {
-        Err(error) if !has_code(&error, 404) && !has_code(&error, 409) => {
-            return Err(ControllerError::Api { what: "delete the peer", source: Box::new(error) });
-        }
-        Ok(_) | Err(_) => {}
-    }
+    unless_overtaken("delete the peer", peers.delete(&peer.name_any(), &only(peer))).await?;
     tracing::info!(peer = peer.name_any(), "removed the peer of an evicted worker");
     context.publish(peer, EventType::Warning, "Evicted", "the worker was evicted").await;
     Ok(())
@@ -230,12 +223,8 @@ async fn write(peer: &WireGuardPeer, outcome: Outcome, context: &Context) -> Res
         "status": wanted,
     });
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
-    match peers.patch_status(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await {
-        // Another version of it is there or it is gone, and the watch tells.
-        Err(error) if has_code(&error, 409) || has_code(&error, 404) => {}
-        Err(source) => return Err(ControllerError::Api { what: "write the peer's status", source: Box::new(source) }),
-        Ok(_) => {}
-    }
+    let (parameters, patch) = (PatchParams::apply(MANAGER).force(), Patch::Apply(&patch));
+    unless_overtaken("write the peer's status", peers.patch_status(&name, &parameters, &patch)).await?;
     if !matches!(outcome, Outcome::Given(_)) {
         let ready = wanted.conditions.first();
         let (reason, note) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();

@@ -8,15 +8,13 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use keelway_api::{
+    machine::sha256_hex,
     name::is_subdomain,
     worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec},
 };
 
 use super::{
-    super::identities::{
-        decision::{Holder, holder, is_asked, pruned},
-        digest,
-    },
+    super::identities::decision::{Holder, holder, is_asked, pruned},
     request::{Request, Subject},
 };
 
@@ -124,7 +122,7 @@ impl Facts {
     }
 
     fn is_asked(&self, subject: &Subject) -> bool {
-        self.identity.as_ref().is_some_and(|identity| is_asked(identity, &digest(&subject.key), self.now))
+        self.identity.as_ref().is_some_and(|identity| is_asked(identity, &sha256_hex(&subject.key), self.now))
     }
 }
 

@@ -34,7 +34,7 @@ use self::{
 };
 use super::{
     Context, ControllerError,
-    context::{call, log_outcome, now, on_error},
+    context::{call, log_outcome, now, on_error, unless_overtaken},
     identities::{
         self,
         decision::{joined, renewed},
@@ -176,10 +176,10 @@ async fn record(
     let requests = Api::<CertificateSigningRequest>::all(context.client.clone());
     // With the version that was decided about, so that two never decide about one.
     let name = csr.name_any();
-    match requests.replace_subresource("approval", &name, &PostParams::default(), &decided).await {
-        Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => return Ok(()),
-        Err(source) => return Err(ControllerError::Api { what: "decide about the request", source: Box::new(source) }),
-        Ok(_) => {}
+    let parameters = PostParams::default();
+    let written = requests.replace_subresource("approval", &name, &parameters, &decided);
+    if unless_overtaken("decide about the request", written).await?.is_none() {
+        return Ok(());
     }
     context.metrics.count_request(kind, reason);
     tracing::info!(request = name, kind, reason, message, asker = csr.spec.username, "decided about a request");

@@ -1,10 +1,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
-use keelway_api::worker::{ApprovedCertificate, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec};
+use keelway_api::{
+    machine::sha256_hex,
+    worker::{ApprovedCertificate, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec},
+};
 
 use super::{
-    super::identities::digest,
     decision::{CLIENT, Denial, Facts, NODES, SERVING, Verdict, decide, node_of},
     request::{IllFormed, Request, Subject},
 };
@@ -76,7 +78,7 @@ fn denial(request: &Request, facts: &Facts) -> &'static str {
 /// A worker that was approved at the beginning, and whose certificate ends then.
 fn identity(key: &[u8], id: Option<&str>, until: i64) -> WorkerIdentitySpec {
     let until = Time(Timestamp::from_second(until).unwrap());
-    let certificate = ApprovedCertificate { key: digest(key), id: id.map(str::to_owned), until };
+    let certificate = ApprovedCertificate { key: sha256_hex(key), id: id.map(str::to_owned), until };
     let approved = Some(Time(Timestamp::UNIX_EPOCH));
     WorkerIdentitySpec { approved, certificates: vec![certificate], ..WorkerIdentitySpec::default() }
 }

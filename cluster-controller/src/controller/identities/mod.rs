@@ -15,39 +15,35 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
 };
-use keelway_api::worker::{ApprovedCertificate, WireGuardPeer, WorkerIdentity, WorkerIdentitySpec};
+use keelway_api::{
+    machine::sha256_hex,
+    worker::{ApprovedCertificate, WireGuardPeer, WorkerIdentity, WorkerIdentitySpec},
+};
 use keelway_pki::CertificateFacts;
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::PostParams,
     core::ClusterResourceScope,
     runtime::{Controller, controller::Action, reflector::ObjectRef, watcher},
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::de::DeserializeOwned;
-use sha2::{Digest, Sha256};
 
 use self::decision::{Step, learned, step};
 use super::{
     Context, ControllerError,
-    context::{call, has_code, log_outcome, now, on_error},
+    context::{call, log_outcome, now, on_error, only, only_as_seen, unless_overtaken},
 };
 
-/// The SHA-256 in hexadecimal digits.
-pub(super) fn digest(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
+/// What is done about identities, Nodes and peers of who left.
+const DELETE: &str = "delete what a worker left";
 
 /// A certificate that is about to be approved for a key.
 pub(super) fn about_to_be(key: &[u8], now: Timestamp, context: &Context) -> ApprovedCertificate {
     let life =
         SignedDuration::try_from(Duration::from(context.configuration.worker_ttl)).unwrap_or(SignedDuration::MAX);
     let until = now.saturating_add(life).unwrap_or(Timestamp::MAX);
-    ApprovedCertificate { key: digest(key), id: None, until: Time(until) }
+    ApprovedCertificate { key: sha256_hex(key), id: None, until: Time(until) }
 }
 
 pub(super) async fn read(node: &str, context: &Context) -> Result<Option<WorkerIdentity>, ControllerError> {
@@ -93,7 +89,7 @@ fn signed(csr: &CertificateSigningRequest, key: &[u8]) -> Option<ApprovedCertifi
     let certificate = CertificateDer::from_pem_slice(pem).ok()?;
     let facts = CertificateFacts::from_pem(std::str::from_utf8(pem).ok()?).ok()?;
     let until = Time(facts.validity.not_after());
-    Some(ApprovedCertificate { key: digest(key), id: Some(digest(&certificate)), until })
+    Some(ApprovedCertificate { key: sha256_hex(key), id: Some(sha256_hex(&certificate)), until })
 }
 
 fn api(context: &Context) -> Api<WorkerIdentity> {
@@ -126,8 +122,8 @@ async fn reconcile(identity: Arc<WorkerIdentity>, context: Arc<Context>) -> Resu
         Step::Leave(wanted) => leave(&identity, peer.as_ref(), wanted, &context).await?,
         Step::Delete => {
             context.fence.check()?;
-            let this = Preconditions { uid: identity.uid(), resource_version: identity.resource_version() };
-            gone(api(&context).delete(&name, &only(this)).await)?;
+            let parameters = only_as_seen(&*identity);
+            unless_overtaken(DELETE, api(&context).delete(&name, &parameters)).await?;
         }
     }
     Ok(Action::await_change())
@@ -178,20 +174,6 @@ async fn delete<K>(this: &K, context: &Context) -> Result<(), ControllerError>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
 {
-    let only = only(Preconditions { uid: this.uid(), resource_version: None });
-    gone(Api::<K>::all(context.client.clone()).delete(&this.name_any(), &only).await)
-}
-
-fn only(this: Preconditions) -> DeleteParams {
-    DeleteParams { preconditions: Some(this), ..DeleteParams::default() }
-}
-
-/// What is gone, or is another one by now, need not be deleted.
-fn gone<T>(deleted: kube::Result<T>) -> Result<(), ControllerError> {
-    match deleted {
-        Err(error) if !has_code(&error, 404) && !has_code(&error, 409) => {
-            Err(ControllerError::Api { what: "delete what a worker left", source: Box::new(error) })
-        }
-        Ok(_) | Err(_) => Ok(()),
-    }
+    let api = Api::<K>::all(context.client.clone());
+    unless_overtaken(DELETE, api.delete(&this.name_any(), &only(this))).await.map(drop)
 }
