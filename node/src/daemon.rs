@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    error::Error,
     fs, io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
@@ -193,6 +194,17 @@ fn every(period: Duration) -> Interval {
     turns
 }
 
+/// Tells what went wrong, unless it is the same as the last time.
+fn tell_once<E: Error + 'static>(last: &mut Option<String>, what: &str, outcome: Result<(), E>) {
+    let fault = outcome.err().map(|error| Chain(&error).to_string());
+    if fault != *last
+        && let Some(fault) = &fault
+    {
+        tracing::error!("{what}: {fault}");
+    }
+    *last = fault;
+}
+
 /// The balancer has two files for each connection.
 fn raise_files() {
     let mut limit = getrlimit(Resource::Nofile);
@@ -256,13 +268,7 @@ impl Daemon {
         let mut last = None;
         loop {
             repairs.tick().await;
-            let fault = sysctl::set(&self.layout).err().map(|error| Chain(&error).to_string());
-            if fault != last
-                && let Some(fault) = &fault
-            {
-                tracing::error!("settings of the kernel are not what they should be: {fault}");
-            }
-            last = fault;
+            tell_once(&mut last, "settings of the kernel are not what they should be", sysctl::set(&self.layout));
             let absent = sysctl::absent();
             self.facts.absent.send_if_modified(|before| {
                 let is_new = *before != absent;
@@ -308,13 +314,7 @@ impl Daemon {
         let mut repairs = every(REPAIR_EVERY);
         let mut last = None;
         loop {
-            let fault = self.set_firewall().err().map(|error| Chain(&error).to_string());
-            if fault != last
-                && let Some(fault) = &fault
-            {
-                tracing::error!("the firewall is not what it should be: {fault}");
-            }
-            last = fault;
+            tell_once(&mut last, "the firewall is not what it should be", self.set_firewall());
             select! {
                 _ = repairs.tick() => {}
                 Ok(()) = templates.changed() => {}

@@ -26,6 +26,8 @@ mod memory;
 mod mounts;
 mod peer;
 mod process;
+#[cfg(test)]
+mod samples;
 mod service;
 mod settings;
 mod status;

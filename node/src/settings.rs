@@ -222,22 +222,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn options() -> NodeOptions {
-        NodeOptions {
-            name: "w1".to_owned(),
-            containerd_socket: "/run/containerd/containerd.sock".into(),
-            kubelet_root_dir: "/var/lib/kubelet".into(),
-            pod_logs_dir: "/var/log/pods".into(),
-            cgroup_root: None,
-            allow_cgroup_v1: false,
-            cni_bin_dir: None,
-            cni_conf_dir: None,
-            image: None,
-            labels: vec![],
-            service: Service::Detached,
-        }
-    }
+    use crate::samples::options;
 
     #[test]
     fn what_cannot_change_is_told_of() {

@@ -86,17 +86,10 @@ fn the_apis_address_is_free() {
 
 #[test]
 fn ranges_that_meet_are_told() {
-    let cluster = serde_json::from_value(serde_json::json!({
-        "version": "1.37.0",
-        "endpoints": [{ "address": "203.0.113.1:20000" }],
-        "api": { "addresses": ["100.80.0.1"], "port": 6443 },
-        "vpnCIDRs": ["100.80.0.0/16", "fd00::/64"],
-        "podCIDRs": ["10.244.0.0/16"],
-        "serviceCIDRs": ["10.96.0.0/16"],
-        "dnsDomain": "cluster.local",
-        "dnsAddress": "10.96.0.10",
-    }));
-    let ranges = Ranges::of(&cluster.unwrap());
+    let mut cluster = crate::samples::cluster();
+    cluster.vpn_cidrs.push("fd00::/64".parse().unwrap());
+    cluster.endpoints = serde_json::from_value(serde_json::json!([{ "address": "203.0.113.1:20000" }])).unwrap();
+    let ranges = Ranges::of(&cluster);
     let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
     assert_eq!(overlaps(&ranges, &networks(&["0.0.0.0/0", "::/0", "192.168.0.0/24", "10.0.0.0/24"])), []);
     let met = overlaps(&ranges, &networks(&["10.0.0.0/8", "10.96.3.7/32", "fd00::7/128"]));

@@ -430,21 +430,14 @@ mod tests {
     fn one_gateway_with_a_bad_key_stops_no_other() {
         let key = PrivateKey::from_bytes([7; 32]).public().to_string();
         let endpoint = |address: &str, key: &str| json!({ "address": address, "gateway": { "publicKey": key, "addresses": ["100.80.0.2"] } });
-        let cluster = serde_json::from_value(json!({
-            "version": "1.37.0",
-            "endpoints": [
-                endpoint("203.0.113.2:20000", &key),
-                endpoint("203.0.113.1:20000", "none"),
-                { "address": "203.0.113.3:20000" },
-            ],
-            "api": { "addresses": ["100.80.0.1"], "port": 6443 },
-            "vpnCIDRs": ["100.80.0.0/16"],
-            "podCIDRs": ["10.244.0.0/16"],
-            "serviceCIDRs": ["10.96.0.0/16"],
-            "dnsDomain": "cluster.local",
-            "dnsAddress": "10.96.0.10",
-        }));
-        let (good, bad) = gateways(&cluster.unwrap());
+        let endpoints = json!([
+            endpoint("203.0.113.2:20000", &key),
+            endpoint("203.0.113.1:20000", "none"),
+            { "address": "203.0.113.3:20000" },
+        ]);
+        let cluster =
+            ClusterInformation { endpoints: serde_json::from_value(endpoints).unwrap(), ..crate::samples::cluster() };
+        let (good, bad) = gateways(&cluster);
         assert_eq!(good.iter().map(|gateway| gateway.endpoint.to_string()).collect::<Vec<_>>(), ["203.0.113.2:20000"]);
         assert!(matches!(&bad[..], [TunnelError::Key { endpoint, .. }] if endpoint.to_string() == "203.0.113.1:20000"));
     }
