@@ -19,16 +19,21 @@ mod view;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    layer::{Identity, SubscriberExt},
+    util::SubscriberInitExt,
+};
 
 /// The whole program.
 #[must_use]
 pub fn main() -> ExitCode {
-    main_observed(tracing_subscriber::layer::Identity::new())
+    // With nobody else to hear it, what stderr does not show is not even made.
+    main_observed(None::<Identity>)
 }
 
 /// The same for somebody who hears of everything that it tells, as it tells it.
-pub fn main_observed(observer: impl Layer<Registry> + Send + Sync) -> ExitCode {
+pub fn main_observed(observer: Option<impl Layer<Registry> + Send + Sync>) -> ExitCode {
     let arguments = args::Arguments::parse();
     let stderr = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)

@@ -57,7 +57,7 @@ pub enum AccessError {
         #[source]
         source: io::Error,
     },
-    /// No thread could work in the machine's network namespace.
+    /// Nothing could be done in the machine's network namespace.
     #[error("cannot enter the machine's network namespace")]
     Enter {
         /// The cause.
@@ -113,8 +113,8 @@ impl Access {
     pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<TcpStream, AccessError> {
         let place = self.place().await?;
         let failed = |source| AccessError::Dial { address, source };
-        // A socket belongs to the namespace that it was made in; only its making needs a thread there.
-        let socket = place.network.make(move || socket_for(address)).await;
+        // A socket belongs to the namespace that it was made in; only its making has to be done there.
+        let socket = place.network.make(|| socket_for(address));
         let socket = socket.map_err(|source| AccessError::Enter { source })?.map_err(failed)?;
         match tokio::time::timeout(within, socket.connect(address)).await {
             Ok(connected) => connected.map_err(failed),

@@ -10,7 +10,7 @@ use core::net::SocketAddr;
 
 use keelway_api::{
     Component, Documents, condition,
-    crd::{worker_crds, worker_crds_digest},
+    crd::{WORKER_CRDS_DIGEST, worker_crds},
     documents::SecretName,
     machine::{Seen, sha256_hex},
     name::{ClusterId, HypervisorName},
@@ -93,7 +93,7 @@ pub fn driver_identity(id: &ClusterId) -> Identity {
 #[must_use]
 pub fn bindings_digest() -> String {
     let own = Value::from(own_access()).to_string();
-    sha256_hex([own.as_str(), worker::CLUSTER_CONTROLLER_ROLE, worker_crds_digest()].concat().as_bytes())
+    sha256_hex([own.as_str(), worker::CLUSTER_CONTROLLER_ROLE, WORKER_CRDS_DIGEST].concat().as_bytes())
 }
 
 /// What a cluster gets from the pass, once: for server-side apply, in stages of which each relies on those before it. The last

@@ -46,6 +46,8 @@ pub enum Vouchers {
     None,
     /// The agent of its machine: the liveness check is the same.
     Agent,
+    /// Its agent, and as it is a haproxy also itself: it tells which servers it has found ready, and passes requests on to them.
+    Servers,
     /// Its agent, and every haproxy of the cluster, which knows it by this name.
     Ingresses {
         /// haproxy's name of it.
@@ -134,7 +136,8 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
     let vouchers = match role {
         Role::KubeControllerManager | Role::KubeScheduler => Vouchers::Agent,
         Role::ClusterController | Role::Gateway if serves => Vouchers::Agent,
-        Role::ClusterController | Role::Gateway | Role::Etcd | Role::KubeApiserver | Role::Ingress => Vouchers::None,
+        Role::Ingress => Vouchers::Servers,
+        Role::ClusterController | Role::Gateway | Role::Etcd | Role::KubeApiserver => Vouchers::None,
     };
     let id = &pod.cluster;
     let identity =

@@ -9,7 +9,7 @@ use futures::{
 use keelway_api::{
     Documents,
     fault::Faults,
-    machine::{MachineState, Seen, ServerAdmin},
+    machine::{MachineState, Seen, ServerAdmin, ServerState},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
 };
@@ -101,7 +101,10 @@ async fn is_vouched(documents: &Documents, probe: &Probe, looks: &Looks<'_>) -> 
     match &probe.vouchers {
         Vouchers::None => false,
         Vouchers::Agent => agent_vouches(probe, looks).await,
-        // One that was never ready is asked, so that a birth learns of it at once.
+        // Those that were never ready are asked, so that a birth learns of them at once.
+        Vouchers::Servers => {
+            ready(documents, probe) && agent_vouches(probe, looks).await && has_servers(probe, looks).await
+        }
         Vouchers::Ingresses { server, ingresses } => {
             ready(documents, probe) && agent_vouches(probe, looks).await && all_vouch(server, ingresses, looks).await
         }
@@ -113,16 +116,27 @@ async fn agent_vouches(probe: &Probe, looks: &Looks<'_>) -> bool {
     matches!(&*look.clone().await, Seen::Known(state) if state.vouches(&probe.component))
 }
 
+/// Whether the probe's own haproxy has a server to pass requests on to.
+async fn has_servers(probe: &Probe, looks: &Looks<'_>) -> bool {
+    let Some(look) = looks.get(&probe.machine) else { return false };
+    let Seen::Known(state) = &*look.clone().await else { return false };
+    state.servers.get(&probe.component).is_some_and(|servers| servers.values().any(serves))
+}
+
 /// Whether there is a haproxy that tells of its servers, and each that does calls this one ready.
 async fn all_vouch(server: &str, ingresses: &[(PodName, HypervisorName)], looks: &Looks<'_>) -> bool {
     let told = join_all(ingresses.iter().map(|(ingress, machine)| async {
         let state = looks.get(machine)?.clone().await;
         let Seen::Known(state) = &*state else { return None };
         let found = state.servers.get(ingress)?.get(server);
-        Some(found.is_some_and(|found| found.ready && found.admin == ServerAdmin::Serves))
+        Some(found.is_some_and(serves))
     }));
     let told: Vec<bool> = told.await.into_iter().flatten().collect();
     !told.is_empty() && told.into_iter().all(|ready| ready)
+}
+
+fn serves(server: &ServerState) -> bool {
+    server.ready && server.admin == ServerAdmin::Serves
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<Cut>()).transpose()?;
     let Some(points) = std::env::var_os("POINTS") else { bail!("POINTS names no file") };
     let told = OpenOptions::new().create(true).append(true).open(points).context("POINTS")?;
-    Ok(keelway_cli::main_observed(Failpoints(Mutex::new(Points { cut, told, count: 0 }))))
+    Ok(keelway_cli::main_observed(Some(Failpoints(Mutex::new(Points { cut, told, count: 0 })))))
 }
 
 struct Failpoints(Mutex<Points>);

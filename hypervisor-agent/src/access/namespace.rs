@@ -1,90 +1,76 @@
 //! Work inside a network namespace.
 
 use std::{
-    fmt, io,
+    io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, mpsc},
-    thread,
+    process::abort,
+    sync::Arc,
 };
 
 use rustix::{
     fs::{CWD, Mode, OFlags, fstat, openat},
-    io::Errno,
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use tokio::sync::oneshot;
 
 /// A network namespace.
 #[derive(Debug, Clone)]
 pub(super) enum Network {
     /// The one that this process is in.
     Own,
-    /// Another one, with who works there.
-    Other(Arc<Delegate>),
+    /// Another one.
+    Other(Arc<Way>),
 }
 
-/// Work that is told whether it is done in the namespace.
-type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+/// The way to a namespace, and the way back.
+#[derive(Debug)]
+pub(super) struct Way {
+    there: OwnedFd,
+    back: OwnedFd,
+}
 
-/// A thread that went into a namespace and serves nobody else. It ends with this.
-pub(super) struct Delegate(mpsc::Sender<Work>);
+/// While it lives, its thread is in the other namespace. Namespaces are a thread's own: no other one notices.
+struct Visit<'a>(&'a Way);
 
 impl Network {
     /// The namespace of a descriptor of `/proc/PID/ns/net`.
-    pub(super) fn of(namespace: OwnedFd) -> io::Result<Self> {
-        let own = openat(CWD, "/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let (own, other) = (fstat(&own)?, fstat(&namespace)?);
+    pub(super) fn of(there: OwnedFd) -> io::Result<Self> {
+        let back = openat(CWD, "/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let (own, other) = (fstat(&back)?, fstat(&there)?);
         Ok(if (own.st_dev, own.st_ino) == (other.st_dev, other.st_ino) {
             Self::Own
         } else {
-            Self::Other(Arc::new(Delegate::send(namespace)?))
+            Self::Other(Arc::new(Way { there, back }))
         })
     }
 
     /// Runs blocking work in the namespace.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        match self {
-            Self::Own => tokio::task::spawn_blocking(work).await.map_err(io::Error::other),
-            Self::Other(delegate) => delegate.run(work).await,
-        }
+        let network = self.clone();
+        tokio::task::spawn_blocking(move || network.make(work)).await.map_err(io::Error::other)?
     }
 
-    /// The same for work that does not block: at once where that is possible.
-    pub(super) async fn make<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        match self {
-            Self::Own => Ok(work()),
-            Self::Other(delegate) => delegate.run(work).await,
-        }
-    }
-}
-
-impl Delegate {
-    fn send(namespace: OwnedFd) -> io::Result<Self> {
-        let (works, received) = mpsc::channel::<Work>();
-        thread::Builder::new().name("keelway-netns".to_owned()).spawn(move || {
-            let entered = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network));
-            drop(namespace);
-            for work in received {
-                work(entered);
-            }
-        })?;
-        Ok(Self(works))
-    }
-
-    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        let gone = || io::Error::other("the thread in the namespace ended early");
-        let (done, result) = oneshot::channel();
-        let work = move |entered: Result<(), Errno>| {
-            // Nobody listens any more where the caller was dropped.
-            let _ = done.send(entered.map(|()| work()));
+    /// The same for work that does not block, at once: two system calls cost less than a thread that would stay there.
+    pub(super) fn make<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let _visit = match self {
+            Self::Own => None,
+            Self::Other(way) => Some(Visit::begin(way)?),
         };
-        self.0.send(Box::new(work)).map_err(|_| gone())?;
-        Ok(result.await.map_err(|_| gone())??)
+        Ok(work())
     }
 }
 
-impl fmt::Debug for Delegate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Delegate(..)")
+impl<'a> Visit<'a> {
+    fn begin(way: &'a Way) -> io::Result<Self> {
+        move_into_link_name_space(way.there.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(Self(way))
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        // All that the thread does later would be done in the wrong network.
+        if move_into_link_name_space(self.0.back.as_fd(), Some(LinkNameSpaceType::Network)).is_err() {
+            abort();
+        }
     }
 }

@@ -107,6 +107,7 @@ async fn a_machine_is_seen_through_the_process_behind_its_socket() {
 
     assert!(std::net::TcpStream::connect(machine.address()).is_err(), "the port can be reached without the machine");
     assert_eq!(greeting(&access, &machine).await, "hello");
+    assert!(std::net::TcpStream::connect(machine.address()).is_err(), "this thread stayed in the machine's network");
     assert!(!directory.path().join("private/name").exists(), "the mount can be seen without the machine");
     assert_eq!(name(&access, &directory).await, "first");
 

@@ -166,9 +166,20 @@ async fn one_that_is_well_is_noticed_beside_one_that_is_silent() {
     until_better(&Silent::new("kube-apiserver-0"), &placed(), Duration::from_millis(10)).await;
 }
 
+fn pod(documents: &Documents, component: &str) -> PodName {
+    documents.components.keys().find(|pod| pod.component.as_str() == component).unwrap().clone()
+}
+
+/// It was ready when it was last looked at.
+fn was_ready(documents: &mut Documents, pod: &PodName) {
+    let status = documents.components.get_mut(pod).unwrap().status.as_mut().unwrap();
+    let ready = status.conditions.iter_mut().find(|condition| condition.type_ == "Ready").unwrap();
+    ready.status = "True".to_owned();
+}
+
 /// A machine on which this component runs, and whose agent had an answer of it or had none.
 fn with_agent(documents: &Documents, component: &str, answered: bool) -> MachineState {
-    let pod = documents.components.keys().find(|pod| pod.component.as_str() == component).unwrap().clone();
+    let pod = pod(documents, component);
     let sandbox = SandboxState { id: "s".to_owned(), pod, attempt: 0, digest: String::new(), ready: true };
     let container = ContainerState {
         id: "c".to_owned(),
@@ -201,34 +212,35 @@ async fn whom_an_agent_vouches_for_is_not_asked_again() {
     assert_eq!(seen.health.values().filter(|health| **health == Health::Healthy).count(), 3);
 }
 
-/// What every machine tells: an API server that lives, and a haproxy that calls it ready or not, or nobody's.
-fn with_haproxy(documents: &Documents, lives: bool, ready: Option<bool>) -> MachineState {
-    let state = with_agent(documents, "kube-apiserver-0", lives);
+/// What every machine tells: a component that lives, and a haproxy that calls the API server ready or not, or nobody's.
+fn with_haproxy(documents: &Documents, component: &str, lives: bool, ready: Option<bool>) -> MachineState {
+    let state = with_agent(documents, component, lives);
     let address = "10.0.0.1:1".parse().unwrap();
     let server = |ready| ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready };
-    let ingress = documents.components.keys().find(|pod| pod.component.as_str() == "ingress-0").unwrap();
-    let told = |ready| (ingress.clone(), [("kube-apiserver/kube-apiserver-0".to_owned(), server(ready))].into());
+    let told =
+        |ready| (pod(documents, "ingress-0"), [("kube-apiserver/kube-apiserver-0".to_owned(), server(ready))].into());
     MachineState { servers: ready.map(told).into_iter().collect(), ..state }
 }
 
+/// Whether a component is well that says nothing itself.
+async fn is_vouched(documents: &Documents, component: &'static str, lives: bool, ready: Option<bool>) -> bool {
+    let machines = Away(Seen::Known(with_haproxy(documents, component, lives, ready)));
+    let silent = Silent::new(component);
+    // One that was ready is waited for.
+    let seen = timeout(Duration::from_millis(200), observe(&machines, &silent, documents)).await;
+    seen.is_ok_and(|seen| seen.unwrap().health[&pod(documents, component)] == Health::Healthy)
+}
+
 #[tokio::test]
-async fn an_api_server_that_haproxy_calls_ready_is_not_asked_again() {
-    let mut documents = placed_with_ingress();
-    let api_server = documents.components.keys().find(|pod| pod.component.as_str() == "kube-apiserver-0").unwrap();
-    let api_server = api_server.clone();
-    let well = async |documents: &Documents, lives, ready| {
-        let machines = Away(Seen::Known(with_haproxy(documents, lives, ready)));
-        let silent = Silent::new("kube-apiserver-0");
-        // One that was ready is waited for.
-        let seen = timeout(Duration::from_millis(200), observe(&machines, &silent, documents)).await;
-        seen.is_ok_and(|seen| seen.unwrap().health[&api_server] == Health::Healthy)
-    };
-    assert!(!well(&documents, true, Some(true)).await, "it was never ready, and is asked");
-    let status = documents.components.get_mut(&api_server).unwrap().status.as_mut().unwrap();
-    let ready = status.conditions.iter_mut().find(|condition| condition.type_ == "Ready").unwrap();
-    ready.status = "True".to_owned();
-    assert!(well(&documents, true, Some(true)).await);
-    assert!(!well(&documents, true, Some(false)).await, "haproxy does not call it ready");
-    assert!(!well(&documents, false, Some(true)).await, "its agent does not vouch for it");
-    assert!(!well(&documents, true, None).await, "no haproxy tells of it");
+async fn whom_haproxy_vouches_for_is_not_asked_again() {
+    for component in ["kube-apiserver-0", "ingress-0"] {
+        let mut documents = placed_with_ingress();
+        assert!(!is_vouched(&documents, component, true, Some(true)).await, "it was never ready, and is asked");
+        let pod = pod(&documents, component);
+        was_ready(&mut documents, &pod);
+        assert!(is_vouched(&documents, component, true, Some(true)).await, "{component}");
+        assert!(!is_vouched(&documents, component, true, Some(false)).await, "haproxy calls no API server ready");
+        assert!(!is_vouched(&documents, component, false, Some(true)).await, "its agent does not vouch for it");
+        assert!(!is_vouched(&documents, component, true, None).await, "no haproxy tells of any");
+    }
 }
