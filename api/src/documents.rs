@@ -3,12 +3,12 @@
 use core::{cmp::Ordering, fmt};
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use crate::{
     Cluster, Component, Hypervisor,
     machine::CLUSTER_LABEL,
-    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, HypervisorName, NAMESPACE_PREFIX, PodName},
 };
 
 /// Where a Secret is found: namespace and name.
@@ -120,6 +120,21 @@ impl SecretName {
     pub fn of(cluster: &ClusterId, name: &str) -> Self {
         Self { namespace: cluster.namespace(), name: name.to_owned() }
     }
+
+    /// The Secret, as one of ours that holds nothing.
+    fn empty(&self) -> Secret {
+        let id = self.namespace.strip_prefix(NAMESPACE_PREFIX).unwrap_or_default();
+        Secret {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                namespace: Some(self.namespace.clone()),
+                labels: Some([(CLUSTER_LABEL.to_owned(), id.to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        }
+    }
 }
 
 /// Whether a Secret is one of ours.
@@ -149,6 +164,12 @@ impl Documents {
         let namespace = from.namespace.clone();
         let of_cluster = self.secrets.range(from..).take_while(move |(name, _)| name.namespace == namespace);
         of_cluster.map(|(name, secret)| (name.name.as_str(), secret))
+    }
+
+    /// Puts values into a Secret of ours, which is made where there is none of its name.
+    pub fn keep(&mut self, name: &SecretName, values: impl IntoIterator<Item = (String, ByteString)>) {
+        let secret = self.secrets.entry(name.clone()).or_insert_with(|| name.empty());
+        secret.data.get_or_insert_default().extend(values);
     }
 
     /// Takes away everything of one cluster: its document, its components, its Secrets.

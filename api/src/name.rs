@@ -169,11 +169,14 @@ text_newtype!(
     |text| is_label(text, 63)
 );
 
+/// What a cluster's namespace is called before its id.
+pub(crate) const NAMESPACE_PREFIX: &str = "keelway-";
+
 impl ClusterId {
     /// The namespace that holds this cluster's Components and Secrets: `keelway-ID`.
     #[must_use]
     pub fn namespace(&self) -> String {
-        format!("keelway-{self}")
+        format!("{NAMESPACE_PREFIX}{self}")
     }
 }
 

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use keelway_api::{
-    ByteString, Documents, ObjectMeta, Secret,
+    ByteString, Documents,
     documents::SecretName,
     duration::Span,
     jiff::{SignedDuration, Timestamp},
-    machine::CLUSTER_LABEL,
     name::ID_DIGITS,
 };
 use keelway_pki::{
@@ -105,30 +104,9 @@ impl<R: CryptoRng + Send> Minter for PkiMinter<R> {
     fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
         for request in wanted {
             let data = self.data(documents, request, now)?;
-            keep(documents, request, data);
+            documents.keep(request.secret(), data.into_iter().map(|(key, value)| (key, ByteString(value))));
         }
         Ok(())
-    }
-}
-
-fn keep(documents: &mut Documents, request: &MintRequest, data: BTreeMap<String, Vec<u8>>) {
-    let name = request.secret();
-    let secret = documents.secrets.entry(name.clone()).or_insert_with(|| empty(name));
-    let values = data.into_iter().map(|(key, value)| (key, ByteString(value)));
-    secret.data.get_or_insert_default().extend(values);
-}
-
-fn empty(name: &SecretName) -> Secret {
-    let id = name.namespace.strip_prefix("keelway-").unwrap_or_default();
-    Secret {
-        metadata: ObjectMeta {
-            name: Some(name.name.clone()),
-            namespace: Some(name.namespace.clone()),
-            labels: Some([(CLUSTER_LABEL.to_owned(), id.to_owned())].into()),
-            ..ObjectMeta::default()
-        },
-        type_: Some("Opaque".to_owned()),
-        ..Secret::default()
     }
 }
 

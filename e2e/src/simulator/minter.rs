@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use keelway_api::{
-    ByteString, Documents, ObjectMeta, Secret, documents::SecretName, duration::Span, jiff::Timestamp,
-    machine::CLUSTER_LABEL,
-};
+use keelway_api::{ByteString, Documents, documents::SecretName, duration::Span, jiff::Timestamp};
 use keelway_planner::{MintRequest, Subject};
 use keelway_reconciler::{MintError, Minter};
 use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData, SanType, SignatureAlgorithm, SigningKey};
@@ -27,8 +24,7 @@ impl Minter for SimulatedMinter {
     fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
         for request in wanted {
             let (name, data) = self.data(request, now);
-            let secret = documents.secrets.entry(name.clone()).or_insert_with(|| empty(&name));
-            secret.data.get_or_insert_default().extend(data);
+            documents.keep(&name, data);
         }
         Ok(())
     }
@@ -115,18 +111,4 @@ fn certificate(subject: &Subject, now: Timestamp, ttl: Span) -> String {
     let text = STANDARD.encode(der);
     let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
-}
-
-fn empty(name: &SecretName) -> Secret {
-    let id = name.namespace.strip_prefix("keelway-").unwrap_or_default();
-    Secret {
-        metadata: ObjectMeta {
-            name: Some(name.name.clone()),
-            namespace: Some(name.namespace.clone()),
-            labels: Some([(CLUSTER_LABEL.to_owned(), id.to_owned())].into()),
-            ..ObjectMeta::default()
-        },
-        type_: Some("Opaque".to_owned()),
-        ..Secret::default()
-    }
 }

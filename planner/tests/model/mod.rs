@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    ByteString, Documents, Secret,
+    ByteString, Documents,
     documents::SecretName,
     jiff::Timestamp,
     machine::{
-        CLUSTER_LABEL, CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineConfig, MachineState,
-        Pod, PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
+        CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineConfig, MachineState, Pod,
+        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
     },
     name::PodName,
 };
@@ -46,16 +46,8 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
 }
 
 fn keep(documents: &mut Documents, name: &SecretName, key: &str) {
-    let secret = documents.secrets.entry(name.clone()).or_insert_with(|| {
-        let mut secret = Secret::default();
-        secret.metadata.name = Some(name.name.clone());
-        secret.metadata.namespace = Some(name.namespace.clone());
-        let id = name.namespace.trim_start_matches("keelway-").to_owned();
-        secret.metadata.labels = Some([(CLUSTER_LABEL.to_owned(), id)].into());
-        secret
-    });
     let value = ByteString(format!("{}/{key}, never shown to anybody", name.name).into_bytes());
-    secret.data.get_or_insert_default().insert(key.to_owned(), value);
+    documents.keep(name, [(key.to_owned(), value)]);
 }
 
 /// A machine on which nothing is.
