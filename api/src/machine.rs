@@ -65,7 +65,7 @@ pub struct Pod {
     pub files: Vec<File>,
     /// Directories below `STATE_DIRECTORY/CLUSTER/COMPONENT` that the component writes to. Kept until the component goes.
     pub data: Vec<String>,
-    /// The containers, started in this order.
+    /// The containers, started in this order: the last one is what the pod is there for, and the others stand beside it.
     pub containers: Vec<Container>,
     /// The image of the sandbox itself, by its full name.
     pub pause_image: String,

@@ -40,11 +40,12 @@ impl MachineState {
         (self.has_files_directory(name) && self.starts_as_wanted(name, pod)).then_some(best)
     }
 
-    /// Whether what runs of the pod, and could run on, ends when the pod is made what it should be. One whose sandbox has
-    /// ended is broken, and mended without waiting for anybody.
+    /// Whether what the pod is there for runs, could run on, and ends when the pod is made what it should be. One whose sandbox has
+    /// ended is broken, as is one of which only runs what stands beside it: they are mended without waiting for anybody.
     #[must_use]
     pub fn is_interrupted(&self, name: &PodName, pod: &Pod) -> bool {
-        let runs_in = |sandbox: &SandboxState| self.running_in(sandbox).next().is_some();
+        let main = pod.containers.last().map(|container| container.name.as_str());
+        let runs_in = |sandbox: &SandboxState| self.running_in(sandbox).any(|found| Some(found.name.as_str()) == main);
         let mut ready = self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name && sandbox.ready);
         ready.any(runs_in) && !self.lasting_sandbox(name, pod).is_some_and(runs_in)
     }

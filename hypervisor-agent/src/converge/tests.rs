@@ -272,6 +272,27 @@ fn a_pod_that_is_held_runs_on() {
 }
 
 #[test]
+fn a_pod_is_not_held_for_what_stands_beside_it() {
+    let mut config = accompanied();
+    let mut machine = settled(&config);
+    let pod = config.pods.get_mut(&etcd()).unwrap();
+    pod.hold = true;
+    pod.files.push(File { path: "conf".to_owned(), content: b"new".to_vec(), on_change: OnChange::Restart });
+    config.generation += 1;
+    let replaced = "create sandbox 1".to_owned();
+    let with = |machine: &mut Model, ended: &str| {
+        for container in &mut machine.state.containers {
+            let has_ended = container.name == ended;
+            container.phase = if has_ended { ContainerPhase::Exited { code: 1 } } else { ContainerPhase::Running };
+        }
+        plan(&config, machine)
+    };
+    assert!(!with(&mut machine, "none").contains(&replaced), "both run");
+    assert!(!with(&mut machine, "egress").contains(&replaced), "the store runs");
+    assert!(with(&mut machine, "etcd").contains(&replaced), "the store has ended");
+}
+
+#[test]
 fn the_last_pod_takes_everything_with_it() {
     let machine = settled(&config());
     let empty = MachineConfig { generation: 8, pods: [].into(), ..config() };

@@ -109,14 +109,14 @@ fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {
     state.sandboxes.push(sandbox);
     let directory = FileState { user: 0, group: pod.user, mode: 0o750, sha256: None };
     state.files.insert(format!("{name}/files"), directory);
-    state.containers.push(ContainerState {
-        id: format!("{id}-container"),
-        sandbox: id,
-        name: pod.containers[0].name.clone(),
+    state.containers.extend(pod.containers.iter().map(|container| ContainerState {
+        id: format!("{id}-{}", container.name),
+        sandbox: id.clone(),
+        name: container.name.clone(),
         attempt: 0,
         phase: ContainerPhase::Running,
         stop_seconds: None,
-    });
+    }));
     if let Some(servers) = &pod.servers {
         let started = servers.addresses.iter().map(|(server, address)| (server.clone(), serves(*address)));
         state.servers.insert(name.clone(), started.collect());
