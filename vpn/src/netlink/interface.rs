@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -108,6 +108,10 @@ impl Interface {
         message.header.index = self.index;
         message.header.prefix_len = address.prefix_len();
         message.header.family = family(address.addr());
+        if address.addr().is_ipv6() {
+            // Without it the address cannot be listened on for a moment (RFC 4862, section 5.4); here nobody else can have it.
+            message.header.flags = AddressHeaderFlags::Nodad;
+        }
         message.attributes.push(AddressAttribute::Local(address.addr()));
         message.attributes.push(AddressAttribute::Address(address.addr()));
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
