@@ -1,23 +1,36 @@
 //! A cluster that is made, with somebody who waits for its API meanwhile.
 
-use std::{fs, net::SocketAddr, time::Instant};
+use std::{
+    fs,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use keelway_api::{Documents, documents::SecretName};
 use keelway_e2e::{Keelway, Ran, control_plane::ingress_of, deadline, https::Https};
 
 use crate::plain::ready;
 
-/// Runs `reconcile`. Returns what came of it, and how many seconds after its start `/readyz` was answered through the ingress.
-pub(crate) fn born(keelway: &Keelway, wanted: &[u8]) -> (Ran, f64) {
+/// A cluster's first moments.
+pub(crate) struct Born {
+    /// What came of `reconcile`.
+    pub(crate) ran: Ran,
+    /// From its start to an answer of `/readyz` through the ingress.
+    pub(crate) took: Duration,
+    /// When that was answered.
+    pub(crate) ready: Instant,
+}
+
+/// Runs `reconcile` to its end.
+pub(crate) fn born(keelway: &Keelway, wanted: &[u8]) -> Born {
     let started = Instant::now();
     let reconcile = keelway.start(&["reconcile"], wanted);
     // Where the ingress is and whom to trust stands in the documents that are kept while it runs.
     let kept = keelway.state().join(format!("reconcile-{}.yaml", reconcile.pid()));
     deadline::until("the documents are kept", deadline::READ, || kept.exists());
     let (readyz, ingress) = entrance(&fs::read(&kept).unwrap());
-    ready(&readyz, ingress);
-    let took = started.elapsed();
-    (keelway.end(reconcile).succeeded(), took.as_secs_f64())
+    let ready = ready(&readyz, ingress);
+    Born { ran: keelway.end(reconcile).succeeded(), took: ready - started, ready }
 }
 
 /// The first documents that are kept have a place for all components, and all keys.

@@ -26,9 +26,9 @@ impl Group {
         self.0.join("cgroup.procs")
     }
 
-    /// See [`used_in`].
-    pub(crate) fn used(&self) -> f64 {
-        used_in(&self.0)
+    /// Where it is.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.0
     }
 }
 
@@ -42,13 +42,13 @@ fn root() -> &'static Path {
     Path::new(if Path::new(VERSION_1).is_dir() { VERSION_1 } else { VERSION_2 })
 }
 
-/// Anonymous and kernel memory of a process' cgroup, in MiB.
-pub(crate) fn used_beside(pid: u32) -> f64 {
-    let text = String::from_utf8(process::file(pid, "cgroup").unwrap()).unwrap();
+/// The cgroup of a process; none where the process has ended.
+pub(crate) fn group_of(pid: u32) -> Option<PathBuf> {
+    let text = String::from_utf8(process::file(pid, "cgroup").ok()?).ok()?;
     let of_memory =
         |line: &&str| line.contains(":memory:") || line.starts_with("0::") && root() == Path::new(VERSION_2);
-    let path = text.lines().find(of_memory).and_then(|line| line.rsplit(':').next()).unwrap();
-    used_in(&root().join(path.trim_start_matches('/')))
+    let path = text.lines().find(of_memory)?.rsplit(':').next()?;
+    Some(root().join(path.trim_start_matches('/')))
 }
 
 /// Anonymous memory of single processes, each shared page in parts, in MiB.
@@ -60,13 +60,16 @@ pub(crate) fn anonymous(pids: &[u32]) -> f64 {
     pids.iter().filter_map(of).sum::<f64>() / 1024.0
 }
 
-fn used_in(directory: &Path) -> f64 {
-    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap();
+/// Anonymous and kernel memory of a cgroup in which something runs, in MiB.
+pub(crate) fn used_in(directory: &Path) -> [f64; 2] {
+    let read = |name: &str| fs::read_to_string(directory.join(name));
+    assert!(!read("cgroup.procs").unwrap().is_empty(), "nothing runs in {}", directory.display());
+    let stat = read("memory.stat").unwrap();
     let field = |name: &str| {
         let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
         value.unwrap_or_default()
     };
-    let kernel = fs::read_to_string(directory.join("memory.kmem.usage_in_bytes"));
+    let kernel = read("memory.kmem.usage_in_bytes");
     let kernel = kernel.map_or_else(|_| field("kernel"), |text| text.trim().parse().unwrap());
-    (field("total_rss").max(field("anon")) + kernel) / f64::from(1 << 20)
+    [field("total_rss").max(field("anon")), kernel].map(|bytes| bytes / f64::from(1 << 20))
 }

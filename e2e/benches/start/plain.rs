@@ -46,6 +46,8 @@ pub(crate) struct Running {
     pub(crate) groups: BTreeMap<String, Group>,
     /// From the first start to an answer of `/readyz` through the ingress.
     pub(crate) took: Duration,
+    /// When that was answered.
+    pub(crate) ready: Instant,
 }
 
 impl Plain {
@@ -80,16 +82,15 @@ impl Plain {
                 empty(&program.home.join(state), program.user);
             }
         }
-        let mut running = Running { children: BTreeMap::new(), groups: BTreeMap::new(), took: Duration::ZERO };
-        let groups = self.programs.keys().map(|name| (name.clone(), Group::new(name)));
-        running.groups.extend(groups);
+        let groups = self.programs.keys().map(|name| (name.clone(), Group::new(name))).collect();
         let started = Instant::now();
+        let mut running = Running { children: BTreeMap::new(), groups, took: Duration::ZERO, ready: started };
         for (name, program) in &self.programs {
             let child = program.start(name, &machines[program.machine], &running.groups[name]);
             running.children.insert(name.clone(), child);
         }
-        self.await_ready();
-        running.took = started.elapsed();
+        running.ready = ready(&self.readyz, self.ingress);
+        running.took = running.ready - started;
         running
     }
 
@@ -99,20 +100,16 @@ impl Plain {
         let child = program.start(name, &machines[program.machine], &running.groups[name]);
         running.children.insert(name.to_owned(), child);
     }
-
-    /// Waits for an answer of `/readyz` through the ingress.
-    pub(crate) fn await_ready(&self) {
-        ready(&self.readyz, self.ingress);
-    }
 }
 
-/// Waits until `/readyz` is answered there.
-pub(crate) fn ready(readyz: &Https, address: SocketAddr) {
+/// Waits until `/readyz` is answered there. Returns when it was.
+pub(crate) fn ready(readyz: &Https, address: SocketAddr) -> Instant {
     let answers = || {
         let stream = std::net::TcpStream::connect_timeout(&address, deadline::ANSWER);
         stream.and_then(|stream| readyz.get(stream, "/readyz")).is_ok_and(|answer| answer.status == 200)
     };
     deadline::until("/readyz", deadline::KUBERNETES, answers);
+    Instant::now()
 }
 
 struct Copy<'a> {

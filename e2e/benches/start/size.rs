@@ -9,24 +9,23 @@ use std::{
 };
 
 use keelway_api::role::SECURE;
-use keelway_e2e::{
-    ControlPlane, World,
-    https::Https,
-    machine::{Running as Container, find},
-    process,
-};
+use keelway_e2e::{ControlPlane, World, https::Https, machine::find, process};
 
 use crate::{
     Figures,
+    bindings::bind,
     born::born,
-    memory::{anonymous, used_beside},
+    footprint::Side,
     plain::{Plain, Running, ready},
+    store::Keys,
 };
 
 /// Passes with nothing to do in each round.
 const PASSES: usize = 5;
 /// After this long all controllers have filled their caches, and agents have asked every component.
 const CALM: Duration = Duration::from_secs(10);
+/// How long API servers were ready when memory is taken: kube-controller-manager looks every 30 s for kinds to watch.
+pub(crate) const AGE: Duration = Duration::from_secs(45);
 
 /// How many of everything.
 #[derive(Debug)]
@@ -44,31 +43,36 @@ impl Size {
         let numbers =
             ["--etcd-replicas", &replicas, "--control-plane-replicas", &replicas, "--ingress-replicas", &ingresses];
         let wanted = keelway.run(&[&inject[..], &numbers].concat(), made).succeeded().stdout;
-        let (ran, took) = born(keelway, &wanted);
-        figures.ready[0].push(took);
-        figures.settled.push(ran.took.as_secs_f64());
-        let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &ran.stdout).succeeded().stdout;
+        let born = born(keelway, &wanted);
+        figures.ready[0].push(born.took.as_secs_f64());
+        figures.settled.push(born.ran.took.as_secs_f64());
+        let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &born.ran.stdout).succeeded().stdout;
         fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-        let plane = ControlPlane::new(keelway, ran.stdout, "c1.kubeconfig");
+        let plane = ControlPlane::new(keelway, born.ran.stdout, "c1.kubeconfig");
         let plain = Plain::of(&plane, directory);
-        fs::write(keelway.directory().join("c1.yaml"), &plane.text).unwrap();
-        pause(CALM);
-        (0..PASSES).for_each(|_| settled(&plane, figures));
-        if self.replicas == 1 {
-            take(&plane, figures);
-            figures.again[0].push(killed(&plane));
-        }
+        let held = if self.replicas == 1 {
+            Some(take(&plane, born.ready, figures))
+        } else {
+            pass(&plane, figures);
+            None
+        };
         let deleted = keelway.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
         let _ = keelway.run(&["reconcile"], &deleted).succeeded();
 
         let mut running = plain.start(&plane.machines);
         figures.ready[1].push(running.took.as_secs_f64());
-        if self.replicas == 1 {
-            pause(CALM);
-            take_plain(&running, figures);
+        if let Some(held) = held {
+            take_plain(&plane, &held, &running, figures);
             figures.again[1].push(killed_plain(&plane, &plain, &mut running));
         }
     }
+}
+
+/// Passes over a cluster that nothing happens in.
+fn pass(plane: &ControlPlane<'_>, figures: &mut Figures) {
+    fs::write(plane.keelway.directory().join("c1.yaml"), &plane.text).unwrap();
+    pause(CALM);
+    (0..PASSES).for_each(|_| settled(plane, figures));
 }
 
 /// A pass that does nothing, by the shell's clocks.
@@ -92,49 +96,28 @@ pub(crate) fn pause(time: Duration) {
     }
 }
 
-/// Whether this is etcd or one of Kubernetes' own.
-fn is_of_kubernetes(component: &str) -> bool {
-    component.starts_with("etcd") || component.starts_with("kube-")
+/// What the cluster takes, and how fast its API server is back. Returns what its store held.
+fn take(plane: &ControlPlane<'_>, ready: Instant, figures: &mut Figures) -> Keys {
+    pause(AGE.saturating_sub(ready.elapsed()));
+    let held = Keys::of(plane);
+    let footprint = Side::ours(plane).footprint();
+    println!("ours, in MiB: {footprint}");
+    figures.memory[0].push(footprint.of_kubernetes());
+    figures.total[0].push(footprint.total());
+    figures.again[0].push(killed(plane));
+    held
 }
 
-/// A machine's runtime and agent are there for all clusters, and count for none.
-fn take(plane: &ControlPlane<'_>, figures: &mut Figures) {
-    let (mut components, mut total) = (0.0, 0.0);
-    for machine in &plane.machines {
-        let of_machine = [machine.pid(), machine.agent_pid()];
-        let mut counted = Vec::new();
-        let mut count = |running: &Container| {
-            let pid = machine.container_pid(&running.container);
-            let used = used_beside(pid);
-            total += used;
-            counted.push(fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap());
-            used
-        };
-        for (name, running) in machine.running() {
-            let used = count(&running);
-            if is_of_kubernetes(&name) {
-                components += used;
-            }
-        }
-        for running in machine.running_beside().values() {
-            count(running);
-        }
-        let others = machine.processes().into_iter().filter(|pid| {
-            let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-            !of_machine.contains(pid) && !counted.contains(&group)
-        });
-        total += anonymous(&others.collect::<Vec<_>>());
-    }
-    figures.memory[0].push(components);
-    figures.total[0].push(total);
-}
-
-fn take_plain(running: &Running, figures: &mut Figures) {
-    let of = |with: fn(&str) -> bool| {
-        running.groups.iter().filter(|(name, _)| with(name)).map(|(_, group)| group.used()).sum::<f64>()
-    };
-    figures.memory[1].push(of(is_of_kubernetes));
-    figures.total[1].push(of(|_| true));
+/// What plain processes take that do the same work: the same bindings let their cluster-controller and gateway do theirs.
+/// Of these, as of haproxy and the egress, nothing is counted: they are what Keelway adds.
+fn take_plain(plane: &ControlPlane<'_>, held: &Keys, running: &Running, figures: &mut Figures) {
+    bind(plane);
+    pause(AGE.saturating_sub(running.ready.elapsed()));
+    held.awaited_in(plane);
+    let footprint = Side::plain(running).footprint();
+    println!("plain, {:.0} s after it was ready, in MiB: {footprint}", running.ready.elapsed().as_secs_f32());
+    figures.memory[1].push(footprint.of_kubernetes());
+    figures.total[1].push(footprint.of_kubernetes());
 }
 
 /// Where the API server itself answers, and who asks.

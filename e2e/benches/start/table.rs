@@ -80,7 +80,7 @@ pub(crate) fn write_into(page: &Path, benchmark: &str, table: &str) {
     fs::write(page, format!("{before}{begin}\n{table}{end}{after}")).unwrap();
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
