@@ -24,6 +24,7 @@ pub mod kubectl;
 pub mod listening;
 pub mod load;
 pub mod machine;
+pub mod metrics;
 pub mod process;
 pub mod ran;
 pub mod simulator;

@@ -10,7 +10,7 @@ use keelway_api::{
     Component, Documents, argument,
     documents::SecretName,
     jiff::Timestamp,
-    machine::{MachineState, Seen, ServerAdmin},
+    machine::{MachineState, Pod, Seen, ServerAdmin},
     name::{ClusterRef, HypervisorName, PodName},
     role::Role,
 };
@@ -164,6 +164,20 @@ impl World {
     fn digests(&self) -> BTreeMap<PodName, String> {
         let sandboxes = self.machines.values().flat_map(|state| &state.sandboxes);
         sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
+    }
+
+    /// The pod of a component, as its machine is to have it.
+    fn made(&self, component: &str) -> Pod {
+        let configs = machine_configs(&self.documents, &self.observe(&calm(1, 1))).unwrap();
+        let pod = self.pod(component);
+        configs.values().find_map(|config| config.pods.get(&pod)).unwrap().clone()
+    }
+
+    /// A file of it.
+    fn document(&self, component: &str, path: &str) -> serde_json::Value {
+        let pod = self.made(component);
+        let file = pod.files.iter().find(|file| file.path == path).unwrap();
+        serde_json::from_slice(&file.content).unwrap()
     }
 
     /// What a pass replaced of all that ran before it and runs still.
@@ -384,9 +398,9 @@ fn gateways_are_replaced_one_after_the_other() {
     assert_eq!(of_gateways(world.replaced(&calm(2, 2))), []);
 }
 
-/// Those that run take up who comes and goes. A cluster-controller, of which workers read where to go, begins anew.
+/// Those that run take up who comes and goes.
 #[test]
-fn all_but_controllers_stay_while_ingresses_come_and_go() {
+fn gateways_and_controllers_stay_while_others_come_and_go() {
     let mut world = World::new();
     for _ in 0..12 {
         let _ = world.pass(&calm(2, 1));
@@ -398,8 +412,7 @@ fn all_but_controllers_stay_while_ingresses_come_and_go() {
         }
         assert_eq!(world.of_role(Role::Gateway).len(), ingresses as usize);
         let now = world.digests();
-        let stays = |pod: &PodName| world.documents.components[pod].spec.role != Role::ClusterController;
-        assert!(first.iter().all(|(pod, digest)| !stays(pod) || now[pod] == *digest), "one was replaced");
+        assert!(first.iter().all(|(pod, digest)| now[pod] == *digest), "one was replaced");
         let configs = machine_configs(&world.documents, &world.observe(&calm(2, ingresses))).unwrap();
         let (_, gateway) =
             configs.values().flat_map(|config| &config.pods).find(|(pod, _)| **pod == world.pod("gateway-0")).unwrap();
@@ -449,27 +462,62 @@ fn api_servers_of_the_last_release_get_an_egress_in_turns() {
     }
 }
 
-/// Nothing but the controller begins anew.
+/// The controller reads which add-ons there are while it runs.
 #[test]
-fn add_ons_are_turned_off_in_the_cluster_controller() {
+fn add_ons_are_turned_off_without_a_restart() {
     let mut world = World::new();
     for _ in 0..12 {
         let _ = world.pass(&calm(1, 1));
     }
-    let addons = |world: &World| -> serde_json::Value {
-        let configs = machine_configs(&world.documents, &world.observe(&calm(1, 1))).unwrap();
-        let controller = world.pod("cluster-controller-0");
-        let pod = configs.values().find_map(|config| config.pods.get(&controller)).unwrap();
-        let file = pod.files.iter().find(|file| file.path == "cluster-controller.json").unwrap();
-        serde_json::from_slice::<serde_json::Value>(&file.content).unwrap()["addons"].clone()
-    };
+    let addons = |world: &World| world.document("cluster-controller-0", "cluster-controller.json")["addons"].clone();
     let on = serde_json::json!({ "enabled": true });
     assert_eq!(addons(&world), serde_json::json!({ "coreDNS": on, "kubeProxy": on, "metricsServer": on, "cni": on }));
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     cluster.spec.addons.cni.enabled = false;
-    assert_eq!(world.replaced(&calm(1, 1)), [world.pod("cluster-controller-0")]);
+    assert_eq!(world.replaced(&calm(1, 1)), []);
     assert_eq!(addons(&world)["cni"]["enabled"], false);
     assert_eq!(addons(&world)["kubeProxy"], on);
+}
+
+/// What a cluster-controller has for life is in its arguments, so that none is asked at another port than it listens at.
+#[test]
+fn a_cluster_controller_is_replaced_for_its_port_alone() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(3, 2));
+    }
+    let [first, second] = ["cluster-controller-0", "cluster-controller-1"].map(|name| world.pod(name));
+    let spec = &mut world.documents.components.get_mut(&first).unwrap().spec;
+    let port = spec.ports.get_mut("health").unwrap();
+    *port += 1000;
+    let health = format!("--health=127.0.0.1:{port}");
+    assert_eq!(world.replaced(&calm(3, 2)), std::slice::from_ref(&first));
+    assert!(world.made("cluster-controller-0").containers[0].command.contains(&health), "{health}");
+    assert_eq!(world.document("cluster-controller-0", "cluster-controller.json")["health"], serde_json::Value::Null);
+
+    // Those of the last release had it in their file.
+    for pod in [&first, &second] {
+        let state = world.machines.get_mut(&world.documents.components[pod].spec.hypervisor).unwrap();
+        state.sandboxes.iter_mut().find(|found| found.pod == *pod).unwrap().digest = "of the last release".to_owned();
+    }
+    assert_eq!(world.replaced(&calm(3, 2)), [first, second]);
+    assert_eq!(world.replaced(&calm(3, 2)), []);
+}
+
+/// On a socket in a directory of the pod, where root finds it.
+#[test]
+fn a_cluster_controller_tells_its_metrics() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let pod = world.made("cluster-controller-0");
+    assert_eq!(pod.data, ["run"]);
+    let [container] = pod.containers.as_slice() else { panic!("{:?}", pod.containers) };
+    let run = container.mounts.iter().find(|mount| mount.source == "run").unwrap();
+    assert!(!run.read_only);
+    let metrics = format!("--metrics={}/metrics.sock", run.target);
+    assert!(container.command.contains(&metrics), "{:?}", container.command);
 }
 
 /// What a user gives comes to its role alone; every other flag is Keelway's own, so that nothing is given twice.

@@ -1,7 +1,7 @@
-//! The controller's configuration: one file.
+//! The controller's configuration: one file, which may change while it is in use.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr},
     path::PathBuf,
 };
 
@@ -59,11 +59,6 @@ pub struct Configuration {
     /// The Lease that one replica holds.
     #[serde(default)]
     pub lease: LeaseName,
-    /// Where health is asked for, without authentication: a loopback address.
-    pub health: SocketAddr,
-    /// Where metrics are asked for: the path of a socket, in a folder of the component's own.
-    #[serde(default)]
-    pub metrics: Option<PathBuf>,
 }
 
 /// The Lease that one replica holds.
@@ -168,9 +163,6 @@ impl Check for Configuration {
         }
         if !is_subdomain(&self.dns_domain) {
             return fault("dnsDomain", format!("{:?} is no DNS domain", self.dns_domain), "write it as cluster.local");
-        }
-        if !self.health.ip().is_loopback() {
-            return fault("health", format!("{} is not on loopback", self.health), "take an address of 127.0.0.0/8");
         }
         Ok(())
     }

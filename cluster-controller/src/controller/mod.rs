@@ -18,7 +18,8 @@ mod tombstones;
 use std::{
     convert::Infallible,
     io,
-    path::{Path, PathBuf},
+    net::SocketAddr,
+    path::PathBuf,
     pin::pin,
     sync::{
         Arc,
@@ -96,17 +97,29 @@ pub enum RunError {
     Health(#[source] HealthError),
 }
 
+/// What a process has for life. All else is in its files, which change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// The file with its [`Configuration`].
+    pub config: PathBuf,
+    /// The name of this replica, which no other one has.
+    pub identity: String,
+    /// Where health is asked for, without authentication: an address of loopback.
+    pub health: SocketAddr,
+    /// Where metrics are asked for: the path of a socket, in a folder of its own.
+    pub metrics: Option<PathBuf>,
+}
+
 /// Runs until `stop`. Files that change are in effect at once, under the same Lease.
-pub async fn run(path: &Path, identity: &str, stop: impl Future<Output = ()>) -> Result<(), RunError> {
-    let mut settings = Settings::read(path).await?;
+pub async fn run(process: &Process, stop: impl Future<Output = ()>) -> Result<(), RunError> {
+    let mut settings = Settings::read(&process.config).await?;
+    let identity = &process.identity;
     // A reload finds its own Lease.
     let holder = lease::process(identity);
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     let is_ready = Arc::new(AtomicBool::new(false));
-    let configuration = &settings.configuration;
-    let entrances = Entrances::open(configuration.health, configuration.metrics.as_deref()).await;
-    let entrances = entrances.map_err(RunError::Health)?;
+    let entrances = Entrances::open(process.health, process.metrics.as_deref()).await.map_err(RunError::Health)?;
     let mut questions = pin!(health::serve(entrances, health(registry, Arc::clone(&is_ready))));
     let mut stop = pin!(stop);
     loop {

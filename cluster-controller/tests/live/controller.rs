@@ -40,12 +40,14 @@ impl Controller {
             "dnsDomain": "cluster.local",
             "endpoints": [{ "address": "203.0.113.1:20000" }],
             "authorities": path("ca.crt"),
-            "health": format!("127.0.0.1:{health}"),
-            "metrics": path(&format!("{name}.metrics.sock")),
         });
         change(&mut configuration);
         let file = replace(&format!("{name}.json"), &configuration.to_string());
-        let arguments = ["run", "--config", &file, "--identity", name].map(str::to_owned);
+        let (address, metrics) = (format!("127.0.0.1:{health}"), metrics_of(name));
+        let flags: [(&str, &str); 4] =
+            [("config", &file), ("identity", name), ("health", &address), ("metrics", &metrics)];
+        let flags = flags.map(|(flag, value)| format!("--{flag}={value}"));
+        let arguments = [&["run".to_owned()][..], &flags].concat();
         let child = start(name, &crate::program().display().to_string(), &arguments);
         Self { name: name.to_owned(), child, health, configuration }
     }
@@ -84,9 +86,12 @@ impl Controller {
 
     /// What it counts.
     pub(crate) async fn metrics(&self) -> Option<String> {
-        let socket = path(&format!("{}.metrics.sock", self.name));
-        answer(tokio::net::UnixStream::connect(socket).await.ok()?, "/metrics").await
+        answer(tokio::net::UnixStream::connect(metrics_of(&self.name)).await.ok()?, "/metrics").await
     }
+}
+
+fn metrics_of(name: &str) -> String {
+    path(&format!("{name}.metrics.sock")).display().to_string()
 }
 
 async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> Option<String> {

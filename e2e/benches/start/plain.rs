@@ -16,9 +16,10 @@ use crate::memory::Group;
 
 /// What containers see of their pod's directories, and what stands for it here.
 const FILES: &str = "/etc/keelway";
-const STATE: [(&str, &str); 4] = [
+const STATE: [(&str, &str); 5] = [
     ("/var/lib/etcd", "data"),
     ("/run/haproxy", "run"),
+    ("/run/keelway-cluster-controller", "run"),
     ("/run/keelway-egress", "egress"),
     ("/var/lib/keelway-gateway", "peers"),
 ];

@@ -52,7 +52,8 @@ pub(super) async fn controller(program: &Started) -> anyhow::Result<()> {
 /// A program of Keelway's own, as far as it is asked for its health: without TLS.
 pub(super) async fn own(program: &Started) -> anyhow::Result<()> {
     let config: serde_json::Value = serde_json::from_slice(&program.read_flag("config")?)?;
-    let address: SocketAddr = config["health"].as_str().context("no address for health")?.parse()?;
+    let health = program.flag("health").ok().or_else(|| config["health"].as_str());
+    let address: SocketAddr = health.context("no address for health")?.parse()?;
     let listener = TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))?;
     let mut connections = JoinSet::new();
     loop {

@@ -115,7 +115,8 @@ fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>
         }
         Some("run") => {
             flags.get("identity")?;
-            let Configuration { health, kubeconfig, authorities, .. } =
+            let health = flags.get("health")?.parse().map_err(|_| "health")?;
+            let Configuration { kubeconfig, authorities, .. } =
                 serde_json::from_str(&config).map_err(|error| error.to_string())?;
             [&kubeconfig, &authorities].into_iter().try_for_each(|path| named(path))?;
             server_of(file)?;

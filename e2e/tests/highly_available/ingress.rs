@@ -1,18 +1,12 @@
 //! Ingresses: what users and those who watch over machines see of them.
 
-use std::{
-    io::{self, Read, Write},
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        net::UnixStream,
-    },
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use keelway_api::{
     Component,
     role::{API, Role},
 };
+use keelway_e2e::metrics;
 
 use crate::plane::Plane;
 
@@ -31,21 +25,18 @@ pub(crate) fn contexts(plane: &Plane<'_>) {
 }
 
 /// haproxy's own metrics, for those who may open its user's files.
-pub(crate) fn metrics(plane: &Plane<'_>) {
+pub(crate) fn tell_metrics(plane: &Plane<'_>) {
     for ingress in plane.of_role(Role::Ingress) {
-        let found = socket(plane, ingress).symlink_metadata().unwrap();
-        assert!(found.file_type().is_socket());
-        assert_eq!((found.uid(), found.mode() & 0o777), (ingress.spec.user, 0o600));
-        let text = get(plane, ingress, "/metrics").unwrap();
+        let text = metrics::read(&socket(plane, ingress), ingress.spec.user);
         assert!(sees_all(plane, &text), "{text}");
-        assert!(get(plane, ingress, "/").unwrap().starts_with("HTTP/1.1 404"));
+        assert!(metrics::get(&socket(plane, ingress), "/").unwrap().starts_with("HTTP/1.1 404"));
     }
 }
 
 /// Whether every ingress passes connections on to every API server.
 pub(crate) fn are_whole(plane: &Plane<'_>) -> bool {
-    let metrics = |ingress| get(plane, ingress, "/metrics").unwrap_or_default();
-    plane.of_role(Role::Ingress).into_iter().all(|ingress| sees_all(plane, &metrics(ingress)))
+    let told = |ingress| metrics::get(&socket(plane, ingress), "/metrics").unwrap_or_default();
+    plane.of_role(Role::Ingress).into_iter().all(|ingress| sees_all(plane, &told(ingress)))
 }
 
 fn sees_all(plane: &Plane<'_>, metrics: &str) -> bool {
@@ -57,12 +48,4 @@ fn sees_all(plane: &Plane<'_>, metrics: &str) -> bool {
 
 fn socket(plane: &Plane<'_>, ingress: &Component) -> PathBuf {
     plane.directory(ingress, "run").join("metrics.sock")
-}
-
-fn get(plane: &Plane<'_>, ingress: &Component, path: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect(socket(plane, ingress))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: haproxy\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
 }

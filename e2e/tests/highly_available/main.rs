@@ -39,7 +39,7 @@ fn clients_go_on() {
         replicas::fit_on_a_screen(&plane);
         replicas::elect_leaders(&plane);
         ingress::contexts(&plane);
-        ingress::metrics(&plane);
+        ingress::tell_metrics(&plane);
         scaling::members_stay(&plane);
         scaling::no_request_fails(&mut plane);
         replicas::are_spread(&plane);

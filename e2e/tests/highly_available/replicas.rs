@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use keelway_api::role::Role;
-use keelway_e2e::deadline;
+use keelway_api::{Component, role::Role};
+use keelway_e2e::{deadline, metrics};
 
 use crate::plane::Plane;
 
@@ -37,4 +37,11 @@ pub(crate) fn elect_leaders(plane: &Plane<'_>) {
         assert!(!spec["holderIdentity"].as_str().unwrap().is_empty(), "{spec}");
         assert_eq!(spec["leaseDurationSeconds"], 15, "{spec}");
     }
+    deadline::until("one cluster-controller acts", deadline::KUBERNETES, || {
+        let told = |replica: &Component| {
+            metrics::read(&plane.directory(replica, "run").join("metrics.sock"), replica.spec.user)
+        };
+        let all: String = plane.of_role(Role::ClusterController).into_iter().map(told).collect();
+        metrics::sum(&all, "keelway_cluster_controller_leading") == 1
+    });
 }

@@ -29,12 +29,13 @@ pub(crate) fn no_request_fails(plane: &mut Plane<'_>) {
         assert_eq!(plane.of_role(Role::KubeScheduler).len(), replicas as usize);
     }
     assert_eq!(containers(plane, Role::Ingress), haproxies, "a haproxy was restarted");
-    let servers = containers(plane, Role::KubeApiserver);
+    let (servers, controllers) = (containers(plane, Role::KubeApiserver), containers(plane, Role::ClusterController));
     for replicas in [1, 2] {
         plane.reconcile(|spec| spec.ingress.replicas = replicas);
         assert_eq!(plane.of_role(Role::Ingress).len(), replicas as usize);
     }
     assert_eq!(containers(plane, Role::KubeApiserver), servers, "an API server was restarted");
+    assert_eq!(containers(plane, Role::ClusterController), controllers, "a cluster-controller was restarted");
     load.end().assert_good();
 }
 

@@ -13,6 +13,7 @@ mod access;
 mod addons;
 mod admission;
 mod beside;
+mod controller;
 mod evicted;
 mod families;
 mod joins;
@@ -42,6 +43,7 @@ fn workers() {
         let found = Found::on_worker(&setting.world.fleet, "w3");
         stage("join", || setting.join(&[&c1, &c2]));
         stage("add-ons", || addons::all_are_there(&c1));
+        stage("controller", || controller::counts_what_it_did(&setting, &c1));
         stage("pods", || {
             pods::start(&c1);
             pods::each_reaches_each(&c1);

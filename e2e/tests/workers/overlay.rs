@@ -9,6 +9,7 @@ use rustix::{
 };
 
 use crate::{
+    controller,
     pods::GET,
     setting::{AGNHOST, Cluster, Setting, Worker},
 };
@@ -42,7 +43,9 @@ pub(crate) fn on_the_vpn(setting: &Setting, cluster: &Cluster) {
         cluster.workers.iter().zip([201, 202]).map(|(name, part)| place(setting, cluster, name, part)).collect();
     // What has a network that is taken away cannot be stopped as it should be.
     let _ = cluster.kubectl.run(&["delete", "pods", "--all"]).succeeded();
+    let controllers = controller::containers(setting, cluster);
     setting.change(cluster, |spec| spec.addons.cni.enabled = false);
+    assert_eq!(controller::containers(setting, cluster), controllers, "a cluster-controller was restarted");
     for place in &places {
         let none = || place.worker.shell("test ! -e /etc/cni/net.d/10-keelway.conflist").code() == 0;
         deadline::until(&format!("{} has no network of pods", place.name), deadline::KUBERNETES, none);

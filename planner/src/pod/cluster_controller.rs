@@ -12,8 +12,11 @@ use keelway_api::{
 };
 use serde_json::{Value, json};
 
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, keelway_command};
+use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, keelway_command, socket};
 use crate::{certificates, gateways::are_twins};
+
+/// The directory of its socket, in the pod and inside the container.
+const SOCKETS: (&str, &str) = ("run", "/run/keelway-cluster-controller");
 
 impl Site<'_> {
     pub(super) fn cluster_controller(&self) -> Result<Parts, MissingKey> {
@@ -25,10 +28,14 @@ impl Site<'_> {
         ];
         files.extend(self.certificate("client")?);
         let mut command = keelway_command("run", "cluster-controller.json");
-        command.push(flag("identity", &self.pod.component));
+        command.extend([
+            flag("identity", &self.pod.component),
+            flag("health", self.health_address()),
+            flag("metrics", socket(SOCKETS, "metrics")),
+        ]);
         Ok(Parts {
             files,
-            data: vec![],
+            data: vec![SOCKETS],
             servers: None,
             image: release::cluster_controller_image(self.cluster.registry.as_deref()),
             command,
@@ -38,7 +45,7 @@ impl Site<'_> {
         })
     }
 
-    /// What it is to do, and where workers go; it begins anew with each change of it.
+    /// Like all its files it is read again when it changes: add-ons and ingresses come and go without a restart.
     fn cluster_controller_file(&self) -> File {
         let ingresses = self.siblings(Role::Ingress);
         let endpoints: Vec<Value> = ingresses.flat_map(|(_, spec, machine)| self.endpoints_of(spec, machine)).collect();
@@ -54,7 +61,6 @@ impl Site<'_> {
             "authorities": at("ca.crt"),
             "workerTTL": cluster.certificates.worker_ttl,
             "addons": cluster.addons,
-            "health": self.health_address(),
         });
         let names: Vec<&str> = cluster.host.iter().chain(&cluster.extra_names).map(AsRef::as_ref).collect();
         if let (false, Some(fields)) = (names.is_empty(), content.as_object_mut()) {
@@ -63,8 +69,7 @@ impl Site<'_> {
         if let (Some(registry), Some(fields)) = (&cluster.registry, content.as_object_mut()) {
             fields.insert("registry".to_string(), json!(registry));
         }
-        // Where it listens is in it, which a process has for life.
-        document("cluster-controller.json", &content, OnChange::Restart)
+        document("cluster-controller.json", &content, OnChange::PickedUp)
     }
 
     /// Where workers reach an ingress, and the gateway beside it.

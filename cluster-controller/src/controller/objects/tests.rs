@@ -19,7 +19,6 @@ fn configuration(change: impl FnOnce(&mut Value)) -> Configuration {
         "dnsDomain": "cluster.local",
         "endpoints": [{ "address": "203.0.113.1:20000" }],
         "authorities": "ca.crt",
-        "health": "127.0.0.1:20001",
     });
     change(&mut file);
     serde_json::from_value(file).unwrap()
@@ -120,7 +119,7 @@ fn strings(list: &Value) -> BTreeSet<String> {
 #[test]
 fn a_configuration_that_makes_no_sense_is_refused() {
     assert!(configuration(|_| {}).check().is_ok());
-    let faults: [(&str, Value); 8] = [
+    let faults: [(&str, Value); 7] = [
         ("version", json!("1.20.0")),
         ("vpnCIDRs", json!([])),
         ("vpnCIDRs", json!(["100.80.0.1/16"])),
@@ -128,7 +127,6 @@ fn a_configuration_that_makes_no_sense_is_refused() {
         ("podCIDRs", json!(["10.244.0.0/16", "10.245.0.0/16"])),
         ("endpoints", json!([])),
         ("dnsDomain", json!("Cluster.local")),
-        ("health", json!("0.0.0.0:20001")),
     ];
     for (field, value) in faults {
         let fault = configuration(|file| file[field] = value).check().unwrap_err();

@@ -1,0 +1,46 @@
+//! What a cluster-controller tells of itself, and that it goes on.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{Component, role::Role};
+use keelway_e2e::{Machine, deadline, metrics};
+
+use crate::setting::{Cluster, Setting};
+
+/// What root finds on its machine: who acts, and what was done for the workers that joined.
+pub(crate) fn counts_what_it_did(setting: &Setting, cluster: &Cluster) {
+    let sockets = each(setting, cluster, |component, machine| {
+        let (id, name) = (&component.spec.cluster_id, component.spec.name().unwrap());
+        (machine.path(&format!("/var/lib/keelway/{id}/{name}/run/metrics.sock")), component.spec.user)
+    });
+    let all = || sockets.iter().map(|(socket, user)| metrics::read(socket, *user)).collect::<String>();
+    let sum = |metric: &str| metrics::sum(&all(), &format!("keelway_cluster_controller_{metric}"));
+    let workers = u64::try_from(cluster.workers.len()).unwrap();
+    deadline::until("each worker has a certificate as a client and one to serve with", deadline::KUBERNETES, || {
+        sum("certificate_requests_total{decision=\"Approved\"") >= 2 * workers
+    });
+    assert_eq!(sum("leading"), 1, "{}", all());
+    assert!(sum("address_allocations_total") >= workers, "{}", all());
+    assert!(sum("applications_total") > 0, "{}", all());
+}
+
+/// Its containers.
+pub(crate) fn containers(setting: &Setting, cluster: &Cluster) -> BTreeSet<String> {
+    let container = |component: &Component, machine: &Machine| {
+        let mut running = machine.running_of(&component.spec.cluster_id);
+        running.remove(component.spec.name().unwrap().as_str()).unwrap().container
+    };
+    each(setting, cluster, container).into_iter().collect()
+}
+
+/// Something of each replica.
+fn each<T>(setting: &Setting, cluster: &Cluster, what: impl Fn(&Component, &Machine) -> T) -> Vec<T> {
+    let (documents, machines) = (setting.documents(), setting.world.machines());
+    let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
+    let all = documents.components_of(found.id().unwrap()).map(|(_, component)| component);
+    let replicas = all.filter(|component| component.spec.role == Role::ClusterController);
+    let machine_of = |component: &Component| {
+        machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
+    };
+    replicas.map(|component| what(component, machine_of(component))).collect()
+}
