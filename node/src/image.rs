@@ -1,7 +1,9 @@
 //! Kubelet and CNI plugins, out of an image that containerd has.
 //!
-//! containerd has unpacked it into a snapshot, whatever its layers are compressed with. A view of that is mounted, read and taken away;
-//! no container is needed.
+//! containerd has unpacked it into a snapshot, whatever its layers are compressed with. An image of one layer is a directory, and its
+//! programs are linked out of it; a view of any other is mounted, copied from and taken away. No container is needed.
+
+mod programs;
 
 use std::{
     collections::BTreeSet,
@@ -34,12 +36,10 @@ use crate::{
     files::{self, FileError},
     settings::{Layout, NodeOptions},
 };
+use programs::Way;
 
 /// containerd's namespace that CRI looks at.
 const NAMESPACE: &str = "k8s.io";
-/// Where the image has its programs.
-const KUBELET: &str = "usr/local/bin/kubelet";
-const PLUGINS: &str = "opt/cni/bin";
 /// The snapshotter of a containerd that does not say.
 const SNAPSHOTTER: &str = "overlayfs";
 /// How long reading the image may take; what was begun by then goes by itself.
@@ -142,7 +142,7 @@ pub(crate) async fn ensure(
         runtime.pull_image(image).await.map_err(wrong)?;
     }
     let view = View::of(layout, runtime, settings, image);
-    match view.copy().await {
+    match view.take().await {
         Ok(()) => Ok(Some(view)),
         Err(error) => {
             view.remove().await;
@@ -169,39 +169,66 @@ impl View {
         }
     }
 
-    async fn copy(&self) -> Result<(), ImageError> {
+    async fn take(&self) -> Result<(), ImageError> {
         let parent = self.chain().await?;
-        // Of a join that was cut off.
-        self.remove().await;
-        tracing::debug!(action = "copy of the programs", "begins");
-        self.lease().await.map_err(|status| self.failed(status))?;
-        self.copy_from(parent).await?;
-        tracing::debug!(action = "copy of the programs", "done");
+        clear_mount(&self.layout);
+        tracing::debug!(action = "view of the image", "begins");
+        let mounts = self.show(&parent).await.map_err(|status| self.failed(status))?;
+        tracing::debug!(action = "view of the image", "done");
+        tracing::debug!(action = "programs", "begins");
+        let is_linked = match programs::directory(&mounts) {
+            Some(directory) => self.fill(directory, Way::Link).await?,
+            None => false,
+        };
+        if !is_linked {
+            self.copy(&mounts).await?;
+        }
+        tracing::debug!(action = "programs", "done");
         Ok(())
     }
 
-    async fn copy_from(&self, parent: String) -> Result<(), ImageError> {
+    async fn copy(&self, mounts: &[Mount]) -> Result<(), ImageError> {
+        let target = self.layout.mount();
+        files::make_dir(&target, 0o700)?;
+        for each in mounts {
+            mount_at(each, &target).map_err(|source| ImageError::Mount { image: self.image.clone(), source })?;
+        }
+        let copied = self.fill(&target, Way::Copy).await;
+        clear_mount(&self.layout);
+        copied.map(drop)
+    }
+
+    /// Has the programs from there; whether that way can be gone.
+    async fn fill(&self, from: &Path, way: Way) -> Result<bool, ImageError> {
+        let (layout, image, from) = (self.layout.clone(), self.image.clone(), from.to_owned());
+        let filled = tokio::task::spawn_blocking(move || programs::fill(&layout, &image, &from, way)).await;
+        filled.map_err(io::Error::from).map_err(FileError::new("fill", self.layout.programs()))?
+    }
+
+    /// A view of the snapshot with all layers: how it is mounted.
+    async fn show(&self, parent: &str) -> Result<Vec<Mount>, Status> {
+        match self.try_to_show(parent).await {
+            // Of a join that was cut off.
+            Err(status) if status.code() == Code::AlreadyExists => {
+                self.remove().await;
+                self.try_to_show(parent).await
+            }
+            shown => shown,
+        }
+    }
+
+    async fn try_to_show(&self, parent: &str) -> Result<Vec<Mount>, Status> {
+        self.lease().await?;
         let request = ViewSnapshotRequest {
             snapshotter: self.snapshotter.clone(),
             key: VIEW.to_owned(),
-            parent,
+            parent: parent.to_owned(),
             ..ViewSnapshotRequest::default()
         };
         let mut request = in_namespace(request);
         request.metadata_mut().insert("containerd-lease", MetadataValue::from_static(VIEW));
-        let view = SnapshotsClient::new(self.channel.clone()).view(request).await;
-        let mounts = view.map_err(|status| self.failed(status))?.into_inner().mounts;
-        let target = self.layout.mount();
-        files::make_dir(&target, 0o700)?;
-        for each in &mounts {
-            tracing::debug!(action = "mount of the image", "begins");
-            mount_at(each, &target).map_err(|source| ImageError::Mount { image: self.image.clone(), source })?;
-        }
-        tracing::debug!(action = "mount of the image", "done");
-        let (layout, image) = (self.layout.clone(), self.image.clone());
-        let copied = tokio::task::spawn_blocking(move || copy(&layout, &image)).await;
-        clear_mount(&self.layout);
-        copied.map_err(io::Error::from).map_err(FileError::new("copy", self.layout.programs()))?
+        let view = SnapshotsClient::new(self.channel.clone()).view(request).await?;
+        Ok(view.into_inner().mounts)
     }
 
     /// The name of the snapshot with all layers: a digest of their digests (the OCI image specification, "Layer ChainID").
@@ -309,30 +336,6 @@ pub(crate) fn clear_mount(layout: &Layout) {
     while unmount(&target, UnmountFlags::DETACH).is_ok() {}
     if let Err(error) = files::gone(fs::remove_dir(&target)) {
         tracing::debug!(%error, "the image stays mounted");
-    }
-}
-
-/// Copies the programs out of the mounted image. The note of which image they are of comes last.
-fn copy(layout: &Layout, image: &str) -> Result<(), ImageError> {
-    let from = layout.mount();
-    files::remove(&layout.programs_of())?;
-    files::make_dir(&layout.plugins(), 0o755)?;
-    let lacks = |what| ImageError::Form { image: image.to_owned(), what };
-    copy_file(&from.join(KUBELET), &layout.kubelet())?.then_some(()).ok_or_else(|| lacks("/usr/local/bin/kubelet"))?;
-    let plugins = fs::read_dir(from.join(PLUGINS)).map_err(|_| lacks("/opt/cni/bin"))?;
-    for plugin in plugins.flatten() {
-        copy_file(&plugin.path(), &layout.plugins().join(plugin.file_name()))?;
-    }
-    Ok(files::write(&layout.programs_of(), image, 0o600)?)
-}
-
-/// Copies a program in one step, so that one that runs is not written to. `false` where there is none.
-fn copy_file(from: &Path, to: &Path) -> Result<bool, FileError> {
-    let next = files::beside(to);
-    match fs::copy(from, &next) {
-        Ok(_) => fs::rename(&next, to).map(|()| true).map_err(FileError::new("write", to)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(FileError::new("copy", from)(error)),
     }
 }
 
