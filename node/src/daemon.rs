@@ -123,14 +123,20 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
 
     let mapped = Mapped::of_this_process();
     raise_files();
-    sysctl::set(&layout)?;
-    Tunnels::clear_left();
     let mut tunnels = Tunnels::new(key, &options.name);
-    tunnels.set(&known.cluster, &given);
+    tunnels.want(&known.cluster, &given);
     let balancer = Balancer::new(&known.authorities).map_err(RunError::Authorities)?;
     let listeners = listen(&known)?;
     balancer.set(&ingresses(&known), &known.authorities).map_err(RunError::Authorities)?;
     let questions = status::listen(&layout.socket()).map_err(RunError::Socket)?;
+    for listener in listeners {
+        tokio::spawn(Arc::clone(&balancer).serve(listener));
+    }
+    // Its start takes longer than all else together, which is there by the time that it asks: the addresses and the API before it begins.
+    let kubelet = Kubelet { layout: layout.clone(), options: options.clone(), runtime: runtime.clone() };
+    let first = kubelet.begin(&known, &given).await;
+    Tunnels::clear_left();
+    tunnels.converge();
     tell_init();
     tracing::info!(node = options.name, "up");
 
@@ -142,11 +148,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
         kubelet: watch::Sender::default(),
         absent: watch::Sender::default(),
     };
-    let daemon = Daemon { layout: layout.clone(), options: options.clone(), facts, balancer, client: Mutex::default() };
-    for listener in listeners {
-        tokio::spawn(Arc::clone(&daemon.balancer).serve(listener));
-    }
-    let kubelet = Kubelet { layout, options, runtime: runtime.clone() };
+    let daemon = Daemon { layout, options, facts, balancer, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
     select! {
         () = daemon.keep_tunnels(tunnels) => {}
@@ -157,7 +159,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
         () = daemon.keep_firewall() => {}
         () = daemon.keep_cni(&runtime) => {}
         () = daemon.read_cluster() => {}
-        () = kubelet.supervise(known, given, daemon.facts.kubelet.clone()) => {}
+        () = kubelet.supervise(first, known, given, daemon.facts.kubelet.clone()) => {}
         () = status::serve(questions, || daemon.status()) => {}
         () = stop => {}
     }

@@ -16,7 +16,10 @@ use keelway_pki::{AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster
 use keelway_vpn::error::Chain;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use crate::{
     authority::SERVER_NAME,
@@ -32,6 +35,8 @@ use crate::{
 };
 use configuration::Machine;
 
+/// How long a daemon that starts has for its kubelet before all else.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// How soon a worker that leaves is looked at again, should it stay after all.
 const LEAVING: Duration = Duration::from_secs(1);
 /// How long it has to end by itself.
@@ -80,10 +85,27 @@ pub(crate) struct Kubelet {
     pub(crate) runtime: Runtime,
 }
 
+/// A kubelet that runs.
+pub(crate) struct Running {
+    handle: Handle,
+    /// Where it is this process' own.
+    child: Option<Child>,
+}
+
 impl Kubelet {
-    /// Keeps it running for as long as it is polled.
+    /// Has one at once, whatever else is yet to be done; none while the worker leaves. A runtime that does not answer soon is asked again by
+    /// [`Kubelet::supervise`].
+    pub(crate) async fn begin(&self, known: &Known, given: &Given) -> Option<Result<Running, KubeletError>> {
+        if self.layout.leaving().exists() {
+            return None;
+        }
+        timeout(AT_ONCE, self.have(known, given)).await.ok()
+    }
+
+    /// Keeps it running for as long as it is polled, beginning with what [`Kubelet::begin`] returned.
     pub(crate) async fn supervise(
         &self,
+        mut first: Option<Result<Running, KubeletError>>,
         known: watch::Receiver<Known>,
         given: watch::Receiver<Given>,
         status: watch::Sender<KubeletStatus>,
@@ -91,10 +113,19 @@ impl Kubelet {
         let began = Instant::now();
         let mut attempts = Attempts::default();
         loop {
-            while self.layout.leaving().exists() {
-                sleep(LEAVING).await;
-            }
-            let outcome = self.run_once(&known, &given, &status, &mut attempts, began).await;
+            let had = if let Some(first) = first.take() {
+                first
+            } else {
+                while self.layout.leaving().exists() {
+                    sleep(LEAVING).await;
+                }
+                let (known, given) = (known.borrow().clone(), given.borrow().clone());
+                self.have(&known, &given).await
+            };
+            let outcome = match had {
+                Ok(running) => self.follow(running, &status, &mut attempts, began).await,
+                Err(error) => Err(error),
+            };
             status.send_modify(|status| status.pid = None);
             match &outcome {
                 Ok(()) => tracing::warn!("the kubelet ended"),
@@ -105,23 +136,25 @@ impl Kubelet {
         }
     }
 
-    async fn run_once(
+    /// The one that runs, or a new one.
+    async fn have(&self, known: &Known, given: &Given) -> Result<Running, KubeletError> {
+        if let Some(handle) = find(&self.layout)? {
+            tracing::info!(pid = handle.id.pid, "the kubelet runs already");
+            return Ok(Running { handle, child: None });
+        }
+        let (handle, child) = self.start(known, given).await?;
+        tracing::info!(pid = handle.id.pid, "the kubelet is started");
+        Ok(Running { handle, child: Some(child) })
+    }
+
+    /// Tells of it until it ends.
+    async fn follow(
         &self,
-        known: &watch::Receiver<Known>,
-        given: &watch::Receiver<Given>,
+        Running { handle, child }: Running,
         status: &watch::Sender<KubeletStatus>,
         attempts: &mut Attempts,
         began: Instant,
     ) -> Result<(), KubeletError> {
-        let (handle, child) = if let Some(found) = find(&self.layout)? {
-            tracing::info!(pid = found.id.pid, "the kubelet runs already");
-            (found, None)
-        } else {
-            let (known, given) = (known.borrow().clone(), given.borrow().clone());
-            let (handle, child) = self.start(&known, &given).await?;
-            tracing::info!(pid = handle.id.pid, "the kubelet is started");
-            (handle, Some(child))
-        };
         let is_again = attempts.started(began.elapsed());
         let image = files::read(&self.layout.programs_of())?.map(|image| image.trim().to_owned());
         status.send_modify(|status| {

@@ -160,6 +160,13 @@ impl Tunnels {
 
     /// Brings tunnels, addresses and routes to what the cluster tells.
     pub(crate) fn set(&mut self, cluster: &ClusterInformation, given: &Given) {
+        self.want(cluster, given);
+        self.converge();
+    }
+
+    /// Takes note of what the cluster tells, and has this worker's addresses: all else waits for [`Tunnels::converge`], which also tells
+    /// what is wrong.
+    pub(crate) fn want(&mut self, cluster: &ClusterInformation, given: &Given) {
         let (gateways, faults) = gateways(cluster);
         for error in &faults {
             tracing::error!("a gateway is left out: {}", Chain(error));
@@ -170,7 +177,7 @@ impl Tunnels {
             ranges: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
             gateways,
         };
-        self.converge();
+        let _ = self.wanted.addresses();
     }
 
     /// Makes what there should be and is not: the first time, after something failed, and where somebody has taken it away. What is there
