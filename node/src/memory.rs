@@ -36,14 +36,23 @@ pub fn renounce_huge_pages() {
 
 /// Starts a program that may have huge pages, whatever this process has.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
-    let renounced = transparent_huge_pages_are_disabled().unwrap_or_default();
-    if !renounced {
+    spawn_with(command, false)
+}
+
+/// Starts a daemon without huge pages, so that it need not begin anew for that.
+pub(crate) fn spawn_small(command: &mut Command) -> io::Result<Child> {
+    spawn_with(command, true)
+}
+
+fn spawn_with(command: &mut Command, renounced: bool) -> io::Result<Child> {
+    let own = transparent_huge_pages_are_disabled().unwrap_or(renounced);
+    if own == renounced {
         return command.spawn();
     }
     // A program inherits this; it has begun when `spawn` returns.
-    disable_transparent_huge_pages(false)?;
+    disable_transparent_huge_pages(renounced)?;
     let child = command.spawn();
-    disable_transparent_huge_pages(true)?;
+    disable_transparent_huge_pages(own)?;
     child
 }
 
@@ -163,24 +172,21 @@ VmFlags: rd ex mr mw me de sd
     }
 
     #[test]
-    fn a_program_has_huge_pages_though_its_parent_has_none() {
-        let denied = |command: &mut Command| {
-            let output = spawn(command.stdout(std::process::Stdio::piped())).unwrap().wait_with_output().unwrap();
+    fn a_program_has_huge_pages_or_none_whatever_its_parent_has() {
+        let renounced = |spawn: fn(&mut Command) -> io::Result<Child>| {
+            let mut command = Command::new("cat");
+            command.arg("/proc/self/status").stdout(std::process::Stdio::piped());
+            let output = spawn(&mut command).unwrap().wait_with_output().unwrap();
             let status = String::from_utf8(output.stdout).unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
             line.unwrap().trim() == "0"
         };
-        let ask = || {
-            let mut command = Command::new("cat");
-            command.arg("/proc/self/status");
-            command
-        };
-        assert!(!denied(&mut ask()));
-        disable_transparent_huge_pages(true).unwrap();
-        let inherited = ask().output().unwrap();
-        assert!(String::from_utf8(inherited.stdout).unwrap().contains("THP_enabled:\t0"));
-        assert!(!denied(&mut ask()));
-        assert!(transparent_huge_pages_are_disabled().unwrap());
+        for own in [false, true] {
+            disable_transparent_huge_pages(own).unwrap();
+            assert_eq!(renounced(Command::spawn), own, "it is inherited");
+            assert_eq!((renounced(spawn), renounced(spawn_small)), (false, true));
+            assert_eq!(transparent_huge_pages_are_disabled().unwrap(), own);
+        }
         disable_transparent_huge_pages(false).unwrap();
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     files::{self, FileError},
-    logs,
+    logs, memory,
     process::{self, ProcessId},
     settings::{Layout, Service},
 };
@@ -159,7 +159,7 @@ fn detach(program: &Path, layout: &Layout) -> Result<Option<Child>, ServiceError
     let mut command = Command::new(program);
     command.args(["node", "run", "--detached", "--state-dir"]).arg(layout.root());
     process::clear_environment(&mut command);
-    let child = command.stdin(Stdio::null()).stdout(logs::open(&log)?).stderr(logs::open(&log)?).spawn();
+    let child = memory::spawn_small(command.stdin(Stdio::null()).stdout(logs::open(&log)?).stderr(logs::open(&log)?));
     child.map(Some).map_err(|source| ServiceError::Spawn { program: program.to_owned(), source })
 }
 
