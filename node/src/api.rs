@@ -5,7 +5,7 @@ use std::{fmt::Debug, future::Future, net::SocketAddr, pin::pin, time::Duration}
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures::TryStreamExt;
 use kube::{
-    Api, Client, Config,
+    Api, Client, Config, Resource, ResourceExt,
     api::{ListParams, WatchEvent, WatchParams},
     client::ClientBuilder,
 };
@@ -145,22 +145,28 @@ pub(crate) struct Wait<'a> {
     pub(crate) deadline: Duration,
 }
 
-/// Watches one object until `look` has found in it what it wants. What fails on the way is tried again until the deadline, but for what
-/// may not be asked.
+/// Watches one object until `look` has found in it what it wants: from when this process made it, where it did. What fails on the way
+/// is tried again until the deadline, but for what may not be asked.
 pub(crate) async fn wait_for<K, T>(
     api: &Api<K>,
     name: &str,
     wait: Wait<'_>,
+    mut made: Option<K>,
     mut look: impl FnMut(K) -> Option<T>,
 ) -> Result<T, ApiError>
 where
-    K: Clone + DeserializeOwned + Debug,
+    K: Clone + DeserializeOwned + Debug + Resource,
 {
     let mut last = None;
     let watched = timeout(wait.deadline, async {
         loop {
             let began = Instant::now();
-            match follow(api, name, |object| object.and_then(&mut look)).await {
+            let mut look = |object: Option<K>| object.and_then(&mut look);
+            let ended = match made.take() {
+                Some(object) => follow_from(api, name, object, &mut look).await,
+                None => follow(api, name, &mut look).await,
+            };
+            match ended {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
                 Err(error) if matches!(error.code(), Some(401 | 403)) => return Err(error),
@@ -186,16 +192,45 @@ pub(crate) async fn follow<K, T>(
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let this = format!("metadata.name={name}");
     // A watch tells nothing of what is absent, and one from an object's own version may be refused as too old.
-    let listed = within(ANSWER, format!("read {name}"), api.list(&ListParams::default().fields(&this))).await?;
+    let this = ListParams::default().fields(&of(name));
+    let listed = within(ANSWER, format!("read {name}"), api.list(&this)).await?;
     let version = listed.metadata.resource_version.unwrap_or_default();
-    if let Some(found) = look(listed.items.into_iter().next()) {
-        return Ok(Some(found));
+    match look(listed.items.into_iter().next()) {
+        Some(found) => Ok(Some(found)),
+        None => watch(api, name, &version, look).await,
     }
-    let parameters = WatchParams::default().fields(&this).timeout(WATCH_SECONDS);
+}
+
+/// The same from an object that was made a moment ago.
+async fn follow_from<K, T>(
+    api: &Api<K>,
+    name: &str,
+    made: K,
+    mut look: impl FnMut(Option<K>) -> Option<T>,
+) -> Result<Option<T>, ApiError>
+where
+    K: Clone + DeserializeOwned + Debug + Resource,
+{
+    let version = made.resource_version().unwrap_or_default();
+    match look(Some(made)) {
+        Some(found) => Ok(Some(found)),
+        None => watch(api, name, &version, look).await,
+    }
+}
+
+async fn watch<K, T>(
+    api: &Api<K>,
+    name: &str,
+    version: &str,
+    mut look: impl FnMut(Option<K>) -> Option<T>,
+) -> Result<Option<T>, ApiError>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let parameters = WatchParams::default().fields(&of(name)).timeout(WATCH_SECONDS);
     let watched = async {
-        let mut events = pin!(api.watch(&parameters, &version).await?);
+        let mut events = pin!(api.watch(&parameters, version).await?);
         while let Some(event) = events.try_next().await? {
             let object = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => Some(object),
@@ -210,6 +245,10 @@ where
         Ok(None)
     };
     within(WATCH, format!("watch {name}"), watched).await
+}
+
+fn of(name: &str) -> String {
+    format!("metadata.name={name}")
 }
 
 async fn within<T>(

@@ -168,14 +168,13 @@ async fn answer(client: Client, request: &str) -> Result<Answer, CertificateErro
         },
         status: None,
     };
-    match requests.create(&PostParams::default(), &object).await {
-        Err(error) if api::code(&error) != Some(409) => {
-            return Err(ApiError::request("ask for a certificate")(error).into());
-        }
-        Ok(_) | Err(_) => {}
-    }
+    let made = match requests.create(&PostParams::default(), &object).await {
+        Ok(made) => Some(made),
+        Err(error) if api::code(&error) == Some(409) => None,
+        Err(error) => return Err(ApiError::request("ask for a certificate")(error).into()),
+    };
     let wait = Wait { what: "the certificate is signed", mend: CONTROLLER, deadline: PATIENCE };
-    Ok(api::wait_for(&requests, &name, wait, |request| said(&request)).await?)
+    Ok(api::wait_for(&requests, &name, wait, made, |request| said(&request)).await?)
 }
 
 fn said(request: &CertificateSigningRequest) -> Option<Answer> {

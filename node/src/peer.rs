@@ -87,20 +87,20 @@ pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result
     let peers: Api<WireGuardPeer> = Api::all(client);
     let wanted = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key.to_string() });
     tracing::debug!(action = "WireGuardPeer", "begins");
-    let object = match peers.create(&PostParams::default(), &wanted).await {
-        Ok(object) => object,
-        Err(error) if api::code(&error) == Some(409) => {
-            peers.get(name).await.map_err(ApiError::request(format!("get the WireGuardPeer {name}")))?
-        }
+    let made = match peers.create(&PostParams::default(), &wanted).await {
+        Ok(made) => Some(made),
+        Err(error) if api::code(&error) == Some(409) => None,
         Err(error) => return Err(ApiError::request(format!("create the WireGuardPeer {name}"))(error).into()),
     };
     tracing::debug!(action = "WireGuardPeer", "done");
-    if object.spec.public_key != wanted.spec.public_key {
-        return Err(PeerError::Foreign(name.to_owned()));
+    if made.is_none() {
+        let found = peers.get(name).await.map_err(ApiError::request(format!("get the WireGuardPeer {name}")))?;
+        if found.spec.public_key != wanted.spec.public_key {
+            return Err(PeerError::Foreign(name.to_owned()));
+        }
     }
     let what = format!("the WireGuardPeer {name} has an address");
     let wait = Wait { what: &what, mend: CONTROLLER, deadline: PATIENCE };
-    let given =
-        api::wait_for(&peers, name, wait, |peer| Some(Given::of(&peer)).filter(|given| !given.addresses.is_empty()));
-    Ok(given.await?)
+    let look = |peer: WireGuardPeer| Some(Given::of(&peer)).filter(|given| !given.addresses.is_empty());
+    Ok(api::wait_for(&peers, name, wait, made, look).await?)
 }

@@ -57,18 +57,34 @@ async fn what_is_absent_is_told_and_the_watch_goes_on_from_there() {
 #[tokio::test(start_paused = true)]
 async fn watches_that_end_at_once_are_made_a_second_apart_and_the_last_cause_is_told() {
     let (api, asked) = api(|query| if query.contains("watch") { failure(500) } else { list(&json!([])) });
-    let error = wait_for(&api, "a", WAIT, Some).await.unwrap_err();
+    let error = wait_for(&api, "a", WAIT, None, Some).await.unwrap_err();
     assert_eq!(asked.lock().unwrap().len(), 2 * 10);
     assert_eq!(error.to_string(), "it is there: not within 10 s; mend it");
     let ApiError::TimedOut { source: Some(source), .. } = error else { panic!("{error}") };
     assert_eq!(source.code(), Some(500));
 }
 
+#[tokio::test]
+async fn what_was_made_is_watched_from_there() {
+    let (api, asked) = api(|_| {
+        let object =
+            json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "resourceVersion": "9" } });
+        (200, json!({ "type": "MODIFIED", "object": object }))
+    });
+    let mut made = ConfigMap::default();
+    made.metadata.resource_version = Some("7".to_owned());
+    let version = |map: ConfigMap| map.metadata.resource_version.filter(|version| version != "7");
+    assert_eq!(wait_for(&api, "a", WAIT, Some(made), version).await.unwrap(), "9");
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 1);
+    assert!(asked[0].contains("watch") && asked[0].contains("resourceVersion=7"), "{asked:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_may_not_be_asked_is_not_asked_again() {
     for code in [401, 403] {
         let (api, asked) = api(move |_| failure(code));
-        let error = wait_for(&api, "a", WAIT, Some).await.unwrap_err();
+        let error = wait_for(&api, "a", WAIT, None, Some).await.unwrap_err();
         assert_eq!((error.code(), asked.lock().unwrap().len()), (Some(code), 1));
     }
 }
