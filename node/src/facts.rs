@@ -64,6 +64,15 @@ async fn runtime(socket: &Path) -> Result<RuntimeFacts, String> {
     ask.await.map_err(|error: keelway_cri::Error| keelway_vpn::error::Chain(&error).to_string())
 }
 
+/// The machine's architecture, as images and Nodes call it.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 /// What is mounted at `/sys/fs/cgroup`.
 pub(crate) fn cgroups() -> Cgroups {
     let root = Path::new("/sys/fs/cgroup");

@@ -33,6 +33,7 @@ use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 
 use crate::{
     cni::Directories,
+    facts,
     files::{self, FileError},
     settings::{Layout, NodeOptions},
 };
@@ -303,12 +304,7 @@ fn prost_time(time: SystemTime) -> String {
 }
 
 fn is_ours(platform: &Value) -> bool {
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    platform["os"] == "linux" && platform["architecture"] == architecture
+    platform["os"] == "linux" && platform["architecture"] == facts::architecture()
 }
 
 fn chain_of<'a>(mut layers: impl Iterator<Item = &'a str>) -> Option<String> {

@@ -34,6 +34,7 @@ use crate::{
     information::{InformationError, Known},
     kubelet,
     peer::{self, PeerError},
+    registration,
     service::{self, ServiceError},
     settings::{Difference, Layout, NodeOptions, Service},
     undo::forget,
@@ -364,7 +365,8 @@ async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<()
     let what = format!("the Node {name} is ready");
     let wait = Wait { what: &what, mend: "it goes on meanwhile", deadline: options.timeout };
     let joined = |node: &Node| is_ready(node) || !has_cni && lacks_network_only(node);
-    let ready = api::wait_for(&nodes, name, wait, None, |node| joined(&node).then_some(()));
+    let made = registration::make(&nodes, &options.node).await;
+    let ready = api::wait_for(&nodes, name, wait, made, |node| joined(&node).then_some(()));
     ready.await.map_err(|source| JoinError::NotReady { log: log(options.node.service, options.layout.root()), source })
 }
 

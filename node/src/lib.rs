@@ -26,6 +26,7 @@ mod memory;
 mod mounts;
 mod peer;
 mod process;
+mod registration;
 #[cfg(test)]
 mod samples;
 mod service;

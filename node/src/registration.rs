@@ -1,0 +1,145 @@
+//! The Node of a worker, made while its kubelet starts.
+//!
+//! A kubelet makes it once it has looked at its machine. Only then the cluster gives ranges to the worker's pods, and all that comes of
+//! them waits one for the other: the CNI configuration, the runtime's network, the Node's readiness. Of a Node that is there before, all of
+//! this has come about by then. The kubelet takes it over as it takes over one of an earlier start (`tryRegisterWithAPIServer` in
+//! `pkg/kubelet/kubelet_node_status.go`), but gives it no labels that the worker was told: so it has them from the beginning.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{Api, api::PostParams};
+use tokio::time::sleep;
+
+use crate::{api, facts, settings::NodeOptions};
+
+/// The policy of Nodes learns of a worker's addresses a moment after the worker, and nobody tells of that: so long it is waited, in
+/// milliseconds, before each further try. The kubelet goes on trying.
+const PAUSES: [u64; 6] = [10, 20, 40, 80, 160, 320];
+
+/// Makes the Node, unless there is one. None where it is somebody else's, also where it cannot be made: then the kubelet makes it.
+pub(crate) async fn make(nodes: &Api<Node>, options: &NodeOptions) -> Option<Node> {
+    tracing::debug!(action = "Node", "begins");
+    let made = try_to_make(nodes, &node(options, Timestamp::now())).await;
+    tracing::debug!(action = "Node", "done");
+    made
+}
+
+async fn try_to_make(nodes: &Api<Node>, wanted: &Node) -> Option<Node> {
+    let mut pauses = PAUSES.into_iter();
+    loop {
+        let error = match nodes.create(&PostParams::default(), wanted).await {
+            Ok(made) => return Some(made),
+            Err(error) => error,
+        };
+        match (api::code(&error), pauses.next()) {
+            (Some(403), Some(pause)) => sleep(Duration::from_millis(pause)).await,
+            (Some(409), _) => return None,
+            _ => {
+                tracing::debug!(%error, "the Node is the kubelet's to make");
+                return None;
+            }
+        }
+    }
+}
+
+/// As the kubelet would make it (`initialNode`), but that it is not ready and has no room: no pod is put on it before the kubelet says so.
+fn node(options: &NodeOptions, now: Timestamp) -> Node {
+    let architecture = facts::architecture();
+    let own = [
+        ("kubernetes.io/hostname", options.name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", architecture),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", architecture),
+    ];
+    let told = options.labels.iter().filter_map(|label| label.split_once('='));
+    let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    // What was told comes last, and so counts.
+    let labels: BTreeMap<String, String> = own.into_iter().chain(told).map(owned).collect();
+    let annotation = owned(("volumes.kubernetes.io/controller-managed-attach-detach", "true"));
+    // The admission of Nodes gives it, too. It stays for as long as a condition says so: a Node without one would lose it.
+    let taint =
+        Taint { key: "node.kubernetes.io/not-ready".to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
+    let not_ready = NodeCondition {
+        type_: "Ready".to_owned(),
+        status: "False".to_owned(),
+        reason: Some("KubeletNotReady".to_owned()),
+        message: Some("the kubelet starts".to_owned()),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(Time(now)),
+    };
+    Node {
+        metadata: ObjectMeta {
+            name: Some(options.name.clone()),
+            labels: Some(labels),
+            annotations: Some([annotation].into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec { taints: Some(vec![taint]), ..NodeSpec::default() }),
+        status: Some(NodeStatus { conditions: Some(vec![not_ready]), ..NodeStatus::default() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::json;
+
+    use super::*;
+    use crate::samples::options;
+
+    #[test]
+    fn a_node_has_the_labels_that_its_worker_was_told_and_takes_no_pods() {
+        let labels = vec!["a=b".to_owned(), "kubernetes.io/os=other".to_owned()];
+        let node = serde_json::to_value(node(&NodeOptions { labels, ..options() }, Timestamp::UNIX_EPOCH)).unwrap();
+        let labels = &node["metadata"]["labels"];
+        assert_eq!((&labels["a"], &labels["kubernetes.io/os"]), (&json!("b"), &json!("other")));
+        assert_eq!(labels["kubernetes.io/hostname"], "w1");
+        assert_eq!(
+            node["spec"],
+            json!({ "taints": [{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }] })
+        );
+        let conditions = node["status"]["conditions"].as_array().unwrap();
+        assert_eq!((conditions.len(), &conditions[0]["status"]), (1, &json!("False")));
+        assert!(node["status"].get("allocatable").is_none());
+    }
+
+    /// How often an API that gives these answers, and then the last one, is asked, and whether there is a Node of this process'.
+    async fn asked(codes: &'static [u16]) -> (usize, bool) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let code = codes[counted.fetch_add(1, Ordering::Relaxed).min(codes.len() - 1)];
+            let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no", "reason": "" });
+            let node = json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": "w1" } });
+            let body = serde_json::to_vec(if code == 201 { &node } else { &status }).unwrap();
+            let response = Response::builder().status(code).body(Body::from(body)).unwrap();
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let made = make(&Api::all(Client::new(service, "a")), &options()).await;
+        (count.load(Ordering::Relaxed), made.is_some())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_may_not_yet_make_a_node_tries_again_and_then_leaves_it_to_the_kubelet() {
+        assert_eq!(asked(&[201]).await, (1, true));
+        assert_eq!(asked(&[403, 403, 201]).await, (3, true));
+        assert_eq!(asked(&[403]).await, (PAUSES.len() + 1, false));
+        assert_eq!(asked(&[409]).await, (1, false));
+        assert_eq!(asked(&[500]).await, (1, false));
+    }
+}
