@@ -62,8 +62,8 @@ pub(crate) struct Before {
 }
 
 impl Changes {
-    /// Writes down how the machine is, before any of it changes.
-    pub(crate) fn remember(layout: &Layout, options: &NodeOptions, before: Before) -> Result<(), FileError> {
+    /// How the machine is, to be written down before any of it changes.
+    pub(crate) fn of(options: &NodeOptions, before: Before) -> Result<Self, FileError> {
         let mut changes = Self {
             sysctls: sysctl::all(),
             directories: SHARED.iter().map(PathBuf::from).filter(|path| !path.exists()).collect(),
@@ -80,7 +80,7 @@ impl Changes {
         if Path::new("/run/systemd/system").exists() && !Path::new(LOGIND).exists() {
             changes.note_file(Path::new(LOGIND));
         }
-        files::write_json(&layout.changes(), &changes)
+        Ok(changes)
     }
 
     fn note_tree(&mut self, tree: PathBuf) -> Result<(), FileError> {
@@ -129,10 +129,14 @@ impl Changes {
         if after == before { Ok(()) } else { files::write_json(&layout.changes(), &after) }
     }
 
-    /// Writes down a file and the directories above it that are not there yet, and makes these.
-    pub(crate) fn make_room(layout: &Layout, path: &Path) -> Result<(), FileError> {
-        Self::note(layout, |changes| changes.note_file(path))?;
-        path.parent().map_or(Ok(()), |directory| files::make_dir(directory, 0o755))
+    /// Writes down files and the directories above them that are not there yet, and makes these.
+    pub(crate) fn make_room<'a>(
+        layout: &Layout,
+        paths: impl IntoIterator<Item = &'a Path> + Clone,
+    ) -> Result<(), FileError> {
+        Self::note(layout, |changes| paths.clone().into_iter().for_each(|path| changes.note_file(path)))?;
+        let mut directories = paths.into_iter().filter_map(Path::parent);
+        directories.try_for_each(|directory| files::make_dir(directory, 0o755))
     }
 }
 

@@ -81,9 +81,13 @@ pub(crate) fn apply(
     for path in Changes::read(layout)?.files.iter().filter(|path| is_gone(path)) {
         files::remove(path)?;
     }
+    // Before there are ranges, too: then all that is left to be done is to write it.
+    let room: Vec<PathBuf> = templates.keys().filter(|name| is_file(name)).map(|name| directory.join(name)).collect();
+    if !room.is_empty() {
+        Changes::make_room(layout, room.iter().map(PathBuf::as_path))?;
+    }
     for (name, content) in wanted {
         let path = directory.join(name);
-        Changes::make_room(layout, &path)?;
         if files::update(&path, content, 0o644)? {
             tracing::info!(file = %path.display(), "the CNI configuration is written");
         }
@@ -98,16 +102,14 @@ pub(crate) fn install(layout: &Layout, directory: &Path) -> Result<(), FileError
     }
     let ours = Changes::read(layout)?.files;
     let entries = std::fs::read_dir(layout.plugins()).map_err(FileError::new("list", layout.plugins()))?;
-    for entry in entries.flatten() {
-        let to = directory.join(entry.file_name());
-        if to.exists() && !ours.contains(&to) {
-            continue;
-        }
-        Changes::make_room(layout, &to)?;
-        let content = std::fs::read(entry.path()).map_err(FileError::new("read", entry.path()))?;
-        files::update(&to, content, 0o755)?;
-    }
-    Ok(())
+    let plugins = entries.flatten().map(|entry| (entry.path(), directory.join(entry.file_name())));
+    let plugins: Vec<(PathBuf, PathBuf)> = plugins.filter(|(_, to)| !to.exists() || ours.contains(to)).collect();
+    Changes::make_room(layout, plugins.iter().map(|(_, to)| to.as_path()))?;
+    // Copies: whoever has plugins of the same names may write to these files.
+    files::at_once(&plugins, |(from, to)| {
+        let content = std::fs::read(from).map_err(FileError::new("read", from))?;
+        files::update(to, content, 0o755).map(drop)
+    })
 }
 
 #[cfg(test)]
@@ -140,6 +142,8 @@ mod tests {
         let (layout, directory) = (Layout::new(state.path()), state.path().join("net.d"));
         let templates = BTreeMap::from([("10-keelway.conflist".to_owned(), "{}".to_owned())]);
         let ranges = ["10.244.3.0/24".parse().unwrap()];
+        apply(&layout, &directory, &templates, &[]).unwrap();
+        assert!(directory.exists() && !directory.join("10-keelway.conflist").exists());
         apply(&layout, &directory, &templates, &ranges).unwrap();
         assert!(directory.join("10-keelway.conflist").exists());
         apply(&layout, &directory, &BTreeMap::new(), &ranges).unwrap();

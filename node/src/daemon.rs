@@ -157,6 +157,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
         () = keep_small(mapped) => {}
         () = daemon.keep_balancer() => {}
         () = daemon.keep_firewall() => {}
+        () = daemon.keep_given() => {}
         () = daemon.keep_cni(&runtime) => {}
         () = daemon.read_cluster() => {}
         () = kubelet.supervise(first, known, given, daemon.facts.kubelet.clone()) => {}
@@ -179,7 +180,7 @@ async fn lock(layout: &Layout) -> Result<fs::File, RunError> {
         return Err(RunError::Running(layout.root().display().to_string()));
     };
     if let Some(own) = ProcessId::of(std::process::id()) {
-        files::write_json(&path, &own)?;
+        files::write_json_for_now(&path, &own)?;
     }
     Ok(held)
 }
@@ -344,6 +345,18 @@ impl Daemon {
         firewall::set(&Wanted { pods: &pods, inside: &inside, own: &own, outside })
     }
 
+    /// What the cluster gave is there at the next start, too. Nothing waits for that.
+    async fn keep_given(&self) {
+        let mut given = self.facts.given.subscribe();
+        while given.changed().await.is_ok() {
+            let (path, now) = (self.layout.peer(), given.borrow_and_update().clone());
+            let kept = tokio::task::spawn_blocking(move || files::write_json(&path, &now)).await;
+            if let Ok(Err(error)) = kept {
+                tracing::error!("what the cluster gave is not kept: {}", Chain(&error));
+            }
+        }
+    }
+
     async fn keep_cni(&self, runtime: &Runtime) {
         let directory = image::settings(runtime).await.directories(&self.options).configuration;
         let (mut templates, mut given) = (self.facts.templates.subscribe(), self.facts.given.subscribe());
@@ -465,9 +478,6 @@ impl Daemon {
         let given = Given::of(&peer);
         if given.addresses.is_empty() || *self.facts.given.borrow() == given {
             return None;
-        }
-        if let Err(error) = files::write_json(&self.layout.peer(), &given) {
-            tracing::error!("what the cluster gave is not kept: {}", Chain(&error));
         }
         self.facts.given.send_replace(given);
         None

@@ -4,7 +4,9 @@ use std::{
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    panic::resume_unwind,
     path::{Path, PathBuf},
+    thread,
 };
 
 use keelway_vpn::durable;
@@ -37,6 +39,63 @@ pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result
     Ok(())
 }
 
+/// A file's next content.
+#[derive(Debug)]
+pub(crate) struct Next {
+    path: PathBuf,
+    content: Vec<u8>,
+    mode: u32,
+}
+
+impl Next {
+    pub(crate) fn text(path: PathBuf, content: &str, mode: u32) -> Self {
+        Self { path, content: content.as_bytes().to_vec(), mode }
+    }
+
+    /// A value as JSON, for root alone.
+    pub(crate) fn json<T: Serialize>(path: PathBuf, value: &T) -> Result<Self, FileError> {
+        let content = json(&path, value)?;
+        Ok(Self { path, content, mode: 0o600 })
+    }
+}
+
+/// Writes files each of which makes sense without the others, in the time that a disk takes for one.
+pub(crate) fn write_all(all: &[Next]) -> Result<(), FileError> {
+    for next in all {
+        tracing::trace!(action = %next.path.display(), "saves");
+    }
+    at_once(all, |Next { path, content, mode }| {
+        durable::replace(path, content, *mode).map_err(FileError::new("write", path))
+    })?;
+    for next in all {
+        tracing::trace!(action = %next.path.display(), "saved");
+    }
+    Ok(())
+}
+
+/// Does the same with each, all at once. Where some fail, the first one's failure is told, after all have ended.
+pub(crate) fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) -> Result<(), FileError> + Sync) -> Result<(), FileError> {
+    thread::scope(|scope| {
+        let each = &each;
+        let threads: Vec<_> = all.iter().map(|one| scope.spawn(move || each(one))).collect();
+        let outcomes: Vec<_> = threads.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        outcomes.into_iter().try_for_each(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// Writes what each start writes anew: in one step, too, but it may not outlive the machine.
+pub(crate) fn write_for_now(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), FileError> {
+    tracing::trace!(action = %path.display(), "saves");
+    durable::replace_for_now(path, content.as_ref(), mode).map_err(FileError::new("write", path))?;
+    tracing::trace!(action = %path.display(), "saved");
+    Ok(())
+}
+
+/// The same for a value as JSON, for root alone.
+pub(crate) fn write_json_for_now<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
+    write_for_now(path, json(path, value)?, 0o600)
+}
+
 /// Writes a file only where its content differs; whether it did.
 pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<bool, FileError> {
     if fs::read(path).is_ok_and(|found| found == content.as_ref()) {
@@ -47,8 +106,11 @@ pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Resul
 
 /// Writes a value as JSON, for root alone.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
-    let text = serde_json::to_vec_pretty(value).map_err(io::Error::other).map_err(FileError::new("write", path))?;
-    write(path, text, 0o600)
+    write(path, json(path, value)?, 0o600)
+}
+
+fn json<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>, FileError> {
+    serde_json::to_vec_pretty(value).map_err(io::Error::other).map_err(FileError::new("write", path))
 }
 
 /// Reads text; none where there is no such file.
@@ -113,6 +175,21 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(!update(&path, fs::read(&path).unwrap(), 0o600).unwrap());
         assert!(update(&path, "[]", 0o600).unwrap());
+    }
+
+    #[test]
+    fn several_are_written_at_once_and_what_fails_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let next = |name: &str| Next::text(at(name), name, 0o644);
+        write_all(&[next("a"), Next::json(at("b"), &1).unwrap()]).unwrap();
+        assert_eq!((read(&at("a")).unwrap().as_deref(), read_json(&at("b")).unwrap()), (Some("a"), Some(1)));
+        assert_eq!(fs::metadata(at("b")).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = write_all(&[next("gone/c"), next("d")]).unwrap_err();
+        assert!(error.to_string().contains("gone/c"), "{error}");
+        assert!(at("d").exists());
+        write_json_for_now(&at("a"), &2).unwrap();
+        assert_eq!((read_json(&at("a")).unwrap(), fs::read_dir(directory.path()).unwrap().count()), (Some(2), 3));
     }
 
     #[test]

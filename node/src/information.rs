@@ -6,7 +6,7 @@ use kube::{Api, Client};
 
 use crate::{
     api::ApiError,
-    files::{self, FileError},
+    files::{self, FileError, Next},
     settings::Layout,
 };
 
@@ -52,14 +52,15 @@ impl Known {
         Self::of(&map.map_err(InformationError::Api)?)
     }
 
-    /// Keeps it; whether something changed.
-    pub(crate) fn keep(&self, layout: &Layout) -> Result<bool, FileError> {
-        let authorities = files::update(&layout.authorities(), &self.authorities, 0o644)?;
-        let before = files::read_json::<ClusterInformation>(&layout.information());
-        if before.is_ok_and(|before| before.as_ref() == Some(&self.cluster)) {
-            return Ok(authorities);
-        }
-        files::write_json(&layout.information(), &self.cluster).map(|()| true)
+    /// Keeps it.
+    pub(crate) fn keep(&self, layout: &Layout) -> Result<(), FileError> {
+        files::write_all(&self.next(layout)?)
+    }
+
+    /// The files in which it is kept.
+    pub(crate) fn next(&self, layout: &Layout) -> Result<[Next; 2], FileError> {
+        let authorities = Next::text(layout.authorities(), &self.authorities, 0o644);
+        Ok([authorities, Next::json(layout.information(), &self.cluster)?])
     }
 
     /// What was kept.

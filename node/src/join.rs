@@ -303,15 +303,18 @@ fn check_cluster(options: &JoinOptions, known: &Known) -> Result<(), JoinError> 
 /// The worker's directory, with what it was told: from here on `leave` and `forget` know what to take away.
 async fn prepare(options: &JoinOptions, known: &Known, runtime: &Runtime) -> Result<(), JoinError> {
     let layout = &options.layout;
-    if layout.read_options()?.is_none() {
+    let mut next = vec![files::Next::json(layout.options(), &options.node)?];
+    // Nothing was changed where either of them is missing.
+    if layout.read_options()?.is_none() || !layout.changes().exists() {
         let firewall = firewall::names()?;
         let images = image::digests(runtime).await.map_err(|status| JoinError::Images(Box::new(status)))?;
         files::make_dir(layout.root(), 0o700)?;
-        Changes::remember(layout, &options.node, Before { firewall, images })?;
+        let changes = Changes::of(&options.node, Before { firewall, images })?;
+        next.push(files::Next::json(layout.changes(), &changes)?);
     }
-    files::write_json(&layout.options(), &options.node)?;
-    files::remove(&layout.leaving())?;
-    Ok(known.keep(layout).map(drop)?)
+    next.extend(known.next(layout)?);
+    files::write_all(&next)?;
+    Ok(files::remove(&layout.leaving())?)
 }
 
 /// A certificate by the token, and with it an address. Returns the API as the node.

@@ -51,7 +51,9 @@ impl ProcessId {
 
     /// The one that was kept in a file, where it still runs.
     pub(crate) fn kept(path: &Path) -> Result<Option<Self>, FileError> {
-        Ok(files::read_json::<Self>(path)?.filter(|id| id.is_running()))
+        // What was not on disk when the machine died is of a process that died with it.
+        let id = files::read(path)?.and_then(|text| serde_json::from_str::<Self>(&text).ok());
+        Ok(id.filter(|id| id.is_running()))
     }
 }
 
@@ -143,6 +145,12 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let id = ProcessId::of(child.id()).unwrap();
         assert!(!ProcessId { started: id.started + 1, ..id }.is_running());
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("process");
+        fs::write(&path, "").unwrap();
+        assert_eq!(ProcessId::kept(&path).unwrap(), None);
+        files::write_json_for_now(&path, &id).unwrap();
+        assert_eq!(ProcessId::kept(&path).unwrap(), Some(id));
         let handle = id.open().unwrap();
         handle.end(Duration::from_secs(60)).await.unwrap();
         child.wait().unwrap();

@@ -12,13 +12,27 @@ use std::path::{Path, PathBuf};
 /// The file beside it cannot be written, or cannot take its place.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let next = beside(path);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&next)?;
-    file.write_all(content)?;
-    file.sync_all()?;
+    write(&next, content, mode)?.sync_all()?;
     fs::rename(&next, path)?;
     // The name is on disk, too, before anything relies on it.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
+}
+
+/// The same for what nobody needs once the machine has died: afterwards there may be anything in its place.
+///
+/// # Errors
+/// The file beside it cannot be written, or cannot take its place.
+pub fn replace_for_now(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let next = beside(path);
+    write(&next, content, mode)?;
+    fs::rename(&next, path)
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    file.write_all(content)?;
+    Ok(file)
 }
 
 /// The name of a file's next content.
@@ -43,6 +57,8 @@ mod tests {
             replace(&path, content.as_bytes(), 0o600).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), content);
         }
+        replace_for_now(&path, b"for now", 0o600).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "for now");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(replace(&folder.path().join("gone/a"), b"", 0o600).is_err());

@@ -181,8 +181,8 @@ impl Kubelet {
             has_resolved: Path::new("/run/systemd/resolve/resolv.conf").exists(),
         };
         let file = configuration::configuration(layout, &self.options, &known.cluster, given, machine);
-        files::write_json(&layout.kubelet_config(), &file)?;
-        files::write(&layout.kubeconfig(), kubeconfig(layout, known)?.as_bytes(), 0o600)?;
+        files::write_json_for_now(&layout.kubelet_config(), &file)?;
+        files::write_for_now(&layout.kubeconfig(), kubeconfig(layout, known)?.as_bytes(), 0o600)?;
         if let Some(group) = &self.options.cgroup_root {
             cgroups::ensure(group)?;
         }
@@ -201,7 +201,7 @@ impl Kubelet {
         // What a terminal says to this process is not for the kubelet.
         let child = memory::spawn(command.stdin(Stdio::null()).process_group(0)).map_err(KubeletError::Spawn)?;
         let Some(id) = ProcessId::of(child.id()) else { return Err(ended(child, log)) };
-        files::write_json(&layout.kubelet_process(), &id)?;
+        files::write_json_for_now(&layout.kubelet_process(), &id)?;
         match id.open() {
             Some(handle) => Ok((handle, child)),
             None => Err(ended(child, log)),
