@@ -1,7 +1,7 @@
 //! What is seen of the machine. Nothing is changed by looking.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
@@ -52,9 +52,9 @@ pub(crate) fn client(socket: &Path) -> Result<Runtime, keelway_cri::Error> {
 async fn runtime(socket: &Path) -> Result<RuntimeFacts, String> {
     let ask = async {
         let runtime = client(socket)?;
-        let version = runtime.version().await?;
         let labelled = |sandbox: &keelway_cri::Sandbox| sandbox.labels.contains_key(COMPONENT_LABEL);
-        let components = runtime.list_pod_sandboxes(&std::collections::BTreeMap::new()).await?;
+        let all = BTreeMap::new();
+        let (version, components) = futures::try_join!(runtime.version(), runtime.list_pod_sandboxes(&all))?;
         Ok(RuntimeFacts {
             name: version.runtime,
             version: version.runtime_version,

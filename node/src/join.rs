@@ -4,9 +4,11 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::pin,
     time::Duration,
 };
 
+use futures::future::{Either, select};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use keelway_api::{
@@ -186,10 +188,21 @@ async fn join_with(
     check_name(&node.name, "")?;
     check_earlier(options, token)?;
     told(&Step::Check);
-    check_machine(options).await?;
-    told(&Step::Trust);
-    let trusted = trust(token).await?;
-    let known = tell(token, &trusted).await?;
+    // Neither waits for the other, but what stands against the machine is told first.
+    let trusted = match select(pin!(check_machine(options)), pin!(trust(token))).await {
+        Either::Left((checked, trusted)) => {
+            checked?;
+            told(&Step::Trust);
+            trusted.await?
+        }
+        Either::Right((trusted, checked)) => {
+            checked.await?;
+            told(&Step::Trust);
+            trusted?
+        }
+    };
+    let bearer = bearer(token, &trusted)?;
+    let known = tell(bearer.clone()).await?;
     check_name(&node.name, &known.cluster.dns_domain)?;
     check_cluster(options, &known)?;
     let release = release::find(&known.cluster.version);
@@ -204,7 +217,7 @@ async fn join_with(
     told(&Step::Certificate);
     // Neither waits for the other, and where one fails the other one still ends in order.
     let (client, programs) =
-        tokio::join!(be_known(options, token, &trusted, &known), have_programs(options, &runtime, &image, aside));
+        tokio::join!(be_known(options, bearer, &trusted, &known), have_programs(options, &runtime, &image, aside));
     let client = match client {
         Err(JoinError::Certificate(error @ CertificateError::Denied { .. })) if !options.layout.identity().exists() => {
             return Err(undone(options, error).await);
@@ -278,11 +291,15 @@ async fn trust(token: &JoinToken) -> Result<Trusted, JoinError> {
     }
 }
 
-/// What the cluster tells to the bearer of the token.
-async fn tell(token: &JoinToken, trusted: &Trusted) -> Result<Known, JoinError> {
+/// The API as the bearer of the token.
+fn bearer(token: &JoinToken, trusted: &Trusted) -> Result<Client, ApiError> {
     let bearer = token.bootstrap.expose();
-    let client = api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &Identity::Token(&bearer))?;
-    Known::fetch(client).await.map_err(|error| {
+    api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &Identity::Token(&bearer))
+}
+
+/// What the cluster tells to the bearer of the token.
+async fn tell(bearer: Client) -> Result<Known, JoinError> {
+    Known::fetch(bearer).await.map_err(|error| {
         let is_refused = matches!(&error, InformationError::Api(cause) if matches!(cause.code(), Some(401 | 403)));
         if is_refused { JoinError::Token(error) } else { JoinError::Information(error) }
     })
@@ -320,17 +337,14 @@ async fn prepare(options: &JoinOptions, known: &Known, runtime: &Runtime) -> Res
 /// A certificate by the token, and with it an address. Returns the API as the node.
 async fn be_known(
     options: &JoinOptions,
-    token: &JoinToken,
+    bearer: Client,
     trusted: &Trusted,
     known: &Known,
 ) -> Result<Client, JoinError> {
     let name = &options.node.name;
-    let client = |identity: &Identity<'_>| {
-        api::client(trusted.endpoint, api::certificates(&known.authorities)?, identity).map_err(JoinError::Api)
-    };
-    let bearer = client(&Identity::Token(&token.bootstrap.expose()))?;
     let held = certificate::ensure(&options.layout, bearer, name, Timestamp::now()).await?;
-    let client = client(&Identity::Certificate { certificate: &held.certificate, key: held.key.expose() })?;
+    let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
+    let client = api::client(trusted.endpoint, api::certificates(&known.authorities)?, &identity)?;
     let key = peer::key(&options.layout)?;
     let given = peer::ensure(client.clone(), name, key.public()).await?;
     files::write_json(&options.layout.peer(), &given)?;
