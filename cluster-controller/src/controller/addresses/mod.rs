@@ -10,7 +10,7 @@ mod tests;
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use futures::{StreamExt, join};
+use futures::{StreamExt, join, try_join};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
 use kube::{
@@ -97,24 +97,34 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Observed>) -> Result<Act
     if state.peers.wait_until_ready().await.is_err() || state.claims.wait_until_ready().await.is_err() {
         return Ok(Action::await_change());
     }
+    let (name, all) = (peer.name_any(), ListParams::default());
     let tombstones = Api::<Tombstone>::all(context.client.clone());
-    let tombstones = call("list tombstones", tombstones.list(&ListParams::default())).await?.items;
     // Of two with one key that come at the same instant one must see that the other has its addresses, which what is watched tells later.
     let alone = if lacks(&peer) { Some(state.joining.lock().await) } else { None };
-    let peers = match alone {
-        Some(_) => {
-            let peers = Api::<WireGuardPeer>::all(context.client.clone());
-            call("list peers", peers.list(&ListParams::default())).await?.items.into_iter().map(Arc::new).collect()
+    let peers = async {
+        if alone.is_none() {
+            return Ok(state.peers.state());
         }
-        None => state.peers.state(),
+        let peers = Api::<WireGuardPeer>::all(context.client.clone());
+        Ok(call("list peers", peers.list(&all)).await?.items.into_iter().map(Arc::new).collect())
     };
+    let tombstones = call("list tombstones", tombstones.list(&all));
+    let (tombstones, peers, own) = try_join!(tombstones, peers, node_ranges(&name, context))?;
+    let tombstones = tombstones.items;
+    let mut new = Vec::new();
     match standing(&peer, peers.iter().map(AsRef::as_ref), &tombstones) {
         Standing::Evicted => evict(&peer, context).await?,
-        Standing::KeyTaken(by) => write(&peer, Outcome::KeyTaken(by), context).await?,
+        Standing::KeyTaken(by) => write(&peer, Outcome::KeyTaken(by), &own, context).await?,
         Standing::Good(given) => {
-            let outcome = allocate(&peer, &given, &peers, &tombstones, &state).await?;
-            write(&peer, outcome, context).await?;
+            let outcome = allocate(&peer, &given, &peers, &tombstones, &mut new, &state).await?;
+            write(&peer, outcome, &own, context).await?;
         }
+    }
+    drop(alone);
+    // The worker waits for its addresses, and nobody for this.
+    for address in new {
+        let note = format!("the worker's address in the VPN is {address}");
+        context.publish(&*peer, EventType::Normal, "Allocated", &note).await;
     }
     Ok(Action::await_change())
 }
@@ -128,12 +138,13 @@ async fn evict(peer: &WireGuardPeer, context: &Context) -> Result<(), Controller
     Ok(())
 }
 
-/// One address of each range: those that it has, and a claim for each that it lacks.
+/// One address of each range: those that it has, and a claim for each that it lacks, which is then among those that are `new`.
 async fn allocate(
     peer: &WireGuardPeer,
     given: &[IpAddr],
     peers: &[Arc<WireGuardPeer>],
     tombstones: &[Tombstone],
+    new: &mut Vec<IpAddr>,
     state: &Observed,
 ) -> Result<Outcome, ControllerError> {
     let context = &state.context;
@@ -151,7 +162,11 @@ async fn allocate(
             Some(address) => Some(address),
             None if held.is_some() => return Err(ControllerError::Stolen),
             None if is_spent(peer, &pool, claims()) => return Ok(Outcome::Spent),
-            None => claim_lowest(peer, &pool, &mut taken, context).await?,
+            None => {
+                let lowest = claim_lowest(peer, &pool, &mut taken, context).await?;
+                new.extend(lowest);
+                lowest
+            }
         };
         match address {
             Some(address) => addresses.push(address),
@@ -170,11 +185,9 @@ async fn claim_lowest(
     context: &Context,
 ) -> Result<Option<IpAddr>, ControllerError> {
     while let Some(address) = pool.lowest_free(taken) {
-        if ensure(peer, address, context).await? {
+        if claim(peer, address, context).await? {
             context.metrics.count_allocation();
             tracing::info!(peer = peer.name_any(), %address, "claimed an address");
-            let note = format!("the worker's address in the VPN is {address}");
-            context.publish(peer, EventType::Normal, "Allocated", &note).await;
             return Ok(Some(address));
         }
         context.metrics.count_conflict();
@@ -183,34 +196,46 @@ async fn claim_lowest(
     Ok(None)
 }
 
-/// Makes the claim of an address for a peer, and tells whether the address is now this peer's.
+/// Has the claim of an address that may be there, and tells whether the address is this peer's.
 async fn ensure(peer: &WireGuardPeer, address: IpAddr, context: &Context) -> Result<bool, ControllerError> {
+    match read_claim(address, context).await? {
+        Some(found) => Ok(is_of(&found, peer)),
+        None => claim(peer, address, context).await,
+    }
+}
+
+/// Makes the claim of an address for a peer, and tells whether the address is now this peer's.
+async fn claim(peer: &WireGuardPeer, address: IpAddr, context: &Context) -> Result<bool, ControllerError> {
     context.fence.check()?;
     let claims = Api::<AddressClaim>::all(context.client.clone());
-    let name = address_name(address);
-    if let Some(claim) = call("read the claim", claims.get_opt(&name)).await? {
-        return Ok(is_of(&claim, peer));
-    }
     let spec = AddressClaimSpec { node: peer.name_any(), public_key: peer.spec.public_key.clone(), rests_until: None };
-    let claim = AddressClaim::new(&name, spec);
-    match claims.create(&PostParams::default(), &claim).await {
+    match claims.create(&PostParams::default(), &AddressClaim::new(&address_name(address), spec)).await {
         Ok(_) => Ok(true),
         Err(error) if has_code(&error, 409) => {
-            let claim = call("read the claim", claims.get_opt(&name)).await?;
-            Ok(claim.is_some_and(|claim| is_of(&claim, peer)))
+            Ok(read_claim(address, context).await?.is_some_and(|found| is_of(&found, peer)))
         }
         Err(source) => Err(ControllerError::Api { what: "claim an address", source: Box::new(source) }),
     }
 }
 
-async fn write(peer: &WireGuardPeer, outcome: Outcome, context: &Context) -> Result<(), ControllerError> {
+async fn read_claim(address: IpAddr, context: &Context) -> Result<Option<AddressClaim>, ControllerError> {
+    let claims = Api::<AddressClaim>::all(context.client.clone());
+    call("read the claim", claims.get_opt(&address_name(address))).await
+}
+
+/// Writes what it has, `own` being the ranges of its Node.
+async fn write(
+    peer: &WireGuardPeer,
+    outcome: Outcome,
+    own: &[String],
+    context: &Context,
+) -> Result<(), ControllerError> {
     context.fence.check()?;
     let name = peer.name_any();
     let had = peer.status.as_ref().map(|status| status.pod_cidrs.clone()).unwrap_or_default();
-    let own = node_ranges(&name, context).await?;
     // What other Nodes have matters while its own is away.
     let others = if own.is_empty() { others(&name, &had, context).await? } else { BTreeSet::new() };
-    let pods = pods(&had, &own, &others);
+    let pods = pods(&had, own, &others);
     let wanted = status(peer, &outcome, pods, &Time(now()));
     if peer.status.as_ref() == Some(&wanted) {
         return Ok(());
