@@ -6,6 +6,7 @@ use std::{
     error::Error,
     fs, io,
     net::SocketAddr,
+    panic::resume_unwind,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -135,16 +136,13 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
     // Its start takes longer than all else together, which is there by the time that it asks: the addresses and the API before it begins.
     let kubelet = Kubelet { layout: layout.clone(), options: options.clone(), runtime: runtime.clone() };
     let first = kubelet.begin(&known, &given).await;
-    Tunnels::clear_left();
-    tunnels.converge();
-    tell_init();
     tracing::info!(node = options.name, "up");
 
     let facts = Facts {
         known: watch::Sender::new(known),
         given: watch::Sender::new(given),
         templates: watch::Sender::new(None),
-        tunnels: watch::Sender::new(tunnels.status()),
+        tunnels: watch::Sender::default(),
         kubelet: watch::Sender::default(),
         absent: watch::Sender::default(),
     };
@@ -220,6 +218,8 @@ fn raise_files() {
 /// What was needed once does not stay resident.
 async fn keep_small(mapped: io::Result<Mapped>) {
     let mut turns = every(GIVE_BACK_EVERY);
+    // What the start needs is needed now.
+    turns.reset();
     let given_back = async {
         let mapped = mapped?;
         loop {
@@ -245,10 +245,20 @@ fn tell_init() {
 }
 
 impl Daemon {
-    /// Asks gateways, and follows what the cluster tells of them.
+    /// Makes tunnels, asks gateways, and follows what the cluster tells of them.
     async fn keep_tunnels(&self, mut tunnels: Tunnels) {
         let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
+        // The kernel takes its time for an interface, and the kubelet may ask for the API by now.
+        let made = tokio::task::spawn_blocking(move || {
+            Tunnels::clear_left();
+            tunnels.converge();
+            tunnels
+        });
+        tunnels = made.await.unwrap_or_else(|error| resume_unwind(error.into_panic()));
+        self.facts.tunnels.send_replace(tunnels.status());
+        tell_init();
         let (mut turns, mut repairs) = (every(tunnels::ASK_EVERY), every(REPAIR_EVERY));
+        repairs.reset();
         loop {
             select! {
                 _ = turns.tick() => tunnels.ask().await,
@@ -315,9 +325,14 @@ impl Daemon {
         let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
         let mut templates = self.facts.templates.subscribe();
         let mut repairs = every(REPAIR_EVERY);
+        repairs.reset();
         let mut last = None;
         loop {
-            tell_once(&mut last, "the firewall is not what it should be", self.set_firewall());
+            let wanted = self.firewall();
+            // The kernel lets readers of the old rules end first.
+            let set = tokio::task::spawn_blocking(move || firewall::set(&wanted)).await;
+            let set = set.unwrap_or_else(|error| Err(FirewallError::Socket(error.into())));
+            tell_once(&mut last, "the firewall is not what it should be", set);
             select! {
                 _ = repairs.tick() => {}
                 Ok(()) = templates.changed() => {}
@@ -328,7 +343,7 @@ impl Daemon {
         }
     }
 
-    fn set_firewall(&self) -> Result<(), FirewallError> {
+    fn firewall(&self) -> Wanted {
         let cluster = self.facts.known.borrow().cluster.clone();
         let given = self.facts.given.borrow().clone();
         // Where the cluster brings its own CNI plugins nobody here knows by which interfaces pods are reached.
@@ -338,11 +353,11 @@ impl Daemon {
         } else {
             Outside::Only(facts::uplinks())
         };
-        let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
-        let own = [given.addresses, cluster.api.addresses].concat();
         // Whoever brings another CNI configuration says what of its pods is masqueraded.
         let pods = if cluster.cni.enabled { given.pod_cidrs } else { vec![] };
-        firewall::set(&Wanted { pods: &pods, inside: &inside, own: &own, outside })
+        let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
+        let own = [given.addresses, cluster.api.addresses].concat();
+        Wanted { pods, inside, own, outside }
     }
 
     /// What the cluster gave is there at the next start, too. Nothing waits for that.

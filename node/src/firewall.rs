@@ -54,19 +54,19 @@ pub(crate) enum Outside {
 
 /// What the firewall is about.
 #[derive(Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Wanted {
     /// The ranges of this worker's pods.
-    pub(crate) pods: &'a [IpNet],
+    pub(crate) pods: Vec<IpNet>,
     /// Where what they send keeps its source.
-    pub(crate) inside: &'a [IpNet],
+    pub(crate) inside: Vec<IpNet>,
     /// This worker's own addresses in the VPN.
-    pub(crate) own: &'a [IpAddr],
+    pub(crate) own: Vec<IpAddr>,
     pub(crate) outside: Outside,
 }
 
 /// Masquerades what pods send, unless it goes to one of `inside`, and drops what comes for `own` from outside. All of the table is
 /// replaced in one step.
-pub(crate) fn set(wanted: &Wanted<'_>) -> Result<(), FirewallError> {
+pub(crate) fn set(wanted: &Wanted) -> Result<(), FirewallError> {
     let Wanted { pods, inside, own: addresses, outside } = wanted;
     for family in Family::ALL {
         let of_family = |range: &&IpNet| Family::of(range.addr()) == family;
