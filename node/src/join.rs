@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{Either, select};
+use futures::{
+    future::{Either, select},
+    try_join,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use keelway_api::{
@@ -30,7 +33,7 @@ use crate::{
     changes::{Before, Changes},
     checks::{self, Fault, Ranges, Wishes},
     cni, facts,
-    files::{self, FileError},
+    files::{self, FileError, Next},
     firewall::{self, FirewallError},
     image::{self, ImageError},
     information::{InformationError, Known},
@@ -202,7 +205,8 @@ async fn join_with(
         }
     };
     let bearer = bearer(token, &trusted)?;
-    let known = tell(bearer.clone()).await?;
+    let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
+    let (known, seen) = try_join!(tell(bearer.clone()), look(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
     check_cluster(options, &known)?;
     let release = release::find(&known.cluster.version);
@@ -210,9 +214,8 @@ async fn join_with(
     let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
 
     let before = options.layout.read_options()?;
-    let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
     // From here on the machine is changed.
-    prepare(options, &known, &runtime).await?;
+    prepare(options, &known, seen.as_ref())?;
     told(&Step::Programs(image.clone()));
     told(&Step::Certificate);
     // Neither waits for the other, and where one fails the other one still ends in order.
@@ -317,21 +320,26 @@ fn check_cluster(options: &JoinOptions, known: &Known) -> Result<(), JoinError> 
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 
-/// The worker's directory, with what it was told: from here on `leave` and `forget` know what to take away.
-async fn prepare(options: &JoinOptions, known: &Known, runtime: &Runtime) -> Result<(), JoinError> {
-    let layout = &options.layout;
-    let mut next = vec![files::Next::json(layout.options(), &options.node)?];
+/// How the machine is; none where an earlier try has written that down.
+async fn look(options: &JoinOptions, runtime: &Runtime) -> Result<Option<Changes>, JoinError> {
     // Nothing was changed where either of them is missing.
-    if layout.read_options()?.is_none() || !layout.changes().exists() {
-        let firewall = firewall::names()?;
-        let images = image::digests(runtime).await.map_err(|status| JoinError::Images(Box::new(status)))?;
-        files::make_dir(layout.root(), 0o700)?;
-        let changes = Changes::of(&options.node, Before { firewall, images })?;
-        next.push(files::Next::json(layout.changes(), &changes)?);
+    if options.layout.read_options()?.is_some() && options.layout.changes().exists() {
+        return Ok(None);
     }
+    let images = image::digests(runtime).await.map_err(|status| JoinError::Images(Box::new(status)))?;
+    let before = Before { firewall: firewall::names()?, images };
+    Ok(Some(Changes::of(&options.node, before)?))
+}
+
+/// The worker's directory, with what it was told: from here on `leave` and `forget` know what to take away.
+fn prepare(options: &JoinOptions, known: &Known, seen: Option<&Changes>) -> Result<(), FileError> {
+    let layout = &options.layout;
+    files::make_dir(layout.root(), 0o700)?;
+    let mut next = vec![Next::json(layout.options(), &options.node)?];
+    next.extend(seen.map(|seen| Next::json(layout.changes(), seen)).transpose()?);
     next.extend(known.next(layout)?);
     files::write_all(&next)?;
-    Ok(files::remove(&layout.leaving())?)
+    files::remove(&layout.leaving())
 }
 
 /// A certificate by the token, and with it an address. Returns the API as the node.
