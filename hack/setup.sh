@@ -17,6 +17,7 @@ libprotobuf-dev   /usr/include/google/protobuf/descriptor.proto
 nftables          nft
 protobuf-compiler protoc
 runc              runc
+systemd           /lib/systemd/systemd
 util-linux        nsenter
 wireguard-tools   wg
 '

@@ -90,6 +90,11 @@ impl Fake {
         self.state().cgroup_driver = driver;
     }
 
+    /// What the runtime calls itself, and of which version.
+    pub fn set_version(&self, name: &str, version: &str) {
+        self.state().version = (name.to_owned(), version.to_owned());
+    }
+
     /// Ends the running containers of this name, in all pods, with this exit code. Returns how many there were.
     #[must_use = "where none runs, nothing was done"]
     pub fn exit_container(&self, name: &str, code: i32) -> usize {

@@ -21,13 +21,15 @@ fn hierarchies() -> Vec<PathBuf> {
         Cgroups::Unified => vec![ROOT.into()],
         Cgroups::Legacy => {
             let entries = fs::read_dir(ROOT).into_iter().flatten().flatten();
-            entries
-                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-                .map(|entry| entry.path())
-                .collect()
+            // Where a controller could not be mounted its directory is empty.
+            entries.map(|entry| entry.path()).filter(|path| !path.is_symlink() && is_group(path)).collect()
         }
         Cgroups::Missing => Vec::new(),
     }
+}
+
+fn is_group(path: &Path) -> bool {
+    path.join("cgroup.procs").exists()
 }
 
 /// Makes the group in every hierarchy: the kubelet wants it there.

@@ -32,10 +32,11 @@ type Answer<T> = Result<Response<T>, Status>;
 impl RuntimeService for Fake {
     async fn version(&self, _: Request<v1::VersionRequest>) -> Answer<v1::VersionResponse> {
         self.looked("Version", "");
+        let (runtime_name, runtime_version) = self.state().version.clone();
         Ok(Response::new(v1::VersionResponse {
             version: "0.1.0".into(),
-            runtime_name: "keelway-cri-fake".into(),
-            runtime_version: env!("CARGO_PKG_VERSION").into(),
+            runtime_name,
+            runtime_version,
             runtime_api_version: "v1".into(),
         }))
     }

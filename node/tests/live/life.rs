@@ -1,6 +1,6 @@
 //! A worker's whole life.
 
-use std::time::Instant;
+use std::{fs, os::unix::fs::MetadataExt, time::Instant};
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -94,6 +94,8 @@ async fn node_is_as_it_should_be(world: &World) {
         status(world).await["certificates"].as_array().unwrap().len() == 2
     })
     .await;
+    let kubelet = fs::metadata(world.machine.file("/var/lib/keelway-node/programs/kubelet")).unwrap();
+    assert_eq!(kubelet.nlink(), 2, "the kubelet is not containerd's own file");
     all_gateways_answer(world).await;
     let now = status(world).await;
     let is = |list: &str, key: &str| now[list].as_array().unwrap().iter().filter(|entry| entry[key] == true).count();

@@ -43,7 +43,9 @@ for directory in /run /var/lib /var/log /usr/libexec; do mount -t tmpfs tmpfs $d
 mkdir -p /run/containerd
 hostname w1
 echo \"$1\" > /run/containerd/config.toml
-exec \"$2\" --config /run/containerd/config.toml";
+";
+/// Its first process is containerd itself.
+const BARE: &str = "exec \"$2\" --config /run/containerd/config.toml";
 
 const CONFIGURATION: &str = "version = 3
 root = '/var/lib/containerd'
@@ -67,25 +69,36 @@ conf_dir = '/run/cni/net.d'
 
 /// The machine.
 pub(crate) struct Machine {
-    containerd: Child,
+    process: Child,
+    /// Whose namespaces are the machine's.
+    pid: u32,
 }
 
 impl Machine {
     /// Starts it in the network `w1`.
     pub(crate) async fn start() -> Self {
-        let bin = cache().unwrap().join("bin");
-        let log = fs::File::create(path("containerd.log")).unwrap();
-        let search = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-        let containerd = Command::new("nsenter")
-            .args(["--net=/run/netns/w1", "unshare", "--mount", "--uts", "sh", "-ec", SETUP, "sh", CONFIGURATION])
-            .arg(bin.join("containerd"))
-            .env("PATH", search)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let machine = Self { containerd };
+        let process = spawn("containerd.log", &[], BARE);
+        let pid = process.id();
+        Self { process, pid }.ready().await
+    }
+
+    /// The same with a process table of its own, whose first process `last` becomes. It has to start containerd.
+    pub(crate) async fn with_init(last: &str) -> Self {
+        let process = spawn("init.log", &["--pid", "--fork", "--mount-proc", "--kill-child"], last);
+        let children = format!("/proc/{0}/task/{0}/children", process.id());
+        let child = || fs::read_to_string(&children).unwrap().trim().parse::<u32>();
+        wait::until("the machine begins", async || child().is_ok()).await;
+        Self { pid: child().unwrap(), process }.ready().await
+    }
+
+    /// Ends its first process, and with it all others where they have a table of their own.
+    pub(crate) fn end(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    async fn ready(self) -> Self {
+        let machine = self;
         let runtime = machine.runtime();
         wait::until("containerd answers", async || runtime.version().await.is_ok()).await;
         for image in ["registry.keelway.dev_node_v1.37.0", "registry.k8s.io_pause_3.10.2"] {
@@ -97,7 +110,7 @@ impl Machine {
     }
 
     fn root(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.containerd.id()))
+        PathBuf::from(format!("/proc/{}/root", self.pid))
     }
 
     /// A file of the machine.
@@ -112,8 +125,12 @@ impl Machine {
 
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
-        let target = format!("--target={}", self.containerd.id());
-        command.args([&target, "--net", "--mount", "--uts", "--", program]).args(arguments);
+        let target = format!("--target={}", self.pid);
+        command.args([&target, "--net", "--mount", "--uts"]);
+        if self.pid != self.process.id() {
+            command.arg("--pid");
+        }
+        command.args(["--", program]).args(arguments);
         command
     }
 
@@ -153,7 +170,7 @@ impl Machine {
 
     /// Runs a function in its network.
     pub(crate) fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
-        let namespace = fs::File::open(format!("/proc/{}/ns/net", self.containerd.id())).unwrap();
+        let namespace = fs::File::open(format!("/proc/{}/ns/net", self.pid)).unwrap();
         let inside = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             function()
@@ -177,13 +194,32 @@ impl Machine {
     }
 }
 
-/// What the worker wrote last, where a test fails.
+/// What the worker wrote last, where a test fails. What is left ends with the test's host.
 impl Drop for Machine {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.keep_logs();
         }
     }
+}
+
+/// The machine's first process, which becomes what `last` says: words of a shell, `$2` being containerd.
+fn spawn(log: &str, unshare: &[&str], last: &str) -> Child {
+    let bin = cache().unwrap().join("bin");
+    let log = fs::File::create(path(log)).unwrap();
+    let search = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    Command::new("nsenter")
+        .args(["--net=/run/netns/w1", "unshare", "--mount", "--uts"])
+        .args(unshare)
+        .args(["sh", "-ec", &(SETUP.to_owned() + last), "sh", CONFIGURATION])
+        .arg(bin.join("containerd"))
+        .arg(group())
+        .env("PATH", search)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap()
 }
 
 /// The group that pods of this run's workers are below: groups are parted by nothing but their names.

@@ -19,6 +19,7 @@ mod machine;
 mod plane;
 mod refusals;
 mod repairs;
+mod systemd;
 #[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 mod world;
@@ -37,6 +38,7 @@ fn a_machine_becomes_a_worker_and_is_none_again() {
             life::whole(&world).await;
             cuts::at_each_moment(&world).await;
             cuts::while_it_starts(&world).await;
+            systemd::unit(&world).await;
         });
     });
 }

@@ -6,12 +6,14 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
     jiff::SignedDuration,
 };
+use keelway_cri::fake::{Fake, serve};
 use keelway_pki::{AuthorityHash, BootstrapToken, JoinToken};
 use kube::{
     Api,
     api::{DeleteParams, ListParams},
 };
 use rand::{SeedableRng, rngs::ChaCha8Rng};
+use tokio::net::UnixListener;
 
 use crate::{built, endpoint::Endpoint, found, machine::join, wait, world::World};
 
@@ -88,6 +90,8 @@ async fn machines(world: &World, text: &str) {
     let words = ["no container runtime answers on /run/none.sock", "--containerd-socket", "--allow-cgroup-v1"];
     says(&output, 2, if has_cgroup_v1() { &words } else { &words[..2] });
 
+    old_containerd(world, text).await;
+
     // A network of the machine that the cluster has, too.
     machine.said("ip", &["addr", "add", "10.96.7.7/24", "dev", "lo"]);
     refused(world, text, 2, &["10.96.0.0/16 meets this machine's network 10.96.7.7/32"]).await;
@@ -104,6 +108,17 @@ async fn machines(world: &World, text: &str) {
 
     nobody(world, text).await;
     all_at_once(world, text).await;
+}
+
+/// A containerd of yesterday answers, too.
+async fn old_containerd(world: &World, text: &str) {
+    let (fake, socket) = (Fake::new(), world.machine.file("/run/old.sock"));
+    fake.set_version("containerd", "1.6.20~ds1");
+    let served = tokio::spawn(serve(UnixListener::bind(&socket).unwrap(), fake));
+    let output = world.machine.node(&[&join()[..], &["--containerd-socket", "/run/old.sock"]].concat(), text).await;
+    says(&output, 2, &["containerd 1.6.20~ds1 answers on /run/old.sock", "install containerd 1.7 or newer"]);
+    served.abort();
+    fs::remove_file(&socket).unwrap();
 }
 
 /// Who is not root cannot join, wherever the program is.
