@@ -2,11 +2,12 @@
 
 use std::{fs, time::Duration};
 
+use keelway_api::Documents;
 use keelway_e2e::{ControlPlane, World, process};
 
 use crate::{size::pause, table::Table};
 
-/// One member of a store, and three of each of the others: all on one machine.
+/// One member of a store, three API servers, and two of each of the others: all on one machine.
 const PODS: usize = 10;
 /// After this long what a birth needed is given back, and every check has come round.
 const CALM: Duration = Duration::from_secs(30);
@@ -28,8 +29,13 @@ pub(crate) fn measure() -> Figures {
     let made = world.create_two();
     let keelway = &world.keelway;
     let inject = ["cluster", "inject", "--name", "c1", "--etcd-replicas", "1", "--control-plane-replicas", "3"];
-    let wanted = keelway.run(&inject, &made).succeeded().stdout;
-    let text = keelway.run(&["reconcile"], &wanted).succeeded().stdout;
+    let mut wanted = Documents::read(&keelway.run(&inject, &made).succeeded().stdout).unwrap();
+    for cluster in wanted.clusters.values_mut() {
+        let plane = &mut cluster.spec.control_plane;
+        plane.kube_controller_manager.replicas = Some(2);
+        plane.kube_scheduler.replicas = Some(2);
+    }
+    let text = keelway.run(&["reconcile"], wanted.write().as_bytes()).succeeded().stdout;
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
     let plane = ControlPlane::new(keelway, text, "c1.kubeconfig");
