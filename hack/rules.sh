@@ -23,3 +23,10 @@ refuse 'processes are stopped by their id' '\b(pkill|killall)\b' .
 refuse 'one TLS stack, one YAML library' \
   '^name = "(openssl|openssl-sys|native-tls|aws-lc-rs|aws-lc-sys|serde_yaml)"' Cargo.lock
 refuse 'dependencies come from crates.io' '^source = (?!"registry\+https://github\.com/rust-lang/crates\.io-index")' Cargo.lock
+
+# Every test that docs/security.md names is there.
+named=$(grep -oE '[a-z0-9/_-]+\.rs: [a-z0-9_]+' docs/security.md)
+while IFS= read -r test; do
+  git grep --untracked --quiet --perl-regexp "\bfn ${test#*: }\b" -- "${test%%: *}" ||
+    { printf 'rules: docs/security.md names what is not there: %s\n' "$test" >&2; exit 1; }
+done <<<"$named"

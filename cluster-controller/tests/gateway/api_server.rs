@@ -19,18 +19,25 @@ use crate::support::{Namespace, Process, run, wait_until};
 
 /// The programs, and where their files are.
 pub(crate) struct ApiServer {
-    machine: Namespace,
+    pub(crate) machine: Namespace,
     folder: PathBuf,
     number: u8,
     authority: Authority,
     rng: ChaCha8Rng,
     etcd: Process,
     server: Option<Process>,
+    /// Arguments beside its own.
+    pub(crate) more: Vec<String>,
 }
 
 impl ApiServer {
     /// A cluster without anything in it.
     pub(crate) fn start(lan: &Lan, number: u8) -> Self {
+        Self::start_with(lan, number, Vec::new())
+    }
+
+    /// The same, with these arguments, too.
+    pub(crate) fn start_with(lan: &Lan, number: u8, more: Vec<String>) -> Self {
         let machine = lan.machine(number);
         let folder = PathBuf::from("/run/cluster");
         fs::create_dir(&folder).unwrap();
@@ -41,7 +48,7 @@ impl ApiServer {
         let etcd = machine.spawn(&etcd, &arguments, &[]);
         let mut rng = ChaCha8Rng::seed_from_u64(11);
         let authority = Authority::mint("kubernetes", day(), &mut rng).unwrap();
-        let mut cluster = Self { machine, folder, number, authority, rng, etcd, server: None };
+        let mut cluster = Self { machine, folder, number, authority, rng, etcd, server: None, more };
         cluster.write_files();
         cluster.resume();
         cluster
@@ -90,7 +97,7 @@ impl ApiServer {
             format!("--tls-cert-file={}", file("tls.crt")),
             format!("--tls-private-key-file={}", file("tls.key")),
         ];
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let arguments: Vec<&str> = arguments.iter().chain(&self.more).map(String::as_str).collect();
         self.server = Some(self.machine.spawn(&self.folder.join("kube-apiserver"), &arguments, &[]));
         wait_until("the API is ready", PATIENCE * 2, || {
             assert!(self.server.as_mut().unwrap().is_running() && self.etcd.is_running());

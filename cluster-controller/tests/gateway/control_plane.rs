@@ -114,7 +114,7 @@ fn a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on() {
 }
 
 /// Echoes what comes, and counts how often somebody came.
-fn echo(machine: &Namespace, port: u16) -> Arc<AtomicUsize> {
+pub(crate) fn echo(machine: &Namespace, port: u16) -> Arc<AtomicUsize> {
     let listener = machine.within(move || TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).unwrap());
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);

@@ -39,9 +39,20 @@ impl Keys {
 
     /// Writes certificate, key and bundle of somebody into a folder.
     pub(crate) fn write(&self, folder: &Path, signed_by: &Authority, name: &str, trusts: &[&Authority]) {
+        self.write_of(folder, signed_by, (name, &[]), trusts);
+    }
+
+    /// The same, for a name of these organizations.
+    pub(crate) fn write_of(
+        &self,
+        folder: &Path,
+        signed_by: &Authority,
+        (name, organizations): (&str, &[&str]),
+        trusts: &[&Authority],
+    ) {
         let request = LeafRequest {
             common_name: name.to_owned(),
-            organizations: Vec::new(),
+            organizations: organizations.iter().map(ToString::to_string).collect(),
             dns_names: if name == GATEWAY_NAME { vec![name.to_owned()] } else { Vec::new() },
             ip_addresses: Vec::new(),
             usages: vec![if name == GATEWAY_NAME { Usage::ServerAuth } else { Usage::ClientAuth }],
@@ -191,6 +202,20 @@ impl Gateway {
     pub(crate) fn keep(&self, objects: &[Value]) {
         let peers: Vec<Value> = objects.iter().map(|object| json!({"object": object, "endpoint": null})).collect();
         self.daemon.write("peers.json", &json!({"peers": peers}));
+    }
+
+    /// Changes what it has kept of workers, and leaves where they were seen.
+    pub(crate) fn change_kept(&self, change: impl FnOnce(&mut Vec<Value>)) {
+        let text = fs::read(self.daemon.file("peers.json")).unwrap();
+        let kept: Value = serde_json::from_slice(&text).unwrap();
+        let entries = kept["peers"].as_array().unwrap();
+        let seen = |object: &Value| {
+            let entry = entries.iter().find(|entry| entry["object"]["name"] == object["name"]);
+            json!({"object": object, "endpoint": entry.unwrap()["endpoint"]})
+        };
+        let mut objects: Vec<Value> = entries.iter().map(|entry| entry["object"].clone()).collect();
+        change(&mut objects);
+        self.daemon.write("peers.json", &json!({"peers": objects.iter().map(seen).collect::<Vec<_>>()}));
     }
 
     /// Writes its configuration and starts it.

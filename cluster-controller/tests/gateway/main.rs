@@ -12,6 +12,7 @@
 mod support;
 
 mod api_server;
+mod bounds;
 mod certificates;
 mod client;
 mod control_plane;
@@ -21,6 +22,7 @@ mod losses;
 mod others;
 mod peers;
 mod refusals;
+mod tenant;
 mod tunnels;
 mod worker;
 

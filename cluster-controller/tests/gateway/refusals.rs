@@ -95,19 +95,25 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
         gateway.keep(&[object(8)]);
         gateway.start();
         let machine = lan.machine(API_SERVER);
-        let ask = |signed_by: Option<&Authority>, name: &str| {
+        let ask_of = |signed_by: Option<&Authority>, name: &str, organizations: &[&str]| {
             let identity = signed_by.map(|signed_by| {
                 let folder = tempfile::tempdir().unwrap();
-                keys.write(folder.path(), signed_by, name, &[&authority]);
+                keys.write_of(folder.path(), signed_by, (name, organizations), &[&authority]);
                 folder
             });
             answer(&machine, &authority, identity.as_ref().map(tempfile::TempDir::path))
         };
+        let ask = |signed_by, name: &str| ask_of(signed_by, name, &[]);
+        // All that a tenant can have signed by its cluster, and more: `other` stands for its authority.
+        let of_tenant = |name: &str| ask_of(Some(&other), name, &["system:masters"]);
         wait_until("an egress is answered", crate::PATIENCE, || {
             ask(Some(&authority), EGRESS_NAME).is_some_and(|answer| answer.starts_with("HTTP/1.1 502"))
         });
         assert_eq!(ask(None, ""), None, "no certificate");
         assert_eq!(ask(Some(&other), EGRESS_NAME), None, "another authority");
+        for name in [EGRESS_NAME, "kubernetes-admin", "kube-apiserver"] {
+            assert_eq!(of_tenant(name), None, "{name} of system:masters, by the cluster's authority");
+        }
         assert_eq!(ask(Some(&authority), GATEWAY_NAME), None, "a server's certificate");
         assert_eq!(ask(Some(&authority), "keelway:egress2"), None, "another name");
         // Without TLS there is no answer either.
@@ -119,6 +125,19 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
             answer
         });
         assert!(!plain.starts_with(b"HTTP"), "{plain:?}");
+
+        // That it trusts one authority, and one name, is all that keeps them out.
+        keys.write(&gateway.daemon.folder, &authority, GATEWAY_NAME, &[&authority, &other]);
+        wait_until("with its authority trusted: the tenant is answered", crate::PATIENCE, || {
+            of_tenant(EGRESS_NAME).is_some_and(|answer| answer.starts_with("HTTP/1.1 502"))
+        });
+        assert_eq!(of_tenant("kubernetes-admin"), None, "another name");
+        gateway.daemon.process().stop();
+        gateway.config["connect"]["clients"] = json!([EGRESS_NAME, "kubernetes-admin"]);
+        gateway.start();
+        wait_until("with its name listed, too", crate::PATIENCE, || {
+            of_tenant("kubernetes-admin").is_some_and(|answer| answer.starts_with("HTTP/1.1 502"))
+        });
     });
 }
 

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
+use ipnet::IpNet;
 use keelway_vpn::{Device, DeviceConfig, PeerConfig, PublicKey};
 use serde_json::{Value, json};
 
 use crate::lan::{Lan, address};
 use crate::support::{Namespace, private_key, public_key};
+
+/// What is sent into the only tunnel of a worker.
+pub(crate) const RANGES: [&str; 2] = ["100.80.0.0/16", "10.244.0.0/16"];
 
 /// Worker number N has the address 100.80.0.N and the pod range 10.244.N.0/24, of which 10.244.N.1 is a pod.
 pub(crate) struct Worker {
@@ -21,6 +25,17 @@ impl Worker {
     /// One that knows a gateway, which should run by now: a lost initiation is repeated after five seconds only.
     /// With a keepalive of 0 it says nothing unless it is asked.
     pub(crate) fn new(lan: &Lan, number: u8, gateways: &[(u8, PublicKey)], keepalive: u16) -> Self {
+        Self::with_ranges(lan, number, gateways, keepalive, &RANGES)
+    }
+
+    /// One that sends these ranges and addresses into its only tunnel, and takes them from it.
+    pub(crate) fn with_ranges(
+        lan: &Lan,
+        number: u8,
+        gateways: &[(u8, PublicKey)],
+        keepalive: u16,
+        ranges: &[&str],
+    ) -> Self {
         let machine = lan.machine(number);
         let config = DeviceConfig {
             name: "kw0".to_owned(),
@@ -33,7 +48,7 @@ impl Worker {
             endpoint: Some(format!("{}:31000", address(*gateway)).parse().unwrap()),
             persistent_keepalive: keepalive,
             allowed_ips: if gateways.len() == 1 {
-                BTreeSet::from(["100.80.0.0/16".parse().unwrap(), "10.244.0.0/16".parse().unwrap()])
+                ranges.iter().map(|range| prefix(range)).collect()
             } else {
                 BTreeSet::from([format!("100.80.255.{gateway}/32").parse().unwrap()])
             },
@@ -77,6 +92,11 @@ impl Worker {
     pub(crate) fn unplug(&self) {
         self.machine.ip(&["link", "set", "eth0", "down"]);
     }
+}
+
+/// A range, or an address alone.
+fn prefix(text: &str) -> IpNet {
+    text.parse().unwrap_or_else(|_| IpNet::from(text.parse::<IpAddr>().unwrap()))
 }
 
 /// What is written of a worker in the cluster.

@@ -12,10 +12,12 @@ mod host;
 mod identities;
 mod peers;
 mod plane;
+mod reads;
 mod reload;
 mod repair;
 mod requests;
 mod rules;
+mod tokens;
 mod wait;
 
 use controller::{Controller, apply_role};
@@ -49,8 +51,10 @@ async fn serve() {
 
     peers::twenty_at_once(&plane, &admin).await;
     requests::table(&plane, &admin).await;
+    tokens::end(&plane, &admin).await;
     let holders = identities::a_name_is_its_holders(&plane, &admin).await;
     rules::what_a_worker_cannot(&plane, &admin).await;
+    reads::what_is_not_a_workers(&plane, &admin).await;
     peers::ranges_of_pods(&plane, &admin).await;
     peers::eviction(&plane, &admin).await;
 
@@ -73,6 +77,8 @@ async fn serve() {
 
     identities::without_guards(&holders, &admin).await;
     rules::without_guards(&plane, &admin).await;
+    reads::without_guards(&plane, &admin).await;
+    requests::without_guards(&plane, &admin).await;
     let third = Controller::start(&plane, "third", |_| {});
     repair::all_is_applied(&admin).await;
     third.stop();

@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{controller::Controller, plane::Plane, wait};
+use crate::{controller::Controller, plane::Plane, requests, wait};
 
 const WORKERS: u8 = 20;
 
@@ -116,6 +116,14 @@ pub(crate) async fn eviction(plane: &Plane, admin: &Client) {
     let another = Api::<WireGuardPeer>::all(plane.node("other").await);
     another.create(&PostParams::default(), &peer("other", 2)).await.unwrap();
     wait::until("nor does its key", async || peers.get_opt("other").await.unwrap().is_none()).await;
+
+    requests::renewal_of_w2(plane, admin, "an evicted worker renews", ("Denied", "NameRests")).await;
+
+    // The tombstone is what keeps the key out.
+    tombstones.delete("w2", &DeleteParams::default()).await.unwrap();
+    another.create(&PostParams::default(), &peer("other", 2)).await.unwrap();
+    given(admin, "other").await;
+    another.delete("other", &DeleteParams::default()).await.unwrap();
 
     // The next one gets another address.
     let next = Api::<WireGuardPeer>::all(plane.node("next").await);

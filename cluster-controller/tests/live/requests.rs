@@ -12,7 +12,7 @@ use k8s_openapi::{
 use keelway_api::worker::{WireGuardPeer, WorkerIdentity};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ObjectMeta, PostParams},
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::json;
@@ -159,6 +159,66 @@ pub(crate) async fn table(plane: &Plane, admin: &Client) {
     for name in alone {
         let status = requests.get(&name).await.unwrap().status.unwrap_or_default();
         assert!(status.conditions.unwrap_or_default().is_empty(), "{name} was decided about");
+    }
+}
+
+/// Asks for a node's next certificate with one that it has.
+pub(crate) async fn renewal_of_w2(
+    plane: &Plane,
+    admin: &Client,
+    what: &'static str,
+    outcome: (&'static str, &'static str),
+) {
+    let w2 = plane.node("w2").await;
+    let row = Row {
+        what,
+        asker: &w2,
+        signer: CLIENT,
+        subject: "system:node:w2",
+        organization: "system:nodes",
+        dns: &[],
+        addresses: &[],
+        usages: CLIENT_USAGES,
+        outcome: Some(outcome),
+    };
+    let name = ask(&row).await.unwrap();
+    decided(&Api::all(admin.clone()), &name, what, outcome).await;
+}
+
+/// No controller decides: what its rules refuse is signed, once somebody approves it.
+pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
+    let token = plane.bearer("abcdef.0123456789abcdef").await;
+    let row = Row {
+        what: "without the controller: the name of a live peer",
+        asker: &token,
+        signer: CLIENT,
+        subject: "system:node:w1",
+        organization: "system:nodes",
+        dns: &[],
+        addresses: &[],
+        usages: CLIENT_USAGES,
+        outcome: None,
+    };
+    let others: Vec<IpAddr> = given(admin, "w5").await.iter().map(|text| text.parse().unwrap()).collect();
+    let w4 = plane.node("w4").await;
+    let serving = Row {
+        what: "without the controller: the address of another",
+        asker: &w4,
+        signer: SERVING,
+        subject: "system:node:w4",
+        dns: &["w4"],
+        addresses: &others,
+        usages: SERVER_USAGES,
+        ..row
+    };
+    let requests = Api::<CertificateSigningRequest>::all(admin.clone());
+    for row in [row, serving] {
+        let name = ask(&row).await.unwrap();
+        let approved = json!({ "status": { "conditions": [{
+            "type": "Approved", "status": "True", "reason": "Test", "message": "whatever it asks for",
+        }] } });
+        requests.patch_approval(&name, &PatchParams::default(), &Patch::Merge(&approved)).await.unwrap();
+        decided(&requests, &name, row.what, ("Approved", "Test")).await;
     }
 }
 

@@ -6,13 +6,18 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
-use keelway_api::role::{EGRESS, HEALTH, PEER, Role};
+use keelway_api::{
+    jiff::{SignedDuration, Timestamp},
+    role::{EGRESS, HEALTH, PEER, Role},
+};
 use keelway_e2e::{
     ControlPlane, Machine, deadline,
     https::{ALERT, HANDSHAKE, Https, PROTOCOL_VERSION, TLS_1_1, TLS_1_2, hello, plain},
     listening,
 };
+use keelway_pki::{Authority, LeafRequest, PrivateKeyPem, Usage, Validity};
 use keelway_planner::{Probe, probes};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
 
 /// From the client's place, the ingress answers and nothing else, whatever is known of machines and ports.
 pub(crate) fn only_the_ingress(plane: &ControlPlane<'_>) {
@@ -85,6 +90,7 @@ fn strangers(plane: &ControlPlane<'_>, probe: &Probe) {
         let (certificate, key) = (value("crt"), value("key"));
         let known = Https::new(&bundle, &tls.server_name, Some((&certificate, &key)));
         assert_eq!(get(&known, probe.path).unwrap().status, 200);
+        tenants(plane, probe.address, &tls.server_name);
     } else {
         assert_eq!(get(&stranger, probe.path).unwrap().status, 200, "{}", probe.address);
         for path in ["/metrics", "/configz", "/debug/pprof/", "/"] {
@@ -92,6 +98,32 @@ fn strangers(plane: &ControlPlane<'_>, probe: &Probe) {
             assert!(matches!(status, 401 | 403), "{}{path}: {status}", probe.address);
         }
     }
+}
+
+/// With a certificate that the cluster's own authority signed, whatever it says: etcd has another authority, which is what counts.
+fn tenants(plane: &ControlPlane<'_>, address: SocketAddr, server: &str) {
+    let signed_by = |authority: &str| {
+        let value = |key: &str| String::from_utf8(plane.secret(authority, key)).unwrap();
+        let authority = Authority::from_pem(&value("active.crt"), &PrivateKeyPem::new(value("active.key"))).unwrap();
+        let request = LeafRequest {
+            common_name: "kube-apiserver-etcd-client".to_owned(),
+            organizations: vec!["system:masters".to_owned()],
+            dns_names: vec![],
+            ip_addresses: vec![],
+            usages: vec![Usage::ClientAuth],
+            validity: Validity::starting(Timestamp::now(), SignedDuration::from_mins(10)).unwrap(),
+        };
+        authority.issue(&request, &mut ChaCha8Rng::from_rng(&mut rand::rng())).unwrap()
+    };
+    let bundle = plane.secret("etcd-ca", "bundle.crt");
+    let get = |authority: &str| {
+        let signed = signed_by(authority);
+        let identity = (signed.certificate_pem.as_bytes(), signed.key_pem.expose().as_bytes());
+        Https::new(&bundle, server, Some(identity)).get(plane.private().connect(address).unwrap(), "/version")
+    };
+    let refused = get("kubernetes-ca").unwrap_err().to_string();
+    assert!(["UnknownCA", "BadCertificate"].iter().any(|alert| refused.contains(alert)), "{address}: {refused}");
+    assert_eq!(get("etcd-ca").unwrap().status, 200, "{address}");
 }
 
 /// etcd's other port, to which members alone have a certificate.

@@ -1,6 +1,7 @@
 //! Too many handshakes, and cookies.
 
 use std::sync::mpsc;
+use std::time::Instant;
 
 use super::{MEGABYTE, SECOND, left, on_host, ours, ours_with, right};
 use crate::support::{
@@ -9,6 +10,8 @@ use crate::support::{
 
 /// Initiations a second in a flood.
 const RATE: u32 = 10_000;
+/// In a flood that a busy processor keeps up with, also where it computes all of it.
+const SLOW: u32 = 4_000;
 const COOKIE: u8 = 3;
 const INITIATION: u8 = 1;
 
@@ -78,5 +81,28 @@ fn a_flood_of_strangers_handshakes_stops_nobody() {
         assert!(mine.process.memory() < memory + 4_000_000, "memory is bounded");
         assert_eq!(handshakes(&mine), 1, "a stranger has no handshake");
         reach(&a, &b, v4(2));
+    });
+}
+
+#[test]
+fn a_flood_of_strangers_handshakes_costs_a_bounded_share_of_a_processor() {
+    on_host("load::a_flood_of_strangers_handshakes_costs_a_bounded_share_of_a_processor", || {
+        let [a, b] = chain(1500);
+        let share = |options: &[&str]| {
+            let mine = ours_with(&b, &right(""), options);
+            let flood =
+                Swarm::new(200).initiations("10.231.0.2:51820", public_key(2)).flood(&a, "10.231.0.2:51820", SLOW);
+            wait_until("the flood", SECOND * 30, || flood.sent() >= SLOW / 4);
+            let (started, before) = (Instant::now(), mine.process.cpu());
+            wait_until("two seconds of the flood", SECOND * 30, || flood.sent() >= SLOW * 9 / 4);
+            let share = mine.process.cpu().saturating_sub(before).as_secs_f64() / started.elapsed().as_secs_f64();
+            flood.stop();
+            share
+        };
+        let (bounded, unbounded) = (share(&[]), share(&["--handshakes-per-second", "1000000"]));
+        println!(
+            "{SLOW} handshakes a second of strangers: {bounded:.3} of a processor, without a bound {unbounded:.3}"
+        );
+        assert!(bounded < 0.5 && unbounded > bounded * 1.5, "{bounded} and {unbounded}");
     });
 }
