@@ -16,12 +16,20 @@ use crate::{
 /// `kubectl` with a kubeconfig.
 pub struct Kubectl {
     kubeconfig: PathBuf,
+    /// The one that the kubeconfig names, where there is none.
+    context: Option<String>,
 }
 
 impl Kubectl {
     /// With this kubeconfig.
     pub fn new(kubeconfig: &Path) -> Self {
-        Self { kubeconfig: kubeconfig.to_owned() }
+        Self { kubeconfig: kubeconfig.to_owned(), context: None }
+    }
+
+    /// With one context of the same kubeconfig.
+    #[must_use]
+    pub fn by(&self, context: &str) -> Self {
+        Self { kubeconfig: self.kubeconfig.clone(), context: Some(context.to_owned()) }
     }
 
     /// The kubeconfig, read.
@@ -37,7 +45,8 @@ impl Kubectl {
     /// It, with these arguments, for those who have something to do while it runs.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(cache().unwrap().join("bin/kubectl"));
-        command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.args(self.context.iter().flat_map(|context| ["--context", context])).args(arguments);
         // Its discovery cache.
         command.env("HOME", self.kubeconfig.parent().unwrap());
         command

@@ -78,6 +78,13 @@ impl Load {
     /// Starts a load as the user of a kubeconfig, on all servers that it names.
     pub fn start(kubectl: &Kubectl) -> Self {
         let config = kubectl.kubeconfig();
+        let servers: Vec<SocketAddr> = config["clusters"].as_array().unwrap().iter().map(address).collect();
+        Self::on(&servers, kubectl)
+    }
+
+    /// Starts a load as the user of a kubeconfig, on servers that are reached from the network of the calling thread.
+    pub fn on(servers: &[SocketAddr], kubectl: &Kubectl) -> Self {
+        let config = kubectl.kubeconfig();
         let value =
             |list: &str, kind: &str, key: &str| STANDARD.decode(config[list][0][kind][key].as_str().unwrap()).unwrap();
         let credentials = Credentials {
@@ -85,11 +92,10 @@ impl Load {
             certificate: value("users", "user", "client-certificate-data"),
             key: value("users", "user", "client-key-data"),
         };
-        let servers: Vec<SocketAddr> = config["clusters"].as_array().unwrap().iter().map(address).collect();
-        Self::on(&servers, &credentials)
+        Self::by(servers, &credentials)
     }
 
-    fn on(servers: &[SocketAddr], credentials: &Credentials) -> Self {
+    fn by(servers: &[SocketAddr], credentials: &Credentials) -> Self {
         let shared = Arc::new(Shared {
             client: Client::new(servers, credentials),
             stop: CancellationToken::new(),
@@ -111,6 +117,11 @@ impl Load {
         let answered = || self.shared.report.lock().unwrap().1.requests;
         let enough = answered() + requests;
         deadline::until("clients go on", deadline::KUBERNETES, || answered() >= enough);
+    }
+
+    /// The newest number that was told to be written.
+    pub fn written(&self) -> u64 {
+        self.shared.written.load(Ordering::SeqCst)
     }
 
     /// Ends a lap, tells what came of it, and begins the next one.

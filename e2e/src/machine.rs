@@ -14,7 +14,7 @@ use std::{
 };
 
 use keelway_api::{
-    Documents, Hypervisor,
+    Component, Documents, Hypervisor,
     hypervisor::{Endpoint, HypervisorRole},
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::ClusterId,
@@ -132,6 +132,11 @@ impl Machine {
     /// What runs of a cluster, by component.
     pub fn running_of(&self, cluster: &ClusterId) -> BTreeMap<String, Running> {
         self.running_with(&BTreeMap::from([(CLUSTER_LABEL.to_owned(), cluster.to_string())]))
+    }
+
+    /// What runs of one of its components, if anything does.
+    pub fn of(&self, component: &Component) -> Option<Running> {
+        self.running_of(&component.spec.cluster_id).remove(component.spec.name().unwrap().as_str())
     }
 
     /// Runs a pod of somebody else, and returns its id.

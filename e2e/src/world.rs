@@ -48,6 +48,11 @@ impl World {
         self.create(|keelway, fleet| two(keelway, fleet, "--agent"))
     }
 
+    /// Changes the power of a hypervisor: `stop`, `start`.
+    pub fn power(&self, change: &str, machine: &str) {
+        let _ = self.keelway.run(&["hypervisor", "local", change, "--fleet", &self.fleet, machine], &[]).succeeded();
+    }
+
     /// Its machines.
     pub fn machines(&self) -> Vec<Machine> {
         Machine::all(&Documents::read(&self.made).unwrap())

@@ -9,6 +9,7 @@ use crate::ingress;
 
 /// The cluster as its documents tell.
 pub(crate) struct Plane<'a> {
+    world: &'a World,
     pub(crate) keelway: &'a Keelway,
     pub(crate) fleet: &'a str,
     /// What `reconcile` wrote last.
@@ -32,7 +33,15 @@ impl<'a> Plane<'a> {
         let file = keelway.directory().join("c1.kubeconfig");
         let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
         fs::write(&file, kubeconfig).unwrap();
-        Self { keelway, fleet: &world.fleet, text, documents, machines: world.machines(), kubectl: Kubectl::new(&file) }
+        Self {
+            world,
+            keelway,
+            fleet: &world.fleet,
+            text,
+            documents,
+            machines: world.machines(),
+            kubectl: Kubectl::new(&file),
+        }
     }
 
     /// The cluster under test. Another one comes and goes beside it.
@@ -62,8 +71,7 @@ impl<'a> Plane<'a> {
 
     /// What runs of a component, if anything does.
     pub(crate) fn running(&self, component: &Component) -> Option<Running> {
-        let mut running = self.machine(component).running_of(&component.spec.cluster_id);
-        running.remove(component.spec.name().unwrap().as_str())
+        self.machine(component).of(component)
     }
 
     /// The process of each component that runs.
@@ -92,7 +100,7 @@ impl<'a> Plane<'a> {
 
     /// Changes the power of a machine: `stop`, `start`.
     pub(crate) fn power(&self, change: &str, machine: &str) {
-        let _ = self.keelway.run(&["hypervisor", "local", change, "--fleet", self.fleet, machine], &[]).succeeded();
+        self.world.power(change, machine);
     }
 
     /// A directory of a component, as this process sees it.

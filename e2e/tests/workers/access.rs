@@ -6,9 +6,10 @@ use std::{
     process::Stdio,
 };
 
-use keelway_e2e::deadline;
-
-use crate::setting::{AGNHOST, Cluster, KUBECTL};
+use keelway_e2e::{
+    deadline,
+    setting::{AGNHOST, Cluster, KUBECTL},
+};
 
 pub(crate) fn logs(cluster: &Cluster) {
     for worker in cluster.workers {
@@ -66,18 +67,9 @@ pub(crate) fn top(cluster: &Cluster) {
 
 /// By its ServiceAccount, through the Service `kubernetes`.
 pub(crate) fn watch_from_a_pod(cluster: &Cluster) {
+    cluster.add_reader("watcher");
     cluster.kubectl.apply(&format!(
         "
-apiVersion: v1
-kind: ServiceAccount
-metadata: {{name: watcher}}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {{name: watcher}}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}}
-subjects: [{{kind: ServiceAccount, name: watcher}}]
----
 apiVersion: v1
 kind: Pod
 metadata: {{name: watcher}}

@@ -1,6 +1,6 @@
 //! What a cluster has on its workers without anybody asking.
 
-use crate::setting::Cluster;
+use keelway_e2e::setting::Cluster;
 
 pub(crate) fn all_are_there(cluster: &Cluster) {
     let kubectl = &cluster.kubectl;

@@ -1,9 +1,10 @@
 //! A pod that the API asks about what it is told.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use keelway_e2e::deadline;
-
-use crate::setting::{AGNHOST, Cluster};
+use keelway_e2e::{
+    deadline,
+    setting::{AGNHOST, Cluster},
+};
 
 pub(crate) fn by_a_pod(cluster: &Cluster) {
     let rcgen::CertifiedKey { cert, signing_key } =

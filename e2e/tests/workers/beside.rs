@@ -6,10 +6,9 @@ use std::{
     thread,
 };
 
-use crate::{
-    pods::GET,
-    setting::{AGNHOST, Cluster},
-};
+use keelway_e2e::setting::{AGNHOST, Cluster, serves};
+
+use crate::pods::GET;
 
 /// Where each worker says its name, at its own address in the VPN.
 const PORT: u16 = 8090;
@@ -134,20 +133,7 @@ impl<'a> Siblings<'a> {
     fn more(&mut self, count: u32) {
         let first = u32::try_from(self.pods.len()).unwrap();
         let (cluster, worker) = (self.cluster, self.worker);
-        let pod = |number: u32| {
-            format!(
-                "
-apiVersion: v1
-kind: Pod
-metadata: {{name: {}-twin-{number}, labels: {{app: twin}}}}
-spec:
-  nodeName: {worker}
-  terminationGracePeriodSeconds: 1
-  containers: [{{name: twin, image: '{AGNHOST}', args: [netexec, --http-port={POD_PORT}]}}]
-",
-                cluster.name
-            )
-        };
+        let pod = |number: u32| serves(&format!("{}-twin-{number}", cluster.name), "twin", worker);
         cluster.start("app=twin", &(first..first + count).map(pod).collect::<Vec<_>>());
         let path = "jsonpath={range .items[*]}{.status.podIP} {.metadata.name}{\"\\n\"}{end}";
         let said = cluster.kubectl.run(&["get", "pods", "-l", "app=twin", "-o", path]).succeeded();

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{Component, role::Role};
-use keelway_e2e::{Machine, deadline, metrics};
-
-use crate::setting::{Cluster, Setting};
+use keelway_e2e::{
+    Machine, deadline, metrics,
+    setting::{Cluster, Setting},
+};
 
 /// What root finds on its machine: who acts, and what was done for the workers that joined.
 pub(crate) fn counts_what_it_did(setting: &Setting, cluster: &Cluster) {
-    let sockets = each(setting, cluster, |component, machine| {
+    let sockets = setting.each(cluster, Role::ClusterController, |component, machine| {
         let (id, name) = (&component.spec.cluster_id, component.spec.name().unwrap());
         (machine.path(&format!("/var/lib/keelway/{id}/{name}/run/metrics.sock")), component.spec.user)
     });
@@ -26,21 +27,6 @@ pub(crate) fn counts_what_it_did(setting: &Setting, cluster: &Cluster) {
 
 /// Its containers.
 pub(crate) fn containers(setting: &Setting, cluster: &Cluster) -> BTreeSet<String> {
-    let container = |component: &Component, machine: &Machine| {
-        let mut running = machine.running_of(&component.spec.cluster_id);
-        running.remove(component.spec.name().unwrap().as_str()).unwrap().container
-    };
-    each(setting, cluster, container).into_iter().collect()
-}
-
-/// Something of each replica.
-fn each<T>(setting: &Setting, cluster: &Cluster, what: impl Fn(&Component, &Machine) -> T) -> Vec<T> {
-    let (documents, machines) = (setting.documents(), setting.world.machines());
-    let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
-    let all = documents.components_of(found.id().unwrap()).map(|(_, component)| component);
-    let replicas = all.filter(|component| component.spec.role == Role::ClusterController);
-    let machine_of = |component: &Component| {
-        machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
-    };
-    replicas.map(|component| what(component, machine_of(component))).collect()
+    let container = |component: &Component, machine: &Machine| machine.of(component).unwrap().container;
+    setting.each(cluster, Role::ClusterController, container).into_iter().collect()
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{Time, jiff::Timestamp};
-use keelway_e2e::deadline;
-use serde_json::Value;
-
-use crate::{
-    pods,
+use keelway_e2e::{
+    deadline,
     setting::{Cluster, Setting, Worker},
 };
+use serde_json::Value;
+
+use crate::pods;
 
 /// Until then its last certificate has ended: `workerTTL`, less a little for what passes meanwhile.
 const HOURS: i64 = 168 - 1;

@@ -1,11 +1,11 @@
 //! A cluster whose ranges are of both families: what holds in IPv4 holds in IPv6.
 
-use keelway_e2e::deadline;
-
-use crate::{
-    pods::GET,
+use keelway_e2e::{
+    deadline,
     setting::{AGNHOST, Cluster},
 };
+
+use crate::pods::GET;
 
 /// The ranges that every cluster has, each with one of IPv6 beside it.
 pub(crate) const RANGES: [&str; 6] = [

@@ -15,14 +15,15 @@ use keelway_api::{
     ObjectMeta,
     worker::{WireGuardPeer, WireGuardPeerSpec},
 };
-use keelway_e2e::deadline;
+use keelway_e2e::{
+    deadline,
+    setting::{Cluster, Setting},
+};
 use keelway_pki::{JoinToken, PrivateKeyPem, WireGuardKey, client_signing_request};
 use kube::{Api, Client, Config, ResourceExt, api::PostParams, config::AuthInfo};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use tokio::{sync::Barrier, time};
-
-use crate::setting::{Cluster, Setting};
 
 /// How often something is looked at again.
 const LOOK: Duration = Duration::from_millis(50);

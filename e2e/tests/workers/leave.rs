@@ -1,8 +1,9 @@
 //! A machine that was a worker is what it was before.
 
-use keelway_e2e::{Found, deadline};
-
-use crate::setting::{Cluster, Setting};
+use keelway_e2e::{
+    Found, deadline,
+    setting::{Cluster, Setting},
+};
 
 /// It ran pods of all kinds, and nothing of them stays, nor does the cluster know it any more.
 pub(crate) fn leaves_nothing(setting: &Setting, cluster: &Cluster, name: &str, before: &Found) {

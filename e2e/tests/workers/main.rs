@@ -22,18 +22,19 @@ mod nats;
 mod overlay;
 mod pods;
 mod public;
-mod setting;
 
 use std::time::Instant;
 
-use keelway_e2e::{Found, host::on_own_host};
-use setting::Setting;
+use keelway_e2e::{Found, host::on_own_host, setting::Setting};
+
+/// Machines for workers, and the NATs that each is behind, the one next to it first. Those next to `w1` and `w2` give the same addresses.
+const WORKERS: [(&str, &str); 5] = [("w1", "nat-a"), ("w2", "nat-b,nat-c"), ("w3", ""), ("w4", "nat-a"), ("w5", "")];
 
 /// Two clusters, of which one has ranges of both families, and their workers.
 #[test]
 fn workers() {
     on_own_host("workers", || {
-        let setting = Setting::new("e2ework");
+        let setting = Setting::new("e2ework", "2", &WORKERS);
         stage("clusters", || {
             setting.inject("c1", &[]);
             setting.inject("c2", &families::RANGES);

@@ -2,17 +2,16 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use keelway_e2e::deadline;
+use keelway_e2e::{
+    deadline,
+    setting::{Cluster, Setting, Worker, serves},
+};
 use rustix::{
     io::Errno,
     net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover},
 };
 
-use crate::{
-    controller,
-    pods::GET,
-    setting::{AGNHOST, Cluster, Setting, Worker},
-};
+use crate::{controller, pods::GET};
 
 /// What a tunnel carries in one packet (`docs/workers.md`).
 const VPN: usize = 1420;
@@ -119,20 +118,7 @@ kind: Service
 metadata: {name: over}
 spec: {selector: {app: over}, ports: [{port: 80, targetPort: 8080}]}
 ";
-    let pod = |place: &Place<'_>| {
-        format!(
-            "
-apiVersion: v1
-kind: Pod
-metadata: {{name: over-{name}, labels: {{app: over}}}}
-spec:
-  nodeName: {name}
-  terminationGracePeriodSeconds: 1
-  containers: [{{name: over, image: '{AGNHOST}', args: [netexec, --http-port=8080]}}]
-",
-            name = place.name
-        )
-    };
+    let pod = |place: &Place<'_>| serves(&format!("over-{}", place.name), "over", place.name);
     cluster.kubectl.apply(service);
     cluster.start("app=over", &places.iter().map(pod).collect::<Vec<_>>());
     let service = cluster.value("service/over", "{.spec.clusterIP}");

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use keelway_e2e::deadline;
-
-use crate::setting::{AGNHOST, Cluster};
+use keelway_e2e::{
+    deadline,
+    setting::{AGNHOST, Cluster},
+};
 
 /// A function of a shell that asks over HTTP, and writes what comes after the header.
 pub(crate) const GET: &str = "get() { exec 3<>/dev/tcp/$1/$2; printf 'GET %s HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n' $3 >&3; \
@@ -14,19 +15,7 @@ const MUCH: &str = "400M";
 
 /// A pod on each worker, with a Service over all.
 pub(crate) fn start(cluster: &Cluster) {
-    for worker in cluster.workers {
-        cluster.kubectl.apply(&format!(
-            "
-apiVersion: v1
-kind: Pod
-metadata: {{name: on-{worker}, labels: {{app: peer}}}}
-spec:
-  nodeName: {worker}
-  terminationGracePeriodSeconds: 1
-  containers: [{{name: peer, image: '{AGNHOST}', args: [netexec, --http-port=8080]}}]
-"
-        ));
-    }
+    cluster.start_peers();
     cluster.kubectl.apply(
         "
 apiVersion: v1
@@ -57,7 +46,7 @@ metadata: {{name: store}}
 spec: {{selector: {{app: store}}, ports: [{{port: 80, targetPort: 8080}}]}}
 "
     ));
-    cluster.kubectl.wait("condition=Ready", &["pod/on-w1", "pod/on-w2", "pod/on-w3", "pod/store"]);
+    cluster.kubectl.wait("condition=Ready", &["pod/store"]);
 }
 
 /// By address, by the Service's address, and by its name.

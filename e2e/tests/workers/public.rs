@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use keelway_e2e::process;
-
-use crate::setting::Setting;
+use keelway_e2e::{process, setting::Setting};
 
 /// Ingress and gateway of each cluster.
 pub(crate) fn nothing_has_privilege(setting: &Setting) {

@@ -1,51 +1,53 @@
-//! Machines, clusters and workers of the test.
+//! Machines, clusters and workers of a test: public hypervisors and a private one, and machines for workers.
 
 use std::{fs, path::Path, sync::Mutex, thread};
 
-use keelway_api::{Documents, cluster::ClusterSpec};
-use keelway_e2e::{Keelway, Kubectl, Ran, World, deadline, machine};
+use keelway_api::{Component, Documents, cluster::ClusterSpec, role::Role};
+use serde_json::Value;
+
+use crate::{Keelway, Kubectl, Machine, Ran, World, deadline, machine};
 
 /// The container of tests.
-pub(crate) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
+pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
 /// kubectl, as a container.
-pub(crate) const KUBECTL: &str = "registry.k8s.io/kubectl:v1.37.0";
+pub const KUBECTL: &str = "registry.k8s.io/kubectl:v1.37.0";
 
-/// Machines for workers, and the NATs that each is behind, the one next to it first. Those next to `w1` and `w2` give the same addresses.
-const WORKERS: [(&str, &str); 5] = [("w1", "nat-a"), ("w2", "nat-b,nat-c"), ("w3", ""), ("w4", "nat-a"), ("w5", "")];
-
-/// Two public machines and a private one, and machines for workers.
-pub(crate) struct Setting {
-    pub(crate) world: World,
+/// Public machines and a private one, and machines for workers.
+pub struct Setting {
+    /// The machines.
+    pub world: World,
     /// As they were written last.
     documents: Mutex<Vec<u8>>,
 }
 
 /// A cluster that runs.
-pub(crate) struct Cluster {
-    pub(crate) name: &'static str,
+pub struct Cluster {
+    /// Its name.
+    pub name: &'static str,
     /// The machines that are to be its workers.
-    pub(crate) workers: &'static [&'static str],
-    pub(crate) kubectl: Kubectl,
+    pub workers: &'static [&'static str],
+    /// An administrator's client.
+    pub kubectl: Kubectl,
 }
 
 /// A machine for a worker.
-pub(crate) struct Worker<'a> {
+pub struct Worker<'a> {
     keelway: &'a Keelway,
     fleet: &'a str,
     name: &'a str,
 }
 
 impl Setting {
-    /// All machines.
-    pub(crate) fn new(tag: &str) -> Self {
+    /// All machines, of which so many are public. `workers`: names, and the NATs that each is behind, the one next to it first.
+    pub fn new(tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
         let mut world = World::new(tag);
         let documents = world.create(|keelway, fleet| {
             let create = ["hypervisor", "local", "create", "--fleet", fleet];
-            keelway.run(&[&create[..], &["--public", "2", "--private", "1"]].concat(), &[])
+            keelway.run(&[&create[..], &["--public", public, "--private", "1"]].concat(), &[])
         });
         let (keelway, fleet) = (&world.keelway, world.fleet.as_str());
         thread::scope(|scope| {
-            for (name, behind) in WORKERS {
+            for (name, behind) in workers {
                 scope.spawn(move || {
                     let place = if behind.is_empty() { vec![] } else { vec!["--behind", behind] };
                     let create = ["node", "local", "create", "--fleet", fleet, "--name", name];
@@ -57,19 +59,19 @@ impl Setting {
         Self { world, documents: Mutex::new(documents) }
     }
 
-    /// Asks for a cluster with an ingress and a gateway on each public machine.
-    pub(crate) fn inject(&self, name: &str, arguments: &[&str]) {
+    /// Asks for a cluster with two ingresses, and a gateway beside each.
+    pub fn inject(&self, name: &str, arguments: &[&str]) {
         let inject = ["cluster", "inject", "--name", name, "--ingress-replicas", "2"];
         self.write(&[&inject[..], arguments].concat());
     }
 
     /// Brings machines to what the documents ask for.
-    pub(crate) fn reconcile(&self) {
+    pub fn reconcile(&self) {
         self.write(&["reconcile"]);
     }
 
     /// Has a cluster changed.
-    pub(crate) fn change(&self, cluster: &Cluster, change: impl FnOnce(&mut ClusterSpec)) {
+    pub fn change(&self, cluster: &Cluster, change: impl FnOnce(&mut ClusterSpec)) {
         let mut documents = self.documents();
         let mut clusters = documents.clusters.values_mut();
         change(&mut clusters.find(|found| found.reference().name == cluster.name).unwrap().spec);
@@ -78,17 +80,18 @@ impl Setting {
     }
 
     /// As they were written last.
-    pub(crate) fn documents(&self) -> Documents {
+    pub fn documents(&self) -> Documents {
         Documents::read(&self.documents.lock().unwrap()).unwrap()
     }
 
-    fn write(&self, command: &[&str]) {
+    /// Has `keelway` write the documents anew.
+    pub fn write(&self, command: &[&str]) {
         let mut documents = self.documents.lock().unwrap();
         *documents = self.world.keelway.run(command, &documents).succeeded().stdout;
     }
 
     /// A cluster that runs.
-    pub(crate) fn cluster(&self, name: &'static str, workers: &'static [&'static str]) -> Cluster {
+    pub fn cluster(&self, name: &'static str, workers: &'static [&'static str]) -> Cluster {
         let kubeconfig = self.keelway(&["cluster", "kubeconfig", "--name", name]).succeeded().stdout;
         let file = self.world.keelway.directory().join(format!("{name}.kubeconfig"));
         fs::write(&file, kubeconfig).unwrap();
@@ -96,21 +99,34 @@ impl Setting {
     }
 
     /// `keelway` with the documents.
-    pub(crate) fn keelway(&self, arguments: &[&str]) -> Ran {
+    pub fn keelway(&self, arguments: &[&str]) -> Ran {
         self.world.keelway.run(arguments, &self.documents.lock().unwrap())
     }
 
-    pub(crate) fn worker<'a>(&'a self, name: &'a str) -> Worker<'a> {
+    /// One of the machines for workers.
+    pub fn worker<'a>(&'a self, name: &'a str) -> Worker<'a> {
         Worker { keelway: &self.world.keelway, fleet: &self.world.fleet, name }
     }
 
+    /// Something of each component of one role of a cluster.
+    pub fn each<T>(&self, cluster: &Cluster, role: Role, what: impl Fn(&Component, &Machine) -> T) -> Vec<T> {
+        let (documents, machines) = (self.documents(), self.world.machines());
+        let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
+        let all = documents.components_of(found.id().unwrap()).map(|(_, component)| component);
+        let replicas = all.filter(|component| component.spec.role == role);
+        let machine_of = |component: &Component| {
+            machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
+        };
+        replicas.map(|component| what(component, machine_of(component))).collect()
+    }
+
     /// A token for a cluster.
-    pub(crate) fn token(&self, cluster: &Cluster) -> Vec<u8> {
+    pub fn token(&self, cluster: &Cluster) -> Vec<u8> {
         self.keelway(&["join-token", "create", "--cluster", cluster.name]).succeeded().stdout
     }
 
     /// Makes machines workers of their clusters, all at once, and waits until their Nodes are ready.
-    pub(crate) fn join(&self, clusters: &[&Cluster]) {
+    pub fn join(&self, clusters: &[&Cluster]) {
         thread::scope(|scope| {
             for cluster in clusters {
                 let token = self.token(cluster);
@@ -137,19 +153,24 @@ impl Setting {
 }
 
 impl Worker<'_> {
+    /// What its daemon tells.
+    pub fn status(&self) -> Value {
+        self.run(&["keelway", "node", "status", "-o", "json"], &[]).succeeded().json()
+    }
+
     /// Runs a command on it.
-    pub(crate) fn run(&self, command: &[&str], stdin: &[u8]) -> Ran {
+    pub fn run(&self, command: &[&str], stdin: &[u8]) -> Ran {
         let exec = ["node", "local", "exec", "--fleet", self.fleet, self.name, "--"];
         self.keelway.run(&[&exec[..], command].concat(), stdin)
     }
 
     /// What a shell on it says.
-    pub(crate) fn shell(&self, script: &str) -> Ran {
+    pub fn shell(&self, script: &str) -> Ran {
         self.run(&["bash", "-ec", script], &[])
     }
 
     /// Runs a function in its network.
-    pub(crate) fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
+    pub fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
         let (fleet, name) = (self.fleet, self.name);
         let socket = format!("/run/keelway-local/{fleet}/worker-{name}/run/containerd/containerd.sock");
         machine::within(machine::peer(Path::new(&socket)), function)
@@ -163,32 +184,77 @@ impl Worker<'_> {
 }
 
 impl Cluster {
+    /// The same, with one context of its kubeconfig.
+    #[must_use]
+    pub fn by(&self, context: &str) -> Self {
+        Self { name: self.name, workers: self.workers, kubectl: self.kubectl.by(context) }
+    }
+
     /// Waits until all its workers are ready.
-    pub(crate) fn are_ready(&self) {
+    pub fn are_ready(&self) {
         let nodes: Vec<String> = self.workers.iter().map(|name| format!("node/{name}")).collect();
         self.kubectl.wait("condition=Ready", &nodes.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
     /// Starts pods with this label, and waits until they are ready.
-    pub(crate) fn start(&self, label: &str, pods: &[String]) {
+    pub fn start(&self, label: &str, pods: &[String]) {
         self.kubectl.apply(&pods.join("---"));
         self.kubectl.wait("condition=Ready", &["pod", "-l", label]);
     }
 
+    /// Starts a pod on each worker that says its name where it is asked for `/hostname`: `on-WORKER`, of the label `app=peer`.
+    pub fn start_peers(&self) {
+        let peers: Vec<String> =
+            self.workers.iter().map(|worker| serves(&format!("on-{worker}"), "peer", worker)).collect();
+        self.start("app=peer", &peers);
+    }
+
+    /// An account for pods, which may read what is in the namespace.
+    pub fn add_reader(&self, name: &str) {
+        self.kubectl.apply(&format!(
+            "
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: {name}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: {name}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}}
+subjects: [{{kind: ServiceAccount, name: {name}}}]
+"
+        ));
+    }
+
     /// What a shell in a pod says.
-    pub(crate) fn shell(&self, pod: &str, script: &str) -> Ran {
+    pub fn shell(&self, pod: &str, script: &str) -> Ran {
         self.kubectl.run(&["exec", pod, "--", "/bin/bash", "-c", script])
     }
 
     /// A value of an object.
-    pub(crate) fn value(&self, object: &str, path: &str) -> String {
+    pub fn value(&self, object: &str, path: &str) -> String {
         self.kubectl.run(&["get", object, "-o", &format!("jsonpath={path}")]).succeeded().text().to_owned()
     }
 
     /// Waits until a pod's log holds this.
-    pub(crate) fn wait_for_log(&self, pod: &str, text: &str) {
+    pub fn wait_for_log(&self, pod: &str, text: &str) {
         deadline::until(&format!("{pod} says {text}"), deadline::KUBERNETES, || {
             self.kubectl.run(&["logs", pod]).text().contains(text)
         });
     }
+}
+
+/// A pod on a worker that says its name at port 8080.
+pub fn serves(name: &str, app: &str, worker: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {app}}}}}
+spec:
+  nodeName: {worker}
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: serves, image: '{AGNHOST}', args: [netexec, --http-port=8080]}}]
+"
+    )
 }

@@ -1,0 +1,56 @@
+//! A pod that connects to another one all the time.
+
+use crate::{
+    Kubectl, deadline,
+    setting::{AGNHOST, Cluster},
+};
+
+/// A line with the time for each try that was answered.
+const TRIES: &str = "while :; do /agnhost connect --timeout=400ms ADDRESS:8080 && echo $EPOCHREALTIME; sleep 0.1; done";
+
+/// The pod, by its name.
+pub struct Prober(String);
+
+impl Prober {
+    /// Starts it on a worker, and waits until it has been answered.
+    pub fn start(cluster: &Cluster, name: &str, worker: &str, address: &str) -> Self {
+        let script = TRIES.replace("ADDRESS", address);
+        let pod = format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeName: {worker}
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: prober, image: '{AGNHOST}', command: [/bin/bash, -c, '{script}']}}]
+"
+        );
+        cluster.kubectl.apply(&pod);
+        cluster.kubectl.wait("condition=Ready", &[&format!("pod/{name}")]);
+        let prober = Self(name.to_owned());
+        deadline::until(&format!("{name} has an answer"), deadline::KUBERNETES, || {
+            !prober.answers(&cluster.kubectl).is_empty()
+        });
+        prober
+    }
+
+    /// The pod's.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// When there were answers, in seconds since the Unix epoch. None while its log cannot be read.
+    pub fn answers(&self, kubectl: &Kubectl) -> Vec<f64> {
+        let said = kubectl.run(&["logs", &self.0, "--request-timeout=5s"]);
+        if said.code() != 0 {
+            return Vec::new();
+        }
+        said.text().lines().filter_map(|line| line.replace(',', ".").parse().ok()).collect()
+    }
+
+    /// Takes it away.
+    pub fn end(&self, kubectl: &Kubectl) {
+        let _ = kubectl.run(&["delete", "pod", &self.0, "--wait=false"]).succeeded();
+    }
+}
