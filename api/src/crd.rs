@@ -31,6 +31,6 @@ pub fn worker_crds() -> Vec<CustomResourceDefinition> {
     all
 }
 
-/// A digest of [`worker_crds`]. It stands here because it is asked for in each pass, and making the definitions takes longer than all that
-/// a pass does in which nothing has changed.
+/// A digest of [`worker_crds`]. It stands here because each pass asks for it, also one with nothing to do, for which the definitions would be
+/// made from their types.
 pub const WORKER_CRDS_DIGEST: &str = "e62cdf09e295dd4e25b45cb6de1ac01d58f8d64a5ca22ba9c6218f612cc769f3";
