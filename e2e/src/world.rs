@@ -1,8 +1,11 @@
 //! Machines of one test.
 
-use keelway_api::Documents;
+use std::{fs, process::Command, thread};
 
-use crate::{Keelway, Machine, Ran, host};
+use keelway_api::Documents;
+use keelway_hypervisor_agent::layout::LOG_DIRECTORY;
+
+use crate::{Keelway, Machine, Ran, host, keelway};
 
 /// A fleet, made by `keelway` and taken away by it, also when the test fails.
 pub struct World {
@@ -63,8 +66,24 @@ fn two(keelway: &Keelway, fleet: &str, agent: &str) -> Ran {
     keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "1", "--private", "1", agent], &[])
 }
 
+impl World {
+    /// Copies what components wrote to `failed/FLEET` beside the program, and says so.
+    fn keep_logs(&self) {
+        let kept = keelway::program().with_file_name("failed").join(&self.fleet);
+        for machine in self.machines() {
+            let to = kept.join(machine.name());
+            let _ = fs::create_dir_all(&to);
+            let _ = Command::new("cp").arg("-r").arg(machine.path(LOG_DIRECTORY)).arg(to).status();
+        }
+        println!("what components wrote is in {}", kept.display());
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
+        if thread::panicking() {
+            self.keep_logs();
+        }
         let gone = self.keelway.run(&["hypervisor", "local", "destroy"], &self.made);
         if gone.code() != 0 {
             println!("the fleet stays: {}", gone.stderr);

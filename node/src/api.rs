@@ -12,7 +12,7 @@ use kube::{
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
-use tower::timeout::TimeoutLayer;
+use tower::timeout::{TimeoutLayer, error::Elapsed};
 
 use crate::authority::SERVER_NAME;
 
@@ -82,13 +82,27 @@ pub enum ApiError {
 impl ApiError {
     pub(crate) fn request(operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let operation = operation.into();
-        move |source| Self::Request { operation, source: Box::new(source) }
+        move |source| {
+            let is_late = matches!(&source, kube::Error::Service(error) if error.is::<Elapsed>());
+            if is_late {
+                return Self::Silent { operation, deadline: ANSWER };
+            }
+            Self::Request { operation, source: Box::new(source) }
+        }
     }
 
     /// The status code that the API server answered with.
     pub(crate) fn code(&self) -> Option<u16> {
         let Self::Request { source, .. } = self else { return None };
         code(source)
+    }
+
+    /// Whether the same may be answered otherwise a moment later: there was no answer, or it says that there is none now.
+    pub(crate) fn may_pass(&self) -> bool {
+        if let Self::Request { source, .. } = self {
+            return code(source).is_none_or(|code| matches!(code, 408 | 409 | 429 | 500..));
+        }
+        matches!(self, Self::Silent { .. })
     }
 }
 

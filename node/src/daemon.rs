@@ -261,7 +261,11 @@ impl Daemon {
         repairs.reset();
         loop {
             select! {
-                _ = turns.tick() => tunnels.ask().await,
+                _ = turns.tick() => {
+                    if tunnels.ask().await {
+                        turns.reset_immediately();
+                    }
+                }
                 _ = repairs.tick() => tunnels.converge(),
                 Ok(()) = known.changed() => self.set_tunnels(&mut tunnels),
                 Ok(()) = given.changed() => self.set_tunnels(&mut tunnels),

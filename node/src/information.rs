@@ -37,6 +37,13 @@ pub enum InformationError {
     Form(#[source] serde_json::Error),
 }
 
+impl InformationError {
+    /// The status code that the API server answered with.
+    pub(crate) fn code(&self) -> Option<u16> {
+        if let Self::Api(error) = self { error.code() } else { None }
+    }
+}
+
 impl Known {
     pub(crate) fn of(map: &ConfigMap) -> Result<Self, InformationError> {
         let value =

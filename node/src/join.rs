@@ -24,10 +24,13 @@ use keelway_vpn::error::Chain;
 use kube::{Api, Client};
 use rustix::process::geteuid;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::{
+    task::{JoinSet, spawn_blocking},
+    time::{Instant, sleep},
+};
 
 use crate::{
-    api::{self, ApiError, Identity, Wait},
+    api::{self, AGAIN, ApiError, CONTROLLER, Identity, Wait},
     authority::{self, EndpointError, Trusted},
     certificate::{self, CertificateError},
     changes::{Before, Changes},
@@ -47,6 +50,9 @@ use crate::{
 
 /// What a kubelet tells that lacks a CNI configuration and nothing else (`pkg/kubelet/kubelet.go`); with more, it begins with a bracket.
 const NO_NETWORK: &str = "container runtime network not ready";
+
+/// How long a cluster that has only just begun may take to let workers join.
+const YOUNG: Duration = Duration::from_secs(30);
 
 /// What `join` is asked for.
 #[derive(Debug, Clone)]
@@ -111,6 +117,9 @@ pub enum JoinError {
         "the cluster does not take the token: it has expired, or was revoked; make a new one with `keelway join-token create`"
     )]
     Token(#[source] InformationError),
+    /// The cluster knows the token, and lets it read nothing.
+    #[error("the cluster does not let workers join within {} s: {CONTROLLER}", YOUNG.as_secs())]
+    Young(#[source] InformationError),
     /// The cluster tells nothing.
     #[error(transparent)]
     Information(#[from] InformationError),
@@ -300,12 +309,22 @@ fn bearer(token: &JoinToken, trusted: &Trusted) -> Result<Client, ApiError> {
     api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &Identity::Token(&bearer))
 }
 
-/// What the cluster tells to the bearer of the token.
+/// What the cluster tells to the bearer of the token. Whose token ended is nobody (401); one that has only just begun may know the bearer,
+/// and not yet what it may read (403), or have nothing to tell (404).
 async fn tell(bearer: Client) -> Result<Known, JoinError> {
-    Known::fetch(bearer).await.map_err(|error| {
-        let is_refused = matches!(&error, InformationError::Api(cause) if matches!(cause.code(), Some(401 | 403)));
-        if is_refused { JoinError::Token(error) } else { JoinError::Information(error) }
-    })
+    let end = Instant::now() + YOUNG;
+    loop {
+        let error = match Known::fetch(bearer.clone()).await {
+            Ok(known) => return Ok(known),
+            Err(error) => error,
+        };
+        match error.code() {
+            Some(401) => return Err(JoinError::Token(error)),
+            Some(403 | 404) if Instant::now() < end => sleep(AGAIN).await,
+            Some(403 | 404) => return Err(JoinError::Young(error)),
+            _ => return Err(JoinError::Information(error)),
+        }
+    }
 }
 
 fn check_cluster(options: &JoinOptions, known: &Known) -> Result<(), JoinError> {
@@ -419,9 +438,48 @@ fn readiness(node: &Node) -> Option<&NodeCondition> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::{
+        convert::Infallible,
+        sync::{Arc, Mutex},
+    };
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    /// An API that answers so, one after the other, and then with what a cluster tells.
+    fn cluster(answers: &[u16]) -> Client {
+        let left = Arc::new(Mutex::new(answers.iter().rev().copied().collect::<Vec<_>>()));
+        let tells = json!({ "data": { "cluster.json": serde_json::to_string(&crate::samples::cluster()).unwrap(), "ca.crt": "" } });
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let code = left.lock().unwrap().pop().unwrap_or(200);
+            let body = if code == 200 { tells.clone() } else { refusal(code) };
+            let body = Body::from(serde_json::to_vec(&body).unwrap());
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+        });
+        Client::new(service, "default")
+    }
+
+    fn refusal(code: u16) -> Value {
+        json!({ "kind": "Status", "status": "Failure", "code": code, "message": "no", "reason": "" })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_that_has_only_just_begun_is_asked_again() {
+        tell(cluster(&[403, 404])).await.unwrap();
+        let never = tell(cluster(&[403; 100])).await.unwrap_err();
+        assert!(matches!(never, JoinError::Young(_)), "{never}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_ended_is_told_at_once() {
+        let ended = tell(cluster(&[401])).await.unwrap_err();
+        assert!(matches!(ended, JoinError::Token(_)), "{ended}");
+        let broken = tell(cluster(&[500])).await.unwrap_err();
+        assert!(matches!(broken, JoinError::Information(_)), "{broken}");
+    }
 
     fn node(status: &str, message: &str) -> Node {
         let ready = json!({ "type": "Ready", "status": status, "message": message });

@@ -84,6 +84,8 @@ pub enum LeaveError {
 pub enum LeaveStep {
     /// These pods are waited for, `NAMESPACE/NAME`.
     Drain(Vec<String>),
+    /// The cluster said nothing, or that it cannot now, and is asked again.
+    Again(String),
     /// The pods that are left end, and the machine becomes what it was.
     Undo,
     /// The cluster still has a Node and a `WireGuardPeer` of this name.
@@ -162,24 +164,32 @@ async fn drain(
         Err(error) => return Err(failed(ApiError::request(format!("cordon the Node {name}"))(error))),
         Ok(_) => {}
     }
-    let mut pods = Vec::new();
+    let (mut pods, mut last) = (Vec::new(), None);
     let drained = timeout(options.drain_timeout, async {
         loop {
-            let left = evict(client, name).await?;
-            if left.is_empty() {
-                return Ok(());
-            }
-            if left != pods {
-                told(&LeaveStep::Drain(left.clone()));
-                pods = left;
+            match evict(client, name).await {
+                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) => {
+                    last = None;
+                    if left != pods {
+                        told(&LeaveStep::Drain(left.clone()));
+                        pods = left;
+                    }
+                }
+                Err(error) if error.may_pass() => {
+                    told(&LeaveStep::Again(Chain(&error).to_string()));
+                    last = Some(error);
+                }
+                Err(error) => return Err(error),
             }
             // A budget that holds a pod tells nobody when it lets go.
             sleep(AGAIN).await;
         }
     });
-    match drained.await {
-        Ok(outcome) => outcome.map_err(failed),
-        Err(_) => Err(LeaveError::Pods { pods, limit: options.drain_timeout, node: name.to_owned() }),
+    match (drained.await, last) {
+        (Ok(outcome), _) => outcome.map_err(failed),
+        (Err(_), Some(error)) => Err(failed(error)),
+        (Err(_), None) => Err(LeaveError::Pods { pods, limit: options.drain_timeout, node: name.to_owned() }),
     }
 }
 
@@ -239,3 +249,6 @@ where
         Ok(_) | Err(_) => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

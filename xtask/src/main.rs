@@ -33,6 +33,7 @@ usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plai
        cargo xtask man [DIRECTORY]
        cargo xtask bench start [--rounds N]
        cargo xtask bench join [--rounds N]
+       cargo xtask bench failover [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
 
 images makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
@@ -59,6 +60,11 @@ bench join measures how fast a machine becomes a worker, beside the kubelet alon
 the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about six minutes.
 
   --rounds N     how often both take their turn (7)
+
+bench failover measures how long workers and their clients wait while public machines are lost, come back, and give their
+ingresses to others, and writes the table of docs/performance.md. It makes local hypervisors: as root.
+
+  --rounds N     how often each machine is lost and each ingress moves (7)
 
 bench vpn measures the VPN beside others and writes the table of docs/performance.md. It makes network namespaces: as root.
 

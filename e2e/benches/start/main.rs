@@ -18,6 +18,7 @@ mod memory;
 mod plain;
 mod size;
 mod store;
+#[expect(dead_code, reason = "another benchmark has other kinds of rows")]
 mod table;
 
 use std::{env, fs, path::Path, time::Instant};

@@ -1,6 +1,6 @@
 //! Rows of a table, each with what it should reach.
 
-use std::{fmt::Write as _, fs, path::Path, thread};
+use std::{fmt::Write as _, fs, path::Path, thread, time::Duration};
 
 /// A table of Markdown.
 pub(crate) struct Table {
@@ -42,6 +42,14 @@ impl Table {
     pub(crate) fn under(&mut self, what: &str, unit: &str, values: &[f64], most: f64) {
         let value = median(values);
         self.row(what, &format!("{value:.3} {unit}"), &format!("under {most} {unit}"), value < most);
+    }
+
+    /// Times of which not one is to be longer than that, in seconds.
+    pub(crate) fn worst(&mut self, what: &str, times: &[Duration], most: f64) {
+        let seconds: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+        let longest = seconds.iter().copied().fold(0.0, f64::max);
+        let measured = format!("{longest:.2} s, median {:.2} s", median(&seconds));
+        self.row(what, &measured, &format!("at most {most} s"), longest <= most);
     }
 
     /// A figure that is shown and not judged.

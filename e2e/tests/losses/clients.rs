@@ -21,12 +21,21 @@ pub(crate) struct Clients {
     probers: Vec<Prober>,
 }
 
+/// How long there was no answer while something happened: the longest times.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gaps {
+    /// To pods that connect to pods of the other worker.
+    pub(crate) pods: Duration,
+    /// To those who read logs; none where nobody did.
+    pub(crate) logs: Duration,
+    /// From a request's first try to its answer, at the API's address on a worker.
+    pub(crate) requests: Duration,
+}
+
 /// A time in which something happens, in seconds since the Unix epoch.
 pub(crate) struct Window {
     pub(crate) since: f64,
     pub(crate) until: f64,
-    /// How long there may be no answer.
-    pub(crate) allowed: Duration,
 }
 
 impl Clients {
@@ -46,14 +55,17 @@ impl Clients {
         Self { load, probers: probers.into() }
     }
 
-    /// Tells how long since then pods had no answer and people no logs, which must be less than is allowed, and ends the load's lap.
-    pub(crate) fn went_on(&self, what: &str, since: f64, allowed: Duration, cluster: &Cluster, logs: &[Logs]) {
-        let window = Window { since, until: gap::now(), allowed };
+    /// Tells how long since then pods had no answer and people no logs, and ends the load's lap, in which nothing may have failed.
+    pub(crate) fn went_on(&self, what: &str, since: f64, cluster: &Cluster, logs: &[Logs]) -> Gaps {
+        let window = Window { since, until: gap::now() };
         self.load.goes_on(100);
-        self.load.lap(what).assert_good();
-        gaps(what, &window, cluster, &self.probers);
-        for logs in logs {
-            window.judge(&format!("{what}: longest gap of {logs}"), || logs.answers());
+        let lap = self.load.lap(what);
+        lap.assert_good();
+        let read = logs.iter().map(|logs| window.longest(&format!("{what}: longest gap of {logs}"), || logs.answers()));
+        Gaps {
+            pods: gaps(what, &window, cluster, &self.probers),
+            logs: read.max().unwrap_or_default(),
+            requests: lap.longest,
         }
     }
 
@@ -66,18 +78,26 @@ impl Clients {
     }
 }
 
-/// Tells how long within that pods had no answer, which must be less than is allowed.
-pub(crate) fn gaps(what: &str, window: &Window, cluster: &Cluster, probers: &[Prober]) {
-    for prober in probers {
+/// Tells how long within that pods had no answer, and returns the longest.
+pub(crate) fn gaps(what: &str, window: &Window, cluster: &Cluster, probers: &[Prober]) -> Duration {
+    let of = |prober: &Prober| {
         let what = format!("{what}: longest gap of pods {}", prober.name());
-        window.judge(&what, || prober.answers(&cluster.kubectl));
+        window.longest(&what, || prober.answers(&cluster.kubectl))
+    };
+    probers.iter().map(of).max().unwrap_or_default()
+}
+
+impl Gaps {
+    /// Fails the test where one was longer.
+    pub(crate) fn assert_under(&self, limit: Duration) {
+        assert!([self.pods, self.logs, self.requests].iter().all(|gap| *gap < limit), "{self:?}");
     }
 }
 
 impl Window {
-    fn judge(&self, what: &str, answers: impl Fn() -> Vec<f64>) {
+    fn longest(&self, what: &str, answers: impl Fn() -> Vec<f64>) -> Duration {
         let gap = gap::longest_between(self.since, self.until, answers);
         println!("{:>7} ms  {what}", gap.as_millis());
-        assert!(gap < self.allowed, "{what}: {gap:?}");
+        gap
     }
 }

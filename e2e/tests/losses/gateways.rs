@@ -1,5 +1,7 @@
 //! Gateways that end while the API is down: whom they serve, only their disks tell.
 
+use std::time::Duration;
+
 use keelway_api::{Component, role::Role};
 use keelway_e2e::{
     Machine, deadline, gap,
@@ -15,7 +17,8 @@ use crate::{
     public::BACK,
 };
 
-pub(crate) fn come_back_from_disk(setting: &Setting, cluster: &Cluster, probers: &[Prober]) {
+/// Returns how long pods had no answer.
+pub(crate) fn come_back_from_disk(setting: &Setting, cluster: &Cluster, probers: &[Prober]) -> Duration {
     let pid =
         |component: &Component, machine: &Machine| machine.container_pid(&machine.of(component).unwrap().container);
     let servers = setting.each(cluster, Role::KubeApiserver, pid);
@@ -46,8 +49,8 @@ pub(crate) fn come_back_from_disk(setting: &Setting, cluster: &Cluster, probers:
     for pid in &servers {
         process::signal(*pid, Signal::CONT);
     }
-    let window = Window { since: began, until: gap::now(), allowed: BACK };
-    clients::gaps("all gateways were killed while the API was down", &window, cluster, probers);
+    let window = Window { since: began, until: gap::now() };
+    clients::gaps("all gateways were killed while the API was down", &window, cluster, probers)
 }
 
 /// When a worker agreed on keys with each gateway.

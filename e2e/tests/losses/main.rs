@@ -35,11 +35,14 @@ fn losses() {
         let machines = public::all(&setting, &cluster);
         // Whichever one a client goes through, it is lost once.
         for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
-            public::is_lost_and_comes_back(&setting, &cluster.by(&other.context), &clients, lost, other);
+            public::is_lost_and_comes_back(&setting, &cluster.by(&other.context), &clients, lost, other).assert_good();
         }
-        let cluster = moves::each_ingress(&setting, &cluster, &clients);
+        let (cluster, gaps) = moves::each_ingress(&setting, &cluster, &clients);
+        for gaps in gaps {
+            gaps.assert_under(public::BACK);
+        }
         watch::missed_nothing(&cluster, &clients.load);
         let probers = clients.end(&cluster);
-        gateways::come_back_from_disk(&setting, &cluster, &probers);
+        assert!(gateways::come_back_from_disk(&setting, &cluster, &probers) < public::BACK);
     });
 }

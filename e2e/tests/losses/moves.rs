@@ -10,14 +10,16 @@ use serde_json::Value;
 
 use crate::{
     WORKERS,
-    clients::Clients,
-    public::{BACK, Public, all, all_workers},
+    clients::{Clients, Gaps},
+    public::{Public, all, all_workers},
 };
 
-/// One after the other, each to the machine that has none. Returns the cluster, as its clients reach it then.
-pub(crate) fn each_ingress(setting: &Setting, cluster: &Cluster, clients: &Clients) -> Cluster {
+/// One after the other, each to the machine that has none. Returns the cluster, as its clients reach it then, and what
+/// each move was for them.
+pub(crate) fn each_ingress(setting: &Setting, cluster: &Cluster, clients: &Clients) -> (Cluster, Vec<Gaps>) {
     let before = all(setting, cluster);
     let kept = kept(setting, cluster);
+    let mut gaps = Vec::new();
     for from in &before {
         let began = gap::now();
         setting.write(&["hypervisor", "drain", &from.machine]);
@@ -34,11 +36,12 @@ pub(crate) fn each_ingress(setting: &Setting, cluster: &Cluster, clients: &Clien
                 at == wanted && known.iter().all(|entry| entry["answers"] == true)
             })
         });
-        clients.went_on(&format!("the ingress of {} moved", from.machine), began, BACK, &cluster, &[]);
+        let what = format!("the ingress of {} moved", from.machine);
+        gaps.push(clients.went_on(&what, began, &cluster, &[]));
     }
     let cluster = setting.cluster(cluster.name, cluster.workers);
     assert_eq!(self::kept(setting, &cluster), kept, "Nodes and kubelets are those of before");
-    cluster
+    (cluster, gaps)
 }
 
 fn addresses(public: &[Public]) -> BTreeSet<String> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     WORKERS,
-    clients::Clients,
+    clients::{Clients, Gaps},
     idle::{self, Idle},
     logs::Logs,
 };
@@ -41,6 +41,24 @@ pub(crate) fn all(setting: &Setting, cluster: &Cluster) -> Vec<Public> {
     config["contexts"].as_array().unwrap().iter().map(public).collect()
 }
 
+/// What it was for those who use it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outage {
+    /// From the end of its power until the last idle connection through it was reset.
+    pub(crate) reset: Duration,
+    pub(crate) lost: Gaps,
+    pub(crate) back: Gaps,
+}
+
+impl Outage {
+    /// Fails the test where it was longer than stated.
+    pub(crate) fn assert_good(&self) {
+        assert!(self.reset < RESET, "{self:?}");
+        self.lost.assert_under(BACK);
+        self.back.assert_under(NONE);
+    }
+}
+
 /// `cluster` is reached through the other one.
 pub(crate) fn is_lost_and_comes_back(
     setting: &Setting,
@@ -48,7 +66,7 @@ pub(crate) fn is_lost_and_comes_back(
     clients: &Clients,
     lost: &Public,
     other: &Public,
-) {
+) -> Outage {
     let log = |worker: &&str| Logs::start(&cluster.kubectl, other.address, format!("on-{worker}"));
     let logs: Vec<Logs> = cluster.workers.iter().map(log).collect();
     let worker = setting.worker("w2");
@@ -63,15 +81,16 @@ pub(crate) fn is_lost_and_comes_back(
     let what = format!("{} lost its power", lost.machine);
     let began = gap::now();
     setting.world.power("stop", &lost.machine);
+    let off = gap::now();
     deadline::until("no connection goes there any more", RESET, || {
         let now = worker.status();
         idle.look();
         ingress(&now, lost)["answers"] == false && ingress(&now, lost)["connections"] == 0
     });
-    let reset = idle.last_reset(began);
+    let reset = idle.last_reset(off);
     println!("{:>7} ms  {what}: until the last idle connection through it was reset", reset.as_millis());
     all_workers(setting, "the other gateway carries all", BACK, |now| tunnel(now, other)["active"] == true);
-    clients.went_on(&what, began, BACK, cluster, &logs);
+    let gaps = clients.went_on(&what, began, cluster, &logs);
 
     let what = format!("{} got its power back", lost.machine);
     let began = gap::now();
@@ -87,7 +106,7 @@ pub(crate) fn is_lost_and_comes_back(
         setting.keelway(&["plan", "--exit-code"]).code() == 0
     });
     drop(used);
-    clients.went_on(&what, began, NONE, cluster, &logs);
+    Outage { reset, lost: gaps, back: clients.went_on(&what, began, cluster, &logs) }
 }
 
 /// Waits until all workers are like this.

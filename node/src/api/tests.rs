@@ -7,6 +7,7 @@ use http::{Request, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tower::Layer;
 
 use super::*;
 
@@ -95,4 +96,28 @@ async fn an_answer_that_does_not_come_is_given_up() {
     let api: Api<ConfigMap> = Api::namespaced(Client::new(service, "a"), "a");
     let ended = follow(&api, "a", |_| None::<()>).await;
     assert!(matches!(ended, Err(ApiError::Silent { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_does_not_come_is_told_with_its_deadline() {
+    let silent = tower::service_fn(|_: Request<Body>| async {
+        std::future::pending::<()>().await;
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    });
+    let client = Client::new(TimeoutLayer::new(ANSWER).layer(silent), "kube-system");
+    let asked = Api::<ConfigMap>::namespaced(client, "kube-system").get("a").await;
+    let error = asked.map_err(ApiError::request("read a")).unwrap_err();
+    assert_eq!(error.to_string(), "cannot read a: no answer within 30 s");
+    assert!(error.may_pass());
+}
+
+#[tokio::test]
+async fn what_is_refused_stays_refused() {
+    for (code, may_pass) in
+        [(400, false), (401, false), (403, false), (408, true), (409, true), (500, true), (503, true)]
+    {
+        let (api, _) = api(move |_| failure(code));
+        let error = api.get("a").await.map_err(ApiError::request("read a")).unwrap_err();
+        assert_eq!(error.may_pass(), may_pass, "{code}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Which gateway carries what leaves a worker. Pure.
 
-/// After so many questions in a row without an answer a gateway is given up: between two and five seconds after it fell silent.
+/// After so many questions in a row without an answer a gateway is given up: between two and four seconds after it fell silent, since the second one
+/// comes at once.
 const MISSES: u32 = 2;
 
 /// What is known of the gateways, in their order.
@@ -44,6 +45,11 @@ impl Choice {
         self.misses(gateway).map(|misses| misses == 0)
     }
 
+    /// Whether the active gateway owes an answer, and is not given up yet.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.misses(self.active).is_some_and(|misses| (1..MISSES).contains(&misses))
+    }
+
     /// What became of one question to each gateway; none for one that could not be asked. Returns whether another one is active now: only
     /// where the active one is given up and there is one that answers. It stays so when the first one is back.
     pub(crate) fn note(&mut self, round: &[Option<bool>]) -> bool {
@@ -79,9 +85,12 @@ mod tests {
     #[test]
     fn two_misses_change_it_and_nothing_changes_it_back() {
         let mut choice = new(2, 0);
+        assert!(!choice.is_in_doubt());
         assert!(!choice.note(&[Some(false), Some(true)]));
+        assert!(choice.is_in_doubt());
         assert!(choice.note(&[Some(false), Some(true)]));
         assert_eq!(choice.active(), 1);
+        assert!(!choice.is_in_doubt());
         assert!(!choice.note(&[Some(true), Some(true)]));
         assert_eq!(choice.active(), 1);
         assert!(!choice.note(&[Some(true), Some(false)]));
@@ -99,6 +108,7 @@ mod tests {
         for _ in 0..5 {
             assert!(!choice.note(&[Some(false), Some(false)]));
         }
+        assert!(!choice.is_in_doubt(), "all gateways are asked as often as before");
         assert_eq!(choice.active(), 1);
         assert!(choice.note(&[Some(true), Some(false)]));
         assert_eq!(choice.active(), 0);

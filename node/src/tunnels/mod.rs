@@ -160,13 +160,18 @@ impl Tunnels {
 
     /// Brings tunnels, addresses and routes to what the cluster tells.
     pub(crate) fn set(&mut self, cluster: &ClusterInformation, given: &Given) {
-        self.want(cluster, given);
+        self.note(cluster, given);
         self.converge();
     }
 
     /// Takes note of what the cluster tells, and has this worker's addresses: all else waits for [`Tunnels::converge`], which also tells
     /// what is wrong.
     pub(crate) fn want(&mut self, cluster: &ClusterInformation, given: &Given) {
+        self.note(cluster, given);
+        let _ = self.wanted.addresses();
+    }
+
+    fn note(&mut self, cluster: &ClusterInformation, given: &Given) {
         let (gateways, faults) = gateways(cluster);
         for error in &faults {
             tracing::error!("a gateway is left out: {}", Chain(error));
@@ -177,7 +182,6 @@ impl Tunnels {
             ranges: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
             gateways,
         };
-        let _ = self.wanted.addresses();
     }
 
     /// Makes what there should be and is not: the first time, after something failed, and where somebody has taken it away. What is there
@@ -255,8 +259,9 @@ impl Tunnels {
         self.open.iter().map(own).fold(active, Result::and)
     }
 
-    /// Asks all gateways, and goes over to another one where the active one is lost.
-    pub(crate) async fn ask(&mut self) {
+    /// Asks all gateways, and goes over to another one where the active one is lost. Returns whether that is in doubt, so that they are
+    /// to be asked again at once.
+    pub(crate) async fn ask(&mut self) -> bool {
         let given = &self.wanted.given;
         let questions = self.open.iter().map(|tunnel| {
             let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, given.address(to.is_ipv4())?)));
@@ -276,6 +281,7 @@ impl Tunnels {
                 tracing::error!("routes are not what they should be: {}", Chain(&error));
             }
         }
+        self.choice.is_in_doubt()
     }
 
     /// A gateway that did not know this worker when it was first greeted is greeted again: by itself WireGuard does so after five

@@ -11,7 +11,10 @@ use std::{
 };
 
 use keelway_cri::{Deadlines, Runtime, testing::cache};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 
 use crate::{
     built,
@@ -79,7 +82,9 @@ impl Machine {
     pub(crate) async fn start() -> Self {
         let process = spawn("containerd.log", &[], BARE);
         let pid = process.id();
-        Self { process, pid }.ready().await
+        let machine = Self { process, pid };
+        machine.is_ready().await;
+        machine
     }
 
     /// The same with a process table of its own, whose first process `last` becomes. It has to start containerd.
@@ -88,25 +93,27 @@ impl Machine {
         let children = format!("/proc/{0}/task/{0}/children", process.id());
         let child = || fs::read_to_string(&children).unwrap().trim().parse::<u32>();
         wait::until("the machine begins", async || child().is_ok()).await;
-        Self { pid: child().unwrap(), process }.ready().await
+        let machine = Self { pid: child().unwrap(), process };
+        machine.is_ready().await;
+        machine
     }
 
     /// Ends its first process, and with it all others where they have a table of their own.
     pub(crate) fn end(mut self) {
-        self.process.kill().unwrap();
+        let first = Pid::from_raw(self.pid.cast_signed()).unwrap();
+        kill_process(first, Signal::KILL).unwrap();
+        // It has ended once all of its table have.
         self.process.wait().unwrap();
     }
 
-    async fn ready(self) -> Self {
-        let machine = self;
-        let runtime = machine.runtime();
+    async fn is_ready(&self) {
+        let runtime = self.runtime();
         wait::until("containerd answers", async || runtime.version().await.is_ok()).await;
         for image in ["registry.keelway.dev_node_v1.37.0", "registry.k8s.io_pause_3.10.2"] {
             let archive = cache().unwrap().join("images").join(format!("{image}.tar"));
             let archive = tokio::fs::File::open(&archive).await.expect("run `make images`");
             runtime.import_images(archive).await.unwrap();
         }
-        machine
     }
 
     fn root(&self) -> PathBuf {

@@ -163,6 +163,7 @@ fn leave(global: &Global, arguments: &LeaveArguments) -> Result<Code, Failure> {
     let mut known = None;
     let left = runtime()?.block_on(keelway_node::leave(&options, |step| match step {
         LeaveStep::Drain(pods) => line.say(&format!("waiting for the end of {}", pods.join(", "))),
+        LeaveStep::Again(error) => line.say(&format!("asking again: {error}")),
         LeaveStep::Undo => line.say("ending what is left, and making the machine what it was"),
         LeaveStep::Known(name) => known = Some(name.clone()),
     }));

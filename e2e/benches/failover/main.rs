@@ -1,0 +1,116 @@
+//! How long workers and their clients are without what they use while a public machine, with an ingress and a gateway, is lost, comes
+//! back, or gives its ingress to another one: `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench failover`. Needs what live
+//! tests need.
+//!
+//! What happens, and who notices, is what the test `losses` has. In each round every public machine with an ingress is lost once, and
+//! each ingress moves once.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a step that fails ends the benchmark; its table is its output"
+)]
+
+#[path = "../../tests/losses/clients.rs"]
+mod clients;
+#[path = "../../tests/losses/gateways.rs"]
+mod gateways;
+#[path = "../../tests/losses/idle.rs"]
+mod idle;
+#[path = "../../tests/losses/logs.rs"]
+mod logs;
+#[path = "../../tests/losses/moves.rs"]
+mod moves;
+#[path = "../../tests/losses/public.rs"]
+#[expect(dead_code, reason = "the test asserts, and the benchmark tells")]
+mod public;
+#[path = "../start/table.rs"]
+#[expect(dead_code, reason = "the other benchmarks have other kinds of rows")]
+mod table;
+#[path = "../../tests/losses/watch.rs"]
+mod watch;
+
+use std::{env, path::Path, time::Duration};
+
+use clients::{Clients, Gaps};
+use keelway_e2e::{host::on_own_host, setting::Setting};
+use table::Table;
+
+/// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
+const ROUNDS: usize = 7;
+
+/// Machines for workers, and the NAT that each is behind.
+const WORKERS: [(&str, &str); 2] = [("w1", "nat-a"), ("w2", "nat-b")];
+
+/// What each loss and each move was.
+#[derive(Default)]
+struct Figures {
+    outages: Vec<public::Outage>,
+    moves: Vec<Gaps>,
+    /// How long pods had no answer while gateways were killed and the API was down.
+    gateways: Vec<Duration>,
+}
+
+fn main() {
+    on_own_host("failover", || {
+        let rounds = env::var("KEELWAY_BENCH_ROUNDS").map_or(ROUNDS, |text| text.parse().unwrap());
+        let table = measure(rounds).table(rounds);
+        println!("{table}");
+        if let Some(page) = env::var_os("KEELWAY_BENCH_PAGE") {
+            table::write_into(Path::new(&page), "failover", &table);
+        }
+    });
+}
+
+fn measure(rounds: usize) -> Figures {
+    let setting = Setting::new("e2ebfo", "3", &WORKERS);
+    setting.inject("c1", &[]);
+    setting.reconcile();
+    let mut cluster = setting.cluster("c1", &["w1", "w2"]);
+    setting.join(&[&cluster]);
+    cluster.start_peers();
+    let clients = Clients::start(&setting, &cluster);
+    let mut figures = Figures::default();
+    for _ in 0..rounds {
+        let machines = public::all(&setting, &cluster);
+        for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
+            let cluster = cluster.by(&other.context);
+            figures.outages.push(public::is_lost_and_comes_back(&setting, &cluster, &clients, lost, other));
+        }
+        let (moved, gaps) = moves::each_ingress(&setting, &cluster, &clients);
+        figures.moves.extend(gaps);
+        cluster = moved;
+    }
+    watch::missed_nothing(&cluster, &clients.load);
+    let probers = clients.end(&cluster);
+    figures.gateways.extend((0..rounds).map(|_| gateways::come_back_from_disk(&setting, &cluster, &probers)));
+    figures
+}
+
+impl Figures {
+    fn table(&self, rounds: usize) -> String {
+        let mut table = Table::new("failover", rounds);
+        let of = |what: fn(&public::Outage) -> Duration| self.outages.iter().map(what).collect::<Vec<_>>();
+        table.worst(
+            "a public machine is lost: until idle connections through it are reset",
+            &of(|seen| seen.reset),
+            4.0,
+        );
+        table.worst("the same: pods of two workers without each other", &of(|seen| seen.lost.pods), 6.0);
+        table.worst("the same: `kubectl logs` without an answer", &of(|seen| seen.lost.logs), 6.0);
+        table.worst(
+            "the same: a request at the API's address on a worker, with its repeats",
+            &of(|seen| seen.lost.requests),
+            6.0,
+        );
+        let back = self.outages.iter().map(|seen| [seen.back.pods, seen.back.logs, seen.back.requests]);
+        let back: Vec<Duration> = back.map(|all| all.into_iter().max().unwrap_or_default()).collect();
+        table.worst("it comes back: the longest of these", &back, 1.0);
+        let pods: Vec<Duration> = self.moves.iter().map(|gaps| gaps.pods).collect();
+        table.worst("an ingress and its gateway move to another machine: pods without each other", &pods, 6.0);
+        let requests: Vec<Duration> = self.moves.iter().map(|gaps| gaps.requests).collect();
+        table.worst("the same: a request at the API's address on a worker", &requests, 6.0);
+        table.worst("all gateways are killed while the API is down: pods without each other", &self.gateways, 6.0);
+        table.finish()
+    }
+}
