@@ -11,7 +11,7 @@ use kube::{
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tower::timeout::{TimeoutLayer, error::Elapsed};
 
 use crate::authority::SERVER_NAME;
@@ -133,6 +133,22 @@ pub(crate) fn client(
     authorities: Vec<Vec<u8>>,
     identity: &Identity<'_>,
 ) -> Result<Client, ApiError> {
+    build(configuration(address, authorities, identity)?)
+}
+
+/// The same, which tells each answer as it came. By itself a client repeats what is answered with 429, and that is also how a
+/// PodDisruptionBudget says no.
+pub(crate) fn frank_client(
+    address: SocketAddr,
+    authorities: Vec<Vec<u8>>,
+    identity: &Identity<'_>,
+) -> Result<Client, ApiError> {
+    let mut config = configuration(address, authorities, identity)?;
+    config.default_retry = false;
+    build(config)
+}
+
+fn configuration(address: SocketAddr, authorities: Vec<Vec<u8>>, identity: &Identity<'_>) -> Result<Config, ApiError> {
     let url = format!("https://{address}").parse().map_err(|_| ApiError::Address(address))?;
     let mut config = Config::new(url);
     config.root_cert = Some(authorities);
@@ -146,8 +162,23 @@ pub(crate) fn client(
             config.auth_info.client_key_data = Some(STANDARD.encode(key).into());
         }
     }
+    Ok(config)
+}
+
+fn build(config: Config) -> Result<Client, ApiError> {
     let builder = ClientBuilder::try_from(config).map_err(|source| ApiError::Client(Box::new(source)))?;
     Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
+}
+
+/// Asks again what may pass, for so long.
+pub(crate) async fn persist<T>(limit: Duration, ask: impl AsyncFn() -> Result<T, ApiError>) -> Result<T, ApiError> {
+    let end = Instant::now() + limit;
+    loop {
+        match ask().await {
+            Err(error) if error.may_pass() && Instant::now() < end => sleep(AGAIN).await,
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Something that comes about in the cluster.

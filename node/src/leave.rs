@@ -27,6 +27,9 @@ use crate::{
 /// How soon a pod is evicted again that its PodDisruptionBudget held, or that is still ending.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// How long the cluster may say that it cannot now.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// How long the cluster may take to delete the Node of a worker that left.
 const NODE_GONE: Duration = Duration::from_secs(10);
 
@@ -142,7 +145,7 @@ fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
     let reachable = known.cluster.endpoints.iter().map(|endpoint| endpoint.address).find(is_reachable);
     let first = known.cluster.endpoints.first().map(|endpoint| endpoint.address);
     let Some(address) = reachable.or(first) else { return Err(ApiError::NoIdentity) };
-    api::client(address, api::certificates(&known.authorities)?, &identity).map(Some)
+    api::frank_client(address, api::certificates(&known.authorities)?, &identity).map(Some)
 }
 
 fn is_reachable(address: &SocketAddr) -> bool {
@@ -159,9 +162,13 @@ async fn drain(
     let failed = |source| LeaveError::Cluster { node: name.to_owned(), source };
     let nodes: Api<Node> = Api::all(client.clone());
     let cordon = json!({ "spec": { "unschedulable": true } });
-    match nodes.patch(name, &PatchParams::default(), &Patch::Merge(&cordon)).await {
-        Err(error) if api::code(&error) == Some(404) => return Ok(()),
-        Err(error) => return Err(failed(ApiError::request(format!("cordon the Node {name}"))(error))),
+    let cordoned = api::persist(PATIENCE, async || {
+        let patched = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&cordon)).await;
+        patched.map_err(ApiError::request(format!("cordon the Node {name}")))
+    });
+    match cordoned.await {
+        Err(error) if error.code() == Some(404) => return Ok(()),
+        Err(error) => return Err(failed(error)),
         Ok(_) => {}
     }
     let (mut pods, mut last) = (Vec::new(), None);
@@ -242,10 +249,12 @@ async fn delete<K>(api: Api<K>, kind: &str, name: &str) -> Result<(), ApiError>
 where
     K: Clone + DeserializeOwned + core::fmt::Debug,
 {
-    match api.delete(name, &DeleteParams::default()).await {
-        Err(error) if api::code(&error) != Some(404) => {
-            Err(ApiError::request(format!("delete the {kind} {name}"))(error))
-        }
+    let deleted = api::persist(PATIENCE, async || {
+        let deleted = api.delete(name, &DeleteParams::default()).await;
+        deleted.map_err(ApiError::request(format!("delete the {kind} {name}")))
+    });
+    match deleted.await {
+        Err(error) if error.code() != Some(404) => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
 }
