@@ -25,8 +25,8 @@ use keelway_vpn::liveness::keep_alive;
 /// How often each gateway is asked whether it answers.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// How long its answer may take, a new connection included.
-const CHECK: Duration = Duration::from_secs(2);
-/// After so many checks in a row without an answer its tunnels are reset: between four and six seconds after it fell silent.
+const CHECK: Duration = Duration::from_millis(1500);
+/// After so many checks in a row without an answer its tunnels are reset: between three and five seconds after it fell silent.
 const MISSES: usize = 2;
 
 /// A gateway cannot be spoken with.
@@ -38,7 +38,7 @@ pub(super) enum GatewayError {
     Handshake(#[source] HandshakeError),
     #[error("it does not answer as a gateway does")]
     Ask(#[source] AskError),
-    #[error("it did not answer within {} s", CHECK.as_secs())]
+    #[error("it did not answer within {CHECK:?}")]
     Silent,
 }
 

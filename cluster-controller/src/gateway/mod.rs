@@ -5,6 +5,7 @@
 //! serves while the API is down.
 
 mod config;
+mod farewell;
 mod keeper;
 mod kept;
 mod members;
@@ -30,6 +31,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::{Connect, GatewayConfig, OtherGateway, Peers, WireGuard};
+use self::farewell::farewell;
 use self::keeper::Keeper;
 use self::members::Bounds;
 use self::others::Others;
@@ -93,7 +95,7 @@ pub enum GatewayError {
     },
 }
 
-/// Runs a gateway until `stop`.
+/// Runs a gateway until `stop`, and until its workers have gone over to others.
 pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayError> {
     let config: GatewayConfig = configuration::read(path).map_err(GatewayError::Configuration)?;
     let others = Others::read(config.gateways_file.as_deref()).map_err(GatewayError::Configuration)?;
@@ -116,8 +118,13 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayErro
     tasks.spawn(reset_dead(Arc::clone(&vpn)));
     tasks.spawn(health::serve(entrances, gateway_health(&vpn, has_kubeconfig, candidates.clone())));
     tracing::info!(port = vpn.relay.listen_port(), peers = vpn.members().by_key.len(), "up");
+    let done = CancellationToken::new();
+    let leaves = async {
+        farewell(&vpn, &stop).await;
+        done.cancel();
+    };
     tokio::select! {
-        () = keeper.run(candidates, gateways, events, stop) => {}
+        () = async { tokio::join!(keeper.run(candidates, gateways, events, done.clone()), leaves).0 } => {}
         failure = tasks::failure(&mut tasks) => return Err(GatewayError::Task(failure)),
     }
     tasks.shutdown().await;

@@ -84,6 +84,14 @@ impl Vpn {
         }
     }
 
+    /// When a worker was last heard, on the clock of [`Clock`].
+    pub(super) fn last_heard(&self) -> Option<Duration> {
+        let members = self.members();
+        let stats = self.relay.stats().into_iter();
+        let workers = stats.filter(|peer| members.by_key.contains_key(&peer.public_key));
+        workers.filter_map(|peer| peer.last_received).max()
+    }
+
     /// Whether the place of a peer is known.
     fn is_met(&self, peer: &PublicKey) -> bool {
         self.relay.stats().iter().any(|known| known.public_key == *peer && known.endpoint.is_some())

@@ -1,0 +1,29 @@
+//! The end of a gateway that was told to stop: workers that are told of it go over to others, and until they have it serves on.
+
+use std::time::Duration;
+
+use keelway_vpn::Clock;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::vpn::Vpn;
+
+/// Who says nothing for so long has gone over: workers ask each gateway every two seconds whether it answers.
+const SILENCE: Duration = Duration::from_millis(2500);
+/// How often it is looked.
+const LOOK: Duration = Duration::from_millis(100);
+/// Who is still there by then knows of no other gateway, or waits for this one to come back.
+const MOST: Duration = Duration::from_secs(5);
+
+/// Returns once nobody needs the gateway any more that was told to stop.
+pub(super) async fn farewell(vpn: &Vpn, stop: &CancellationToken) {
+    stop.cancelled().await;
+    let end = Instant::now() + MOST;
+    while Instant::now() < end && vpn.last_heard().is_some_and(|heard| is_recent(heard, Clock.now().elapsed)) {
+        sleep(LOOK).await;
+    }
+}
+
+fn is_recent(heard: Duration, now: Duration) -> bool {
+    now.saturating_sub(heard) < SILENCE
+}
