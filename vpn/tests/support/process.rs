@@ -80,14 +80,14 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end and waits until it has.
+    /// Asks it to end and waits until it has, as long as a gateway is given.
     pub fn stop(&mut self) {
         let Some(id) = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw) else {
             return;
         };
         if self.is_running() {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
-            let deadline = Instant::now() + Duration::from_secs(5);
+            let deadline = Instant::now() + Duration::from_secs(10);
             while self.is_running() && Instant::now() < deadline {
                 std::thread::yield_now();
             }
