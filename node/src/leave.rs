@@ -171,13 +171,15 @@ async fn drain(
         Err(error) => return Err(failed(error)),
         Ok(_) => {}
     }
+    let is_last = is_last(client, name).await.map_err(failed)?;
     let (mut pods, mut last) = (Vec::new(), None);
     let drained = timeout(options.drain_timeout, async {
         loop {
             match evict(client, name).await {
-                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) if left.ending.is_empty() && (is_last || left.held.is_empty()) => return Ok(()),
                 Ok(left) => {
                     last = None;
+                    let left = [left.ending, left.held].concat();
                     if left != pods {
                         told(&LeaveStep::Drain(left.clone()));
                         pods = left;
@@ -200,25 +202,45 @@ async fn drain(
     }
 }
 
+/// Whether no other worker can take its pods, and so none of them can be kept up by waiting.
+async fn is_last(client: &Client, name: &str) -> Result<bool, ApiError> {
+    let peers: Api<WireGuardPeer> = Api::all(client.clone());
+    let all = api::persist(PATIENCE, async || {
+        peers.list(&ListParams::default()).await.map_err(ApiError::request("list the workers"))
+    });
+    Ok(all.await?.items.iter().all(|peer| peer.name_any() == name))
+}
+
+/// Pods that are still there, `NAMESPACE/NAME`.
+#[derive(Default)]
+struct Left {
+    /// They were evicted, and end.
+    ending: Vec<String>,
+    /// Their budgets hold them.
+    held: Vec<String>,
+}
+
 /// Evicts what is to be evicted, and returns what is still there of it.
-async fn evict(client: &Client, node: &str) -> Result<Vec<String>, ApiError> {
+async fn evict(client: &Client, node: &str) -> Result<Left, ApiError> {
     let all: Api<Pod> = Api::all(client.clone());
     let selector = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let pods = all.list(&selector).await.map_err(ApiError::request("list the pods of this worker"))?;
-    let mut left = Vec::new();
+    let mut left = Left::default();
     for pod in pods.items.iter().filter(|pod| is_drained(pod)) {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        left.push(format!("{namespace}/{name}"));
+        let shown = format!("{namespace}/{name}");
         if pod.metadata.deletion_timestamp.is_some() {
+            left.ending.push(shown);
             continue;
         }
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         match pods.evict(&name, &EvictParams::default()).await {
-            // 404: it is gone; 429: its budget holds it.
-            Err(error) if !matches!(api::code(&error), Some(404 | 429)) => {
-                return Err(ApiError::request(format!("evict the pod {namespace}/{name}"))(error));
-            }
-            Ok(_) | Err(_) => {}
+            Ok(_) => left.ending.push(shown),
+            Err(error) => match api::code(&error) {
+                Some(404) => {}
+                Some(429) => left.held.push(shown),
+                _ => return Err(ApiError::request(format!("evict the pod {shown}"))(error)),
+            },
         }
     }
     Ok(left)

@@ -9,13 +9,23 @@ use serde_json::Value;
 
 use super::*;
 
-/// An API with one pod, which answers so, one after the other, to who evicts it; from the last one on the pod is gone.
+/// An API with one pod, which answers so, one after the other, to who evicts it; from the last one on the pod is gone. There is another
+/// worker.
 fn api(evictions: &[u16]) -> Client {
+    api_with(evictions, &["w1", "w2"])
+}
+
+/// The same with these workers.
+fn api_with(evictions: &[u16], workers: &[&str]) -> Client {
+    let peers: Vec<Value> =
+        workers.iter().map(|name| json!({ "metadata": { "name": name }, "spec": { "publicKey": "" } })).collect();
+    let peers = json!({ "metadata": {}, "items": peers });
     let left = Arc::new(Mutex::new(evictions.iter().rev().copied().collect::<Vec<_>>()));
     Client::new(
         tower::service_fn(move |request: Request<Body>| {
             let (code, body) = match *request.method() {
                 Method::PATCH => (200, json!({ "apiVersion": "v1", "kind": "Node", "metadata": {} })),
+                Method::GET if request.uri().path().ends_with("wireguardpeers") => (200, peers.clone()),
                 Method::GET => (200, pods(!left.lock().unwrap().is_empty())),
                 _ => match left.lock().unwrap().pop().unwrap() {
                     201 => (201, json!({ "kind": "Status", "status": "Success" })),
@@ -53,6 +63,13 @@ async fn what_may_pass_is_asked_again() {
         matches!(&steps[..], [LeaveStep::Again(_), LeaveStep::Drain(pods)] if pods[..] == ["default/web"]),
         "{steps:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_holds_no_pod_that_can_go_nowhere() {
+    let (outcome, steps) = drained(&api_with(&[429; 100], &["w1"])).await;
+    outcome.unwrap();
+    assert_eq!(steps, []);
 }
 
 #[tokio::test(start_paused = true)]
