@@ -46,6 +46,33 @@ const SERVER_USAGES: [&str; 2] = ["digital signature", "server auth"];
 const REFUSED: Option<(&str, &str)> = Some(("Refused", "Forbidden"));
 const APPROVED: Option<(&str, &str)> = Some(("Approved", "KeelwayApproved"));
 
+impl<'a> Row<'a> {
+    /// What a kubelet asks for before all else.
+    fn client(what: &'static str, asker: &'a Client, subject: &'static str) -> Self {
+        Self {
+            what,
+            asker,
+            signer: CLIENT,
+            subject,
+            organization: "system:nodes",
+            dns: &[],
+            addresses: &[],
+            usages: CLIENT_USAGES,
+            outcome: APPROVED,
+        }
+    }
+
+    /// What it serves with, under this name and these addresses.
+    fn serving(
+        what: &'static str,
+        asker: &'a Client,
+        subject: &'static str,
+        (dns, addresses): (&'a [&'a str], &'a [IpAddr]),
+    ) -> Self {
+        Self { signer: SERVING, dns, addresses, usages: SERVER_USAGES, ..Self::client(what, asker, subject) }
+    }
+}
+
 fn denied(reason: &'static str) -> (&'static str, &'static str) {
     ("Denied", reason)
 }
@@ -72,27 +99,8 @@ pub(crate) async fn table(plane: &Plane, admin: &Client) {
     let (token, w1, w9) = (token(plane, admin).await, plane.node("w1").await, plane.node("w9").await);
     let own: Vec<IpAddr> = given(admin, "w1").await.iter().map(|text| text.parse().unwrap()).collect();
     let others: Vec<IpAddr> = given(admin, "w9").await.iter().map(|text| text.parse().unwrap()).collect();
-    let client = Row {
-        what: "a worker joins under a free name",
-        asker: &token,
-        signer: CLIENT,
-        subject: "system:node:new",
-        organization: "system:nodes",
-        dns: &[],
-        addresses: &[],
-        usages: CLIENT_USAGES,
-        outcome: APPROVED,
-    };
-    let serving = Row {
-        what: "its own name and address",
-        asker: &w1,
-        signer: SERVING,
-        subject: "system:node:w1",
-        dns: &["w1"],
-        addresses: &own,
-        usages: SERVER_USAGES,
-        ..client
-    };
+    let client = Row::client("a worker joins under a free name", &token, "system:node:new");
+    let serving = Row::serving("its own name and address", &w1, "system:node:w1", (&["w1"], &own));
     let rows = [
         Row { ..client },
         Row { what: "another key for the same name", outcome: Some(denied("NameAsked")), ..client },
@@ -170,17 +178,7 @@ pub(crate) async fn renewal_of_w2(
     outcome: (&'static str, &'static str),
 ) {
     let w2 = plane.node("w2").await;
-    let row = Row {
-        what,
-        asker: &w2,
-        signer: CLIENT,
-        subject: "system:node:w2",
-        organization: "system:nodes",
-        dns: &[],
-        addresses: &[],
-        usages: CLIENT_USAGES,
-        outcome: Some(outcome),
-    };
+    let row = Row::client(what, &w2, "system:node:w2");
     let name = ask(&row).await.unwrap();
     decided(&Api::all(admin.clone()), &name, what, outcome).await;
 }
@@ -188,31 +186,13 @@ pub(crate) async fn renewal_of_w2(
 /// No controller decides: what its rules refuse is signed, once somebody approves it.
 pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
     let token = plane.bearer("abcdef.0123456789abcdef").await;
-    let row = Row {
-        what: "without the controller: the name of a live peer",
-        asker: &token,
-        signer: CLIENT,
-        subject: "system:node:w1",
-        organization: "system:nodes",
-        dns: &[],
-        addresses: &[],
-        usages: CLIENT_USAGES,
-        outcome: None,
-    };
+    let client = Row::client("without the controller: the name of a live peer", &token, "system:node:w1");
     let others: Vec<IpAddr> = given(admin, "w5").await.iter().map(|text| text.parse().unwrap()).collect();
     let w4 = plane.node("w4").await;
-    let serving = Row {
-        what: "without the controller: the address of another",
-        asker: &w4,
-        signer: SERVING,
-        subject: "system:node:w4",
-        dns: &["w4"],
-        addresses: &others,
-        usages: SERVER_USAGES,
-        ..row
-    };
+    let what = "without the controller: the address of another";
+    let serving = Row::serving(what, &w4, "system:node:w4", (&["w4"], &others));
     let requests = Api::<CertificateSigningRequest>::all(admin.clone());
-    for row in [row, serving] {
+    for row in [client, serving] {
         let name = ask(&row).await.unwrap();
         let approved = json!({ "status": { "conditions": [{
             "type": "Approved", "status": "True", "reason": "Test", "message": "whatever it asks for",
