@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -135,6 +136,29 @@ fn resident() -> u64 {
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
+/// Has cores take datagrams of strangers, tells `told` where each came from, and returns how many bytes the process has more than
+/// once buffers had their size.
+fn grown(cores: &mut [&mut Core], recorded: &[Vec<u8>], rng: &mut StdRng, mut told: impl FnMut(SocketAddr)) -> u64 {
+    let mut now = start();
+    let mut out = Output::new();
+    let mut resident_when_warm = 0;
+    for round in 0..ROUNDS {
+        if round == WARM {
+            resident_when_warm = resident();
+        }
+        let bytes = datagram(rng, recorded);
+        let from = sender(rng);
+        told(from);
+        now = now.after(Duration::from_micros(50));
+        for core in &mut *cores {
+            core.handle_datagram(Path::to(from), &bytes, now, &mut out);
+            assert!(out.pending_bytes() <= LARGEST_ANSWER && out.packets().is_empty(), "{bytes:02x?}");
+            out.clear();
+        }
+    }
+    resident().saturating_sub(resident_when_warm)
+}
+
 #[test]
 fn no_datagram_of_a_stranger_panics_allocates_or_changes_a_peer() {
     let mut rng = StdRng::seed_from_u64(6);
@@ -146,26 +170,17 @@ fn no_datagram_of_a_stranger_panics_allocates_or_changes_a_peer() {
     let received =
         |pair: &Pair| pair.cores.each_ref().map(|core| core.stats().map(|peer| peer.received_bytes).sum::<u64>());
     let before = (received(&pair), pair.cores.each_ref().map(state), others.each_ref().map(state));
-    let mut now = start();
-    let mut out = Output::new();
-    let mut resident_when_warm = 0;
-    for round in 0..ROUNDS {
-        if round == WARM {
-            resident_when_warm = resident();
-        }
-        let bytes = datagram(&mut rng, &recorded);
-        let path = Path::to(sender(&mut rng));
-        now = now.after(Duration::from_micros(50));
-        for core in pair.cores.iter_mut().chain(&mut others) {
-            core.handle_datagram(path, &bytes, now, &mut out);
-            assert!(out.pending_bytes() <= LARGEST_ANSWER && out.packets().is_empty(), "{bytes:02x?}");
-            out.clear();
-        }
-    }
+    let mut cores: Vec<&mut Core> = pair.cores.iter_mut().chain(&mut others).collect();
+    let bytes = grown(&mut cores, &recorded, &mut rng, drop);
     assert_eq!((received(&pair), pair.cores.each_ref().map(state), others.each_ref().map(state)), before);
-    let grown = resident().saturating_sub(resident_when_warm);
-    assert!(grown < GROWTH, "{grown} bytes more after {ROUNDS} datagrams");
+    assert!(bytes < GROWTH, "{bytes} bytes more after {ROUNDS} datagrams");
     assert!(pair.is_delivered(0, 1) && pair.is_delivered(1, 0), "the session is as it was");
+
+    // To keep no more than who sent something would be seen.
+    let mut senders = BTreeSet::new();
+    let mut cores: Vec<&mut Core> = pair.cores.iter_mut().chain(&mut others).collect();
+    let bytes = grown(&mut cores, &recorded, &mut rng, |from| _ = senders.insert(from));
+    assert!(bytes > GROWTH, "{bytes} bytes more with {} senders", senders.len());
 }
 
 #[test]
