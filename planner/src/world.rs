@@ -16,7 +16,7 @@ use keelway_api::{
 pub(crate) struct World {
     pub(crate) machines: BTreeMap<HypervisorName, ValidatedHypervisor>,
     pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
-    private_ranges: OnceCell<Vec<IpNet>>,
+    ranges_of_machines: OnceCell<Vec<IpNet>>,
 }
 
 impl World {
@@ -43,17 +43,17 @@ impl World {
             }
         }
         if faults.is_empty() {
-            Ok(Self { machines, clusters, private_ranges: OnceCell::new() })
+            Ok(Self { machines, clusters, ranges_of_machines: OnceCell::new() })
         } else {
             Err(Faults(faults))
         }
     }
 
-    /// The addresses of all machines in the private network, in as few ranges as hold them and nothing else.
-    pub(crate) fn private_ranges(&self) -> &[IpNet] {
-        self.private_ranges.get_or_init(|| {
-            let addresses: Vec<IpNet> =
-                self.machines.values().flat_map(|machine| &machine.private).copied().map(IpNet::from).collect();
+    /// All addresses of all machines, in as few ranges as hold them and nothing else.
+    pub(crate) fn ranges_of_machines(&self) -> &[IpNet] {
+        self.ranges_of_machines.get_or_init(|| {
+            let addresses = self.machines.values().flat_map(|machine| machine.private.iter().chain(&machine.public));
+            let addresses: Vec<IpNet> = addresses.copied().map(IpNet::from).collect();
             IpNet::aggregate(&addresses)
         })
     }

@@ -462,6 +462,18 @@ fn api_servers_of_the_last_release_get_an_egress_in_turns() {
     }
 }
 
+/// Neither in the private network nor by the way of their users, where it may be trusted more than they are.
+#[test]
+fn an_egress_leads_to_no_machine() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let egress = world.document("kube-apiserver-0", "egress.json");
+    let forbidden = serde_json::json!(["10.0.0.0/30", "10.0.0.4/32", "198.18.0.3/32", "198.18.0.4/32"]);
+    assert_eq!(egress["controlPlane"]["forbiddenCIDRs"], forbidden);
+}
+
 /// The controller reads which add-ons there are while it runs.
 #[test]
 fn add_ons_are_turned_off_without_a_restart() {

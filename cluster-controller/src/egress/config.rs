@@ -73,7 +73,7 @@ pub struct Gateway {
 pub struct ControlPlaneEgress {
     /// The socket of `EgressSelectorConfiguration`'s selection `controlplane`.
     pub socket: PathBuf,
-    /// Ranges that are never dialled, such as those of the hypervisors' private network.
+    /// Ranges that are never dialled, such as those of hypervisors.
     #[serde(rename = "forbiddenCIDRs")]
     pub forbidden_cidrs: Vec<IpNet>,
 }

@@ -67,7 +67,7 @@ impl Site<'_> {
             },
             "controlPlane": {
                 "socket": socket(SOCKETS, "controlplane"),
-                "forbiddenCIDRs": self.world.private_ranges(),
+                "forbiddenCIDRs": self.world.ranges_of_machines(),
             },
             "health": self.loopback(EGRESS),
             "metrics": socket(SOCKETS, "metrics"),
