@@ -19,7 +19,7 @@ use crate::lan::{Lan, address};
 use crate::support::{Namespace, Process, private_text, public_key, wait_until};
 
 /// Who runs the programs.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 /// The name in gateways' certificates.
 pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
 /// The name in egresses' certificates.

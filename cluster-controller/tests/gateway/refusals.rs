@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use keelway_pki::Authority;
 use rustls::pki_types::pem::PemObject;
@@ -11,11 +12,12 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::json;
 
 use crate::client::{connect, connect_soon, ping};
+use crate::control_plane::echo;
 use crate::daemon::{EGRESS_NAME, Egress, GATEWAY_NAME, Gateway, Keys};
 use crate::lan::{Lan, address};
-use crate::on_host;
 use crate::support::{Namespace, wait_until};
 use crate::worker::{Worker, object};
+use crate::{on_host, unguarded};
 
 const GATEWAY: u8 = 1;
 const API_SERVER: u8 = 10;
@@ -47,6 +49,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
         let socket = egress.cluster();
         ping(&mut connect_soon(&socket, "100.80.0.7:10250"));
         let own = address(GATEWAY);
+        let own_server = echo(&gateway.daemon.machine, 7000);
         let targets = [
             // The gateway's machine: its loopback, by all its names, and its own addresses.
             "127.0.0.1:8080",
@@ -61,6 +64,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
             "100.80.0.9:10250",
             "10.244.9.1:80",
             "w7:10250",
+            "localhost:7000",
         ];
         let foreign = FOREIGN.map(|(_, address)| format!("{address}:10250"));
         for target in targets.into_iter().chain(foreign.iter().map(String::as_str)) {
@@ -71,7 +75,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
         assert_eq!(connect(&socket, "100.80.0.7:9").status, 502, "a port that is closed");
         assert_eq!(connect(&socket, "100.80.0.7").status, 400, "no port");
         let metrics = gateway.daemon.metrics();
-        assert!(metrics.contains("keelway_gateway_connects_total{outcome=\"forbidden\"} 13"), "{metrics}");
+        assert!(metrics.contains("keelway_gateway_connects_total{outcome=\"forbidden\"} 14"), "{metrics}");
         let log = gateway.daemon.process().log();
         assert_eq!(log.matches("outside the cluster's pod ranges").count(), 2, "{log}");
 
@@ -83,8 +87,18 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
         for target in &foreign {
             ping(&mut connect_soon(&socket, target));
         }
+
+        // One that resolves names leads to its own machine.
+        assert_eq!(own_server.load(Ordering::Relaxed), 0, "somebody came to the gateway's machine");
+        gateway.daemon.process().kill();
+        unguarded::gateway(&gateway);
+        ping(&mut connect_soon(&socket, "localhost:7000"));
+        assert_eq!(own_server.load(Ordering::Relaxed), 1);
     });
 }
+
+/// The gateway's address where users of clusters are.
+const PUBLIC: &str = "198.51.100.1";
 
 #[test]
 fn who_is_no_egress_of_the_installation_is_not_answered() {
@@ -93,8 +107,12 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
         let (authority, other) = (keys.authority(), keys.authority());
         let mut gateway = Gateway::new(&lan, GATEWAY, &keys, &authority);
         gateway.keep(&[object(8)]);
+        gateway.daemon.machine.ip(&["addr", "add", &format!("{PUBLIC}/24"), "dev", "eth0"]);
         gateway.start();
         let machine = lan.machine(API_SERVER);
+        machine.ip(&["addr", "add", "198.51.100.10/24", "dev", "eth0"]);
+        let is_public = || machine.within(|| TcpStream::connect((PUBLIC, 20010)).is_ok());
+        assert!(!is_public(), "it listens on an address that it was not given");
         let ask_of = |signed_by: Option<&Authority>, name: &str, organizations: &[&str]| {
             let identity = signed_by.map(|signed_by| {
                 let folder = tempfile::tempdir().unwrap();
@@ -134,10 +152,18 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
         assert_eq!(of_tenant("kubernetes-admin"), None, "another name");
         gateway.daemon.process().stop();
         gateway.config["connect"]["clients"] = json!([EGRESS_NAME, "kubernetes-admin"]);
+        gateway.config["connect"]["listen"] = json!(["0.0.0.0:20010"]);
         gateway.start();
         wait_until("with its name listed, too", crate::PATIENCE, || {
             of_tenant("kubernetes-admin").is_some_and(|answer| answer.starts_with("HTTP/1.1 502"))
         });
+
+        assert!(is_public(), "with another address to listen on");
+        // That it asks for a certificate is what keeps out whoever has none.
+        assert_eq!(ask(None, ""), None, "still no certificate");
+        gateway.daemon.process().stop();
+        unguarded::gateway(&gateway);
+        assert!(ask(None, "").is_some_and(|answer| answer.starts_with("HTTP/1.1 502")), "nobody was asked for one");
     });
 }
 

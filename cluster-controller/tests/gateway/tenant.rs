@@ -1,17 +1,17 @@
 //! What an administrator of a cluster can have its API server call, with an egress and without.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use futures::future::join_all;
 use kube::Client;
 use serde_json::{Value, json};
 
 use crate::api_server::ApiServer;
-use crate::control_plane::echo;
+use crate::conversions;
 use crate::daemon::{Egress, Gateway, Keys};
+use crate::issuers::authentication;
 use crate::lan::{Lan, address};
-use crate::support::{Namespace, wait_until};
+use crate::places::{CONVERSIONS, ISSUERS, KINDS, WEBHOOKS, are_refused, of_itself, places, urls};
+use crate::ports::Ports;
+use crate::support::wait_until;
 use crate::worker::object;
 use crate::{PATIENCE, SECOND, on_host};
 
@@ -20,12 +20,14 @@ const EGRESS: u8 = 10;
 const HYPERVISOR: u8 = 20;
 const API_SERVER: u8 = 30;
 
-/// The ports of a hypervisor that stand for what listens there: one for each way to it.
-const WEBHOOK: u16 = 7001;
+/// The ports of a hypervisor that stand for what listens there: one for each way to it that is no URL.
 const AGGREGATED: u16 = 7002;
 const SERVICE: u16 = 7003;
 const POD: u16 = 7004;
 const NODE: u16 = 7005;
+const CONVERTED: u16 = 7006;
+/// An issuer that is called by no egress.
+const DIRECT: u16 = 7007;
 
 /// What is asked of the API, by the port that it leads to.
 const PROXIED: [(u16, &str); 3] = [
@@ -48,49 +50,63 @@ fn an_administrator_reaches_no_machine_through_its_api_server() {
         let mut egress = Egress::new(&lan, EGRESS, &keys, &authority, &[GATEWAY]);
         egress.start();
         wait_until("the egress is ready", PATIENCE, || egress.daemon.health("/readyz").0 == 200);
-        let mut cluster = ApiServer::start_with(&lan, API_SERVER, selected(&egress));
-        let hypervisor = Server::start(lan.machine(HYPERVISOR));
-        // The loopback of whoever dials.
-        let own = [&cluster.machine, &egress.daemon.machine].map(|machine| echo(machine, WEBHOOK));
+        let machine = lan.machine(HYPERVISOR);
+        let hypervisor =
+            Ports::listen(&machine, [AGGREGATED, SERVICE, POD, NODE, CONVERTED, DIRECT].into_iter().chain(KINDS));
+        let selected = [selection(&egress), issuers(&egress, Some("controlplane"))].concat();
+        let mut cluster = ApiServer::start_with(&lan, API_SERVER, selected);
+        let own = [&cluster.machine, &egress.daemon.machine].map(of_itself);
         cluster.ask(|client| async move { prepare(&client).await });
 
+        wait_until("each issuer is asked for", PATIENCE, || are_refused(&egress.daemon, &places(ISSUERS)));
+        wait_until("each webhook is asked for", PATIENCE, || {
+            cluster.ask(|client| async move { judged(&client).await });
+            are_refused(&egress.daemon, &places(WEBHOOKS))
+        });
+        wait_until("each conversion is asked for", PATIENCE, || {
+            let some = cluster.ask(|client| async move { conversions::ask(&client, "converted").await });
+            assert!(!some, "something was converted");
+            are_refused(&egress.daemon, &places(CONVERSIONS)) && are_refused(&gateway.daemon, &at(CONVERTED))
+        });
         for (port, path) in PROXIED {
-            let before = forbidden(&gateway.daemon.metrics(), "");
             wait_until(&format!("port {port} is asked for"), PATIENCE, || {
                 assert_eq!(cluster.ask(move |client| async move { get(&client, path).await }), None, "{path}");
-                forbidden(&gateway.daemon.metrics(), "") > before
+                are_refused(&gateway.daemon, &at(port))
             });
         }
-        let before = forbidden(&egress.daemon.metrics(), "selection=\"controlplane\",");
-        cluster.ask(|client| async move { judged(&client).await });
-        let asked = forbidden(&egress.daemon.metrics(), "selection=\"controlplane\",") - before;
-        assert!(asked >= 2, "{asked} webhooks were asked for");
-        let before = forbidden(&gateway.daemon.metrics(), "");
         cluster.ask(|client| async move { aggregate(&client).await });
         wait_until("the aggregated API was asked for", PATIENCE, || {
             assert_eq!(cluster.ask(|client| async move { get(&client, API).await }), None);
-            forbidden(&gateway.daemon.metrics(), "") > before
+            are_refused(&gateway.daemon, &at(AGGREGATED))
         });
-        assert_eq!(hypervisor.seen(), [0; 5], "somebody came");
-        assert_eq!(own.each_ref().map(|count| count.load(Ordering::Relaxed)), [0, 0], "somebody came to loopback");
+        // Whoever gives an API server an issuer can have it called past the egress: no document can.
+        wait_until("the other issuer is called", PATIENCE, || hypervisor.met().contains(&DIRECT));
+        assert_eq!(hypervisor.met(), [DIRECT].into(), "somebody came");
+        assert_eq!(own.each_ref().map(Ports::met), [[].into(), [].into()], "somebody came to the machine itself");
 
         // Its egress is all that keeps it from there.
         cluster.stop();
-        cluster.more.clear();
-        cluster.more.push("--enable-aggregator-routing=true".to_owned());
+        cluster.more = issuers(&egress, None);
         cluster.resume();
-        cluster.ask(|client| async move { judged(&client).await });
         wait_until("without an egress, all ways lead there", PATIENCE, || {
-            let paths = PROXIED.iter().map(|(_, path)| *path).chain([API]);
-            cluster.ask(|client| async move { join_all(paths.map(async |path| get(&client, path).await)).await });
-            hypervisor.seen().iter().all(|count| *count > 0)
+            cluster.ask(|client| async move {
+                judged(&client).await;
+                conversions::ask(&client, "converted").await;
+                let paths = PROXIED.iter().map(|(_, path)| *path).chain([API]);
+                join_all(paths.map(async |path| get(&client, path).await)).await
+            });
+            hypervisor.met() == hypervisor.all() && own[0].met() == own[0].all()
         });
-        assert!(own[0].load(Ordering::Relaxed) > 0, "and to loopback");
     });
 }
 
-/// The arguments with which a pass starts API servers.
-fn selected(egress: &Egress) -> Vec<String> {
+/// A port of the hypervisor, as whoever is to lead there is asked for it.
+fn at(port: u16) -> [String; 1] {
+    [format!("{}:{port}", address(HYPERVISOR))]
+}
+
+/// The argument by which a pass gives API servers their egress.
+fn selection(egress: &Egress) -> Vec<String> {
     let way = |name: &str, socket: std::path::PathBuf| {
         let transport = json!({ "uds": { "udsName": socket } });
         json!({ "name": name, "connection": { "proxyProtocol": "HTTPConnect", "transport": transport } })
@@ -101,39 +117,19 @@ fn selected(egress: &Egress) -> Vec<String> {
         "egressSelections": [way("cluster", egress.cluster()), way("controlplane", egress.control_plane())],
     });
     egress.daemon.write("selection.json", &selection);
-    let selection = egress.daemon.file("selection.json");
-    vec![
-        format!("--egress-selector-config-file={}", selection.display()),
-        "--enable-aggregator-routing=true".to_owned(),
-    ]
+    vec![format!("--egress-selector-config-file={}", egress.daemon.file("selection.json").display())]
 }
 
-/// A machine, and who came to it.
-struct Server {
-    _machine: Namespace,
-    counts: [Arc<AtomicUsize>; 5],
-}
-
-impl Server {
-    fn start(machine: Namespace) -> Self {
-        let counts = [WEBHOOK, AGGREGATED, SERVICE, POD, NODE].map(|port| echo(&machine, port));
-        Self { _machine: machine, counts }
-    }
-
-    fn seen(&self) -> [usize; 5] {
-        self.counts.each_ref().map(|count| count.load(Ordering::Relaxed))
-    }
-}
-
-/// How many requests for tunnels were refused as forbidden.
-fn forbidden(metrics: &str, labels: &str) -> usize {
-    let key = format!("connects_total{{{labels}outcome=\"forbidden\"}} ");
-    let line = metrics.lines().find_map(|line| line.split_once(&key)).unwrap_or_else(|| panic!("{metrics}"));
-    line.1.parse().unwrap()
+/// The other arguments, with issuers that are called that way.
+fn issuers(egress: &Egress, way: Option<&str>) -> Vec<String> {
+    let direct = format!("https://{}/", at(DIRECT)[0]);
+    egress.daemon.write("authentication.json", &authentication(way, &direct));
+    let authentication = egress.daemon.file("authentication.json");
+    vec![format!("--authentication-config={}", authentication.display()), "--enable-aggregator-routing=true".to_owned()]
 }
 
 /// What is answered soon: a client asks again for long what an API server cannot reach.
-async fn get(client: &Client, path: &str) -> Option<String> {
+pub(crate) async fn get(client: &Client, path: &str) -> Option<String> {
     let asked = client.request_text(http::Request::get(path).body(Vec::new()).unwrap());
     tokio::time::timeout(SECOND, asked).await.ok()?.ok()
 }
@@ -143,9 +139,12 @@ async fn send(client: &Client, request: http::request::Builder, kind: &str, cont
     client.request_text(request).await
 }
 
+pub(crate) async fn post(client: &Client, path: &str, object: &Value) -> kube::Result<String> {
+    send(client, http::Request::post(path), "application/json", object).await
+}
+
 async fn make(client: &Client, path: &str, object: &Value) {
-    let made = send(client, http::Request::post(path), "application/json", object).await;
-    made.unwrap_or_else(|error| panic!("{path}: {error}"));
+    post(client, path, object).await.unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
 /// A Service with endpoints of its maker's own, and a Node and a pod that say that they are at a hypervisor's address.
@@ -170,9 +169,10 @@ async fn prepare(client: &Client) {
     let status = json!({ "status": { "phase": "Running", "podIP": at, "podIPs": [{ "ip": at }] } });
     let patch = http::Request::patch("/api/v1/namespaces/default/pods/elsewhere/status");
     send(client, patch, "application/merge-patch+json", &status).await.unwrap();
-    for (name, port) in [("elsewhere", SERVICE), ("aggregated", AGGREGATED)] {
+    for (name, port) in [("elsewhere", SERVICE), ("aggregated", AGGREGATED), ("converted", CONVERTED)] {
         service(client, name, port).await;
     }
+    conversions::make(client, "converted").await;
 }
 
 /// Says of a Service that it is at that port of a hypervisor.
@@ -213,12 +213,12 @@ async fn aggregate(client: &Client) {
     make(client, "/apis/apiregistration.k8s.io/v1/apiservices", &object).await;
 }
 
-/// Makes webhooks at a hypervisor and at loopback, where there are none, and something that they are asked about.
+/// Makes webhooks at all places, where there are none, and something that they are asked about.
 async fn judged(client: &Client) {
-    let webhook = |name: &str, host: &str| {
+    let webhook = |(number, url): (usize, String)| {
         json!({
-            "name": format!("{name}.example.com"),
-            "clientConfig": { "url": format!("https://{host}:{WEBHOOK}/") },
+            "name": format!("w{number}.example.com"),
+            "clientConfig": { "url": url },
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] }],
             "objectSelector": { "matchLabels": { "judged": "true" } },
             "admissionReviewVersions": ["v1"],
@@ -229,15 +229,13 @@ async fn judged(client: &Client) {
     };
     let object = json!({
         "metadata": { "name": "elsewhere" },
-        "webhooks": [webhook("hypervisor", &address(HYPERVISOR)), webhook("loopback", "127.0.0.1")],
+        "webhooks": urls(WEBHOOKS).into_iter().enumerate().map(webhook).collect::<Vec<_>>(),
     });
-    let all = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
-    let _ = send(client, http::Request::post(all), "application/json", &object).await;
+    let _ = post(client, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", &object).await;
     let asked = json!({ "metadata": { "generateName": "judged-", "labels": { "judged": "true" } } });
-    let maps = "/api/v1/namespaces/default/configmaps";
     tokio::time::timeout(PATIENCE, async {
         // An API server takes a moment to learn of a webhook.
-        while send(client, http::Request::post(maps), "application/json", &asked).await.is_ok() {
+        while post(client, "/api/v1/namespaces/default/configmaps", &asked).await.is_ok() {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     })
