@@ -29,11 +29,15 @@ use crate::{
 const NAME: &str = "leaver";
 
 /// Asks for a kubelet's client certificate. Returns the request's name and the key.
-async fn ask(client: &Client, content: Option<Vec<u8>>) -> (kube::Result<String>, keelway_pki::PrivateKeyPem) {
+async fn ask(
+    client: &Client,
+    node: &str,
+    content: Option<Vec<u8>>,
+) -> (kube::Result<String>, keelway_pki::PrivateKeyPem) {
     let key = keelway_pki::PrivateKeyPem::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng())).unwrap();
-    let request = client_signing_request(&key, &format!("system:node:{NAME}"), "system:nodes").unwrap();
+    let request = client_signing_request(&key, &format!("system:node:{node}"), "system:nodes").unwrap();
     let csr = CertificateSigningRequest {
-        metadata: ObjectMeta { generate_name: Some("leaver-".to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta { generate_name: Some(format!("{node}-")), ..ObjectMeta::default() },
         spec: CertificateSigningRequestSpec {
             request: ByteString(content.unwrap_or_else(|| request.into_bytes())),
             signer_name: "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
@@ -46,8 +50,8 @@ async fn ask(client: &Client, content: Option<Vec<u8>>) -> (kube::Result<String>
 }
 
 /// A certificate by token, as `keelway node join` gets it.
-async fn join(plane: &Plane, admin: &Client, token: &Client) -> Client {
-    let (name, key) = ask(token, None).await;
+pub(crate) async fn join(plane: &Plane, admin: &Client, token: &Client, node: &str) -> Client {
+    let (name, key) = ask(token, node, None).await;
     let name = name.unwrap();
     let requests = Api::<CertificateSigningRequest>::all(admin.clone());
     let signed = async || {
@@ -60,9 +64,39 @@ async fn join(plane: &Plane, admin: &Client, token: &Client) -> Client {
     plane.identified(&STANDARD.encode(certificate.0), &STANDARD.encode(key.expose())).await
 }
 
-async fn renewal(admin: &Client, worker: &Client, what: &str, outcome: (&str, &str)) {
-    let (name, _) = ask(worker, None).await;
+/// It asks for its next certificate with the one that it has.
+pub(crate) async fn renewal(admin: &Client, worker: &Client, (node, what): (&str, &str), outcome: (&str, &str)) {
+    let (name, _) = ask(worker, node, None).await;
     decided(&Api::all(admin.clone()), &name.unwrap(), what, outcome).await;
+}
+
+/// Waits until a worker's peer is kept beside its name, and its certificates by their ids.
+pub(crate) async fn known(admin: &Client, node: &str) {
+    let identities = Api::<WorkerIdentity>::all(admin.clone());
+    let is_known = async || {
+        let identity = identities.get(node).await.unwrap().spec;
+        identity.peer.is_some() && identity.certificates.iter().all(|one| one.id.is_some())
+    };
+    wait::until("the worker's peer and certificate are known", is_known).await;
+}
+
+/// The Node that a worker makes of itself.
+pub(crate) fn node(name: &str, addresses: &[String]) -> Node {
+    let node = json!({
+        "metadata": { "name": name },
+        "status": { "addresses": [{ "type": "InternalIP", "address": addresses[0] }] },
+    });
+    serde_json::from_value(node).unwrap()
+}
+
+/// Waits until a worker that is none any more makes no peer.
+pub(crate) async fn left(peers: &Api<WireGuardPeer>, own: &WireGuardPeer) {
+    let trial = PostParams { dry_run: true, ..PostParams::default() };
+    let is_refused = async || match peers.create(&trial, own).await {
+        Err(kube::Error::Api(status)) => status.message.contains("left the cluster"),
+        _ => false,
+    };
+    wait::until("its certificate writes nothing more", is_refused).await;
 }
 
 /// A request of more than 8 KiB, which is well-formed otherwise.
@@ -87,44 +121,31 @@ pub(crate) struct Holders {
 pub(crate) async fn a_name_is_its_holders(plane: &Plane, admin: &Client) -> Holders {
     let token = plane.bearer("abcdef.0123456789abcdef").await;
     let identities = Api::<WorkerIdentity>::all(admin.clone());
-    let first = join(plane, admin, &token).await;
+    let first = join(plane, admin, &token, NAME).await;
     let (peers, nodes) = (Api::<WireGuardPeer>::all(first.clone()), Api::<Node>::all(first.clone()));
     peers.create(&PostParams::default(), &peer(NAME, 121)).await.unwrap();
     let address = given(admin, NAME).await;
-    let is_known = async || {
-        let identity = identities.get(NAME).await.unwrap().spec;
-        identity.peer.is_some() && identity.certificates.iter().all(|one| one.id.is_some())
-    };
-    wait::until("the worker's peer and certificate are known", is_known).await;
+    known(admin, NAME).await;
     assert_eq!(identities.get(NAME).await.unwrap().spec.join_token.as_deref(), Some("abcdef"));
-    renewal(admin, &first, "it renews with its certificate", ("Approved", "KeelwayApproved")).await;
-    let node = json!({
-        "metadata": { "name": NAME },
-        "status": { "addresses": [{ "type": "InternalIP", "address": address[0] }] },
-    });
-    let node: Node = serde_json::from_value(node).unwrap();
+    renewal(admin, &first, (NAME, "it renews with its certificate"), ("Approved", "KeelwayApproved")).await;
+    let node = node(NAME, &address);
     wait::until("it has a Node", async || nodes.create(&PostParams::default(), &node).await.is_ok()).await;
     refused("to delete its own Node", nodes.delete(NAME, &DeleteParams::default()).await);
 
     peers.delete(NAME, &DeleteParams::default()).await.unwrap();
     let all = Api::<Node>::all(admin.clone());
     wait::until("the Node of who left is gone", async || all.get_opt(NAME).await.unwrap().is_none()).await;
-    let trial = PostParams { dry_run: true, ..PostParams::default() };
-    let is_refused = async || match peers.create(&trial, &peer(NAME, 122)).await {
-        Err(kube::Error::Api(status)) => status.message.contains("left the cluster"),
-        _ => false,
-    };
-    wait::until("its certificate writes nothing more", is_refused).await;
+    left(&peers, &peer(NAME, 122)).await;
 
-    let second = join(plane, admin, &token).await;
+    let second = join(plane, admin, &token, NAME).await;
     Api::<WireGuardPeer>::all(second.clone()).create(&PostParams::default(), &peer(NAME, 123)).await.unwrap();
     given(admin, NAME).await;
-    wait::until("the next worker's peer and certificate are known", is_known).await;
-    renewal(admin, &first, "who left renews", ("Denied", "FormerWorker")).await;
-    renewal(admin, &second, "who has the name now renews", ("Approved", "KeelwayApproved")).await;
+    known(admin, NAME).await;
+    renewal(admin, &first, (NAME, "who left renews"), ("Denied", "FormerWorker")).await;
+    renewal(admin, &second, (NAME, "who has the name now renews"), ("Approved", "KeelwayApproved")).await;
     let message = refused("to delete the peer of the next one", peers.delete(NAME, &DeleteParams::default()).await);
     assert!(message.contains("left the cluster"), "{message}");
-    let message = refused("a large request", ask(&second, Some(large())).await.0);
+    let message = refused("a large request", ask(&second, NAME, Some(large())).await.0);
     assert!(message.contains("at most 8192 bytes"), "{message}");
     Holders { former: first, current: second }
 }
@@ -138,7 +159,7 @@ pub(crate) async fn without_guards(holders: &Holders, admin: &Client) {
         .await;
     remove(admin, "keelway-requests").await;
     wait::until("without keelway-requests: a large request", async || {
-        ask(&holders.current, Some(large())).await.0.is_ok()
+        ask(&holders.current, NAME, Some(large())).await.0.is_ok()
     })
     .await;
 }

@@ -8,8 +8,10 @@
 )]
 
 mod controller;
+mod evicted;
 mod host;
 mod identities;
+mod neighbours;
 mod peers;
 mod plane;
 mod reads;
@@ -17,6 +19,7 @@ mod reload;
 mod repair;
 mod requests;
 mod rules;
+mod strangers;
 mod tokens;
 mod wait;
 
@@ -37,7 +40,7 @@ fn program() -> std::path::PathBuf {
 }
 
 async fn serve() {
-    let plane = Plane::start().await;
+    let mut plane = Plane::start().await;
     let admin = plane.admin().await;
     apply_role(&admin).await;
     // One holds the Lease, with the rights that ship and no others.
@@ -57,6 +60,9 @@ async fn serve() {
     reads::what_is_not_a_workers(&plane, &admin).await;
     peers::ranges_of_pods(&plane, &admin).await;
     peers::eviction(&plane, &admin).await;
+    evicted::comes_back_with_nothing(&plane, &admin).await;
+    neighbours::are_nobody_here(&plane).await;
+    strangers::are_told_of_health(&plane, &admin).await;
 
     // The next one is there at once, and what is turned off goes.
     let second = Controller::start(&plane, "second", |configuration| {
@@ -82,4 +88,5 @@ async fn serve() {
     let third = Controller::start(&plane, "third", |_| {});
     repair::all_is_applied(&admin).await;
     third.stop();
+    strangers::without_guards(&mut plane, &admin).await;
 }

@@ -10,8 +10,8 @@ use std::{
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use keelway_cri::testing::cache;
 use keelway_pki::{
-    Authority, AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster, LeafRequest, ServiceAccountKey, Usage,
-    Validity,
+    Authority, AuthoritySource, ClientIdentity, IssuedCertificate, Kubeconfig, KubeconfigCluster, LeafRequest,
+    ServiceAccountKey, Usage, Validity,
 };
 use kube::{Client, Config, config::KubeConfigOptions};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
@@ -21,11 +21,21 @@ use crate::{host::WORK, wait};
 /// The release whose programs these are.
 pub(crate) const RELEASE: &str = "1.37.0";
 
+/// The file of whose certificates the API server takes.
+pub(crate) const CLIENTS: &str = "clients.crt";
+/// The file that says how it learns who somebody is.
+pub(crate) const AUTHENTICATION: &str = "authentication.json";
+/// What a pass writes there.
+pub(crate) const GIVEN: &str = include_str!("../../../planner/src/pod/authentication.json");
+
 /// A running control plane. Its processes end with their host.
 pub(crate) struct Plane {
     authority: Authority,
     port: u16,
     processes: Vec<Child>,
+    /// The API server, and what it is started with.
+    api: Option<Child>,
+    api_flags: Vec<String>,
 }
 
 /// A certificate's subject and names.
@@ -118,15 +128,22 @@ fn flags(flags: &[(&str, &str)]) -> Vec<String> {
     flags.iter().map(|(name, value)| format!("--{name}={value}")).collect()
 }
 
+/// A certificate of this user and these groups, by that authority.
+pub(crate) fn client_identity(authority: &Authority, user: &str, groups: &[&str]) -> IssuedCertificate {
+    authority.issue(&leaf(user, groups, Usage::ClientAuth), &mut random()).unwrap()
+}
+
 impl Plane {
     /// Starts it, and waits until it serves.
     pub(crate) async fn start() -> Self {
         let authority = Authority::mint("kubernetes", validity(), &mut random()).unwrap();
         let accounts = ServiceAccountKey::mint(&mut random()).unwrap();
         let (etcd, peer, port) = (free_port(), free_port(), free_port());
-        let mut plane = Self { authority, port, processes: Vec::new() };
+        let mut plane = Self { authority, port, processes: Vec::new(), api: None, api_flags: Vec::new() };
         let server = plane.server_identity("kube-apiserver");
         let ca = write("ca.crt", plane.authority());
+        let clients = write(CLIENTS, plane.authority());
+        let authentication = write(AUTHENTICATION, GIVEN);
         let signer = write("ca.key", plane.authority.key_pem().expose());
         // The authority is in the chain: by it those who join know whom they meet.
         let chain = server.certificate_pem.clone() + plane.authority();
@@ -149,39 +166,33 @@ impl Plane {
                 ("unsafe-no-fsync", "true"),
             ]),
         );
-        let api = start(
-            "kube-apiserver",
-            &program("kube-apiserver_v1.37.0", "kube-apiserver"),
-            &flags(&[
-                ("etcd-servers", &etcd_url),
-                ("bind-address", "127.0.0.1"),
-                ("advertise-address", "127.0.0.1"),
-                ("secure-port", &port.to_string()),
-                ("endpoint-reconciler-type", "none"),
-                ("service-cluster-ip-range", "10.96.0.0/16"),
-                ("client-ca-file", &ca),
-                ("tls-cert-file", &certificate),
-                ("tls-private-key-file", &key),
-                ("authorization-mode", "Node,RBAC"),
-                ("enable-admission-plugins", "NodeRestriction"),
-                ("enable-bootstrap-token-auth", "true"),
-                ("allow-privileged", "true"),
-                ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
-                ("service-account-key-file", &account_public),
-                ("service-account-signing-key-file", &account),
-                ("requestheader-client-ca-file", &ca),
-                ("requestheader-allowed-names", "front-proxy-client"),
-                ("requestheader-username-headers", "X-Remote-User"),
-                ("requestheader-group-headers", "X-Remote-Group"),
-            ]),
-        );
-        plane.processes.extend([store, api]);
+        plane.processes.push(store);
+        plane.api_flags = flags(&[
+            ("etcd-servers", &etcd_url),
+            ("bind-address", "127.0.0.1"),
+            ("advertise-address", "127.0.0.1"),
+            ("secure-port", &port.to_string()),
+            ("endpoint-reconciler-type", "none"),
+            ("service-cluster-ip-range", "10.96.0.0/16"),
+            ("client-ca-file", &clients),
+            ("authentication-config", &authentication),
+            ("tls-cert-file", &certificate),
+            ("tls-private-key-file", &key),
+            ("authorization-mode", "Node,RBAC"),
+            ("enable-admission-plugins", "NodeRestriction"),
+            ("enable-bootstrap-token-auth", "true"),
+            ("allow-privileged", "true"),
+            ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
+            ("service-account-key-file", &account_public),
+            ("service-account-signing-key-file", &account),
+            ("requestheader-client-ca-file", &ca),
+            ("requestheader-allowed-names", "front-proxy-client"),
+            ("requestheader-username-headers", "X-Remote-User"),
+            ("requestheader-group-headers", "X-Remote-Group"),
+        ]);
+        let _ = program("kube-apiserver_v1.37.0", "kube-apiserver");
+        plane.start_api().await;
         let admin = plane.kubeconfig("admin", &["system:masters"]);
-        let client = plane.admin().await;
-        wait::until("/readyz", async || {
-            client.request_text(http::Request::get("/readyz").body(vec![]).unwrap()).await.is_ok()
-        })
-        .await;
         let controllers = start(
             "kube-controller-manager",
             &program("kube-controller-manager_v1.37.0", "kube-controller-manager"),
@@ -204,6 +215,21 @@ impl Plane {
         plane
     }
 
+    /// Starts the API server, where it runs anew: some files are read only then.
+    pub(crate) async fn start_api(&mut self) {
+        if let Some(mut running) = self.api.take() {
+            running.kill().unwrap();
+            running.wait().unwrap();
+        }
+        let program = path("usr/local/bin/kube-apiserver").display().to_string();
+        self.api = Some(start("kube-apiserver", &program, &self.api_flags));
+        let client = self.admin().await;
+        wait::until("/readyz", async || {
+            client.request_text(http::Request::get("/readyz").body(vec![]).unwrap()).await.is_ok()
+        })
+        .await;
+    }
+
     /// Where the API server listens, on loopback.
     pub(crate) fn port(&self) -> u16 {
         self.port
@@ -214,19 +240,19 @@ impl Plane {
         self.authority.certificate().pem()
     }
 
-    /// Another authority's certificate, PEM.
-    pub(crate) fn another_authority() -> String {
-        Authority::mint("kubernetes", validity(), &mut random()).unwrap().certificate().pem().to_owned()
+    /// Another cluster's authority.
+    pub(crate) fn another_authority() -> Authority {
+        Authority::mint("kubernetes", validity(), &mut random()).unwrap()
     }
 
     /// A server's certificate of this name.
-    pub(crate) fn server_identity(&self, name: &str) -> keelway_pki::IssuedCertificate {
+    pub(crate) fn server_identity(&self, name: &str) -> IssuedCertificate {
         self.authority.issue(&leaf(name, &[], Usage::ServerAuth), &mut random()).unwrap()
     }
 
     /// The file of a kubeconfig with a certificate of this user and these groups.
     pub(crate) fn kubeconfig(&self, user: &str, groups: &[&str]) -> String {
-        let identity = self.authority.issue(&leaf(user, groups, Usage::ClientAuth), &mut random()).unwrap();
+        let identity = client_identity(&self.authority, user, groups);
         let cluster = KubeconfigCluster {
             server: format!("https://127.0.0.1:{}", self.port()),
             authority: AuthoritySource::Embedded(self.authority().to_owned()),
@@ -267,6 +293,11 @@ impl Plane {
     /// With a bearer token.
     pub(crate) async fn bearer(&self, token: &str) -> Client {
         self.someone("bearer", &serde_json::json!({ "token": token })).await
+    }
+
+    /// Without anything that says who it is.
+    pub(crate) async fn stranger(&self) -> Client {
+        self.someone("stranger", &serde_json::json!({})).await
     }
 
     async fn someone(&self, file: &str, user: &serde_json::Value) -> Client {

@@ -90,7 +90,7 @@ pub(crate) async fn add_ons_come_and_go(controller: &mut Controller, admin: &Cli
 
 /// Whom workers are to trust, and what the controller itself shows.
 pub(crate) async fn authorities_and_credentials(controller: &mut Controller, plane: &Plane, admin: &Client) {
-    let both = plane.authority().to_owned() + &Plane::another_authority();
+    let both = plane.authority().to_owned() + Plane::another_authority().certificate().pem();
     replace("authorities.crt", &both);
     wait::until("workers are told of a second authority", async || told(admin).await["ca.crt"] == both).await;
     replace("authorities.crt", plane.authority());

@@ -1,0 +1,75 @@
+//! Who has neither certificate nor token.
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    plane::{AUTHENTICATION, GIVEN, Plane, replace},
+    wait,
+};
+
+const HEALTH: [&str; 3] = ["/livez", "/readyz", "/healthz"];
+const SECRETS: &str = "/api/v1/secrets";
+const OTHERS: [&str; 7] =
+    ["/", "/version", "/api", "/metrics", "/openapi/v2", "/.well-known/openid-configuration", SECRETS];
+/// Whoever may read all Secrets, where strangers may.
+const OPEN: &str = "test:strangers-read-secrets";
+
+/// How somebody is answered.
+pub(crate) async fn status(client: &Client, path: &str) -> u16 {
+    match client.request_text(http::Request::get(path).body(vec![]).unwrap()).await {
+        Ok(_) => 200,
+        Err(kube::Error::Api(status)) => status.code,
+        Err(error) => panic!("{path}: {error}"),
+    }
+}
+
+/// What a pass gives an API server tells them of health alone, whatever roles there are for them.
+pub(crate) async fn are_told_of_health(plane: &Plane, admin: &Client) {
+    open(admin).await;
+    let stranger = plane.stranger().await;
+    for path in HEALTH {
+        assert_eq!(status(&stranger, path).await, 200, "{path}");
+    }
+    for path in OTHERS {
+        assert_eq!(status(&stranger, path).await, 401, "{path}");
+    }
+}
+
+/// With the paths taken away roles decide what they read.
+pub(crate) async fn without_guards(plane: &mut Plane, admin: &Client) {
+    let mut everywhere: Value = serde_json::from_str(GIVEN).unwrap();
+    everywhere["anonymous"].as_object_mut().unwrap().remove("conditions").unwrap();
+    replace(AUTHENTICATION, &everywhere.to_string());
+    plane.start_api().await;
+    let stranger = plane.stranger().await;
+    wait::until("with anonymous requests everywhere: a stranger reads Secrets", async || {
+        status(&stranger, SECRETS).await == 200
+    })
+    .await;
+    assert_eq!(status(&stranger, "/version").await, 200);
+    assert_eq!(status(&stranger, "/metrics").await, 403, "no role says so");
+    Api::<ClusterRoleBinding>::all(admin.clone()).delete(OPEN, &DeleteParams::default()).await.unwrap();
+    wait::until("without a role: no Secrets", async || status(&stranger, SECRETS).await == 403).await;
+}
+
+/// A role for strangers.
+async fn open(admin: &Client) {
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": { "name": OPEN },
+        "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["list"] }],
+    }))
+    .unwrap();
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": { "name": OPEN },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": OPEN },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:unauthenticated" }],
+    }))
+    .unwrap();
+    Api::all(admin.clone()).create(&PostParams::default(), &role).await.unwrap();
+    Api::all(admin.clone()).create(&PostParams::default(), &binding).await.unwrap();
+}
