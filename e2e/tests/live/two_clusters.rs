@@ -171,6 +171,7 @@ fn each_serves_its_own(keelway: &Keelway, documents: &[u8]) {
         let server = server.unwrap().status.unwrap().endpoints[0].clone();
         let refused = kubectl.run(&["--server", &server, "--insecure-skip-tls-verify=true", "get", "--raw", "/api"]);
         assert_ne!(refused.code(), 0, "{name}'s administrator opens {other}");
+        assert!(refused.stderr.contains("Unauthorized"), "{name}'s administrator at {other}: {}", refused.stderr);
     }
 }
 
