@@ -540,6 +540,21 @@ pub(crate) enum NodeLocalCommand {
     /// Run a command on one, and end as it ends
     #[command(after_help = "Example:\n  keelway node local exec w1 -- keelway node status")]
     Exec(NodeLocalExecArguments),
+    /// Take the power from machines
+    #[command(after_help = "Example:\n  keelway node local stop w1")]
+    Stop(NodeLocalMachines),
+    /// Switch machines on: containerd runs on them then, and nothing else
+    #[command(after_help = "Example:\n  keelway node local start w1\n  keelway node local exec w1 -- keelway node run")]
+    Start(NodeLocalMachines),
+    /// Take the power from machines, and switch them on again
+    #[command(after_help = "Example:\n  keelway node local reboot w1")]
+    Reboot(NodeLocalMachines),
+    /// Take machines off their network; what runs on them goes on
+    #[command(after_help = "Example:\n  keelway node local unplug w1")]
+    Unplug(NodeLocalMachines),
+    /// Put machines back on their network
+    #[command(after_help = "Example:\n  keelway node local plug w1")]
+    Plug(NodeLocalMachines),
     /// Make a NAT forget all connections through it
     #[command(after_help = "Example:\n  keelway node local forget nat-a")]
     Forget(NodeLocalNat),
@@ -548,7 +563,7 @@ pub(crate) enum NodeLocalCommand {
     Renumber(NodeLocalNat),
     /// Remove machines with all that is on them, and NATs that nobody is behind any more
     #[command(after_help = "Example:\n  keelway node local destroy w1 w2")]
-    Destroy(NodeLocalDestroyArguments),
+    Destroy(NodeLocalMachines),
 }
 
 #[derive(Args)]
@@ -604,7 +619,7 @@ pub(crate) struct NodeLocalNat {
 }
 
 #[derive(Args)]
-pub(crate) struct NodeLocalDestroyArguments {
+pub(crate) struct NodeLocalMachines {
     #[command(flatten)]
     pub(crate) fleet: NodeLocalFleet,
     /// Their names

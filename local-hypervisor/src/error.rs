@@ -213,7 +213,7 @@ pub enum Error {
         fleet: String,
     },
     /// A worker without any process.
-    #[error("worker {name} is down: `keelway node local create` with the same arguments brings it up again")]
+    #[error("worker {name} is down: `keelway node local start {name}` brings it up again")]
     WorkerDown {
         /// The worker.
         name: String,

@@ -52,4 +52,7 @@ pub use launch::{Launcher, run_machine};
 pub use power::{Power, power};
 pub use progress::{Progress, Step};
 pub use tools::{Missing, Search};
-pub use worker::{Worker, WorkerRequest, create_worker, destroy_workers, enter_worker, forget, renumber, workers};
+pub use worker::{
+    Link, Worker, WorkerRequest, WorkersRequest, create_worker, destroy_workers, enter_worker, forget, link_workers,
+    power_workers, renumber, workers,
+};

@@ -7,9 +7,7 @@ use crate::{
     files::remove_tree,
     fleet::Machine,
     lock::Lock,
-    mounts,
-    network::Network,
-    processes,
+    mounts, processes,
     record::Record,
     wiring,
 };
@@ -56,7 +54,8 @@ pub async fn power(
     }
     if power != Power::On {
         for (machine, _) in &chosen {
-            take_down(machine, record.network, progress).await?;
+            let (cut, network) = (machine.clone(), record.network);
+            take_down(machine, move || wiring::cut(&cut, network), progress).await?;
         }
     }
     if power != Power::Off {
@@ -68,11 +67,16 @@ pub async fn power(
     Ok(())
 }
 
-async fn take_down(machine: &Machine, network: Network, progress: Progress<'_>) -> Result<(), Error> {
+/// `cut` takes its links away, before any process can say a word.
+pub(crate) async fn take_down(
+    machine: &Machine,
+    cut: impl FnOnce() -> Result<(), Error> + Send + 'static,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
     progress(&Step::Stop { machine: machine.name() });
     let ended = machine.clone();
     blocking(move || {
-        wiring::cut(&ended, network)?;
+        cut()?;
         processes::kill_all(&ended)
     })
     .await?;

@@ -4,8 +4,8 @@ use keelway_api::release;
 use keelway_cri::{Deadlines, Runtime};
 use keelway_hypervisor_agent::image;
 use keelway_local_hypervisor::{
-    Fleet, Progress, Step, Worker, WorkerRequest, create_worker, destroy_workers, enter_worker, forget, renumber,
-    workers,
+    Fleet, Link, Power, Progress, Step, Worker, WorkerRequest, WorkersRequest, create_worker, destroy_workers,
+    enter_worker, forget, link_workers, power_workers, renumber, workers,
 };
 use serde_json::{Value, json};
 
@@ -15,7 +15,10 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{Global, NodeLocalCommand, NodeLocalCreateArguments, NodeLocalFleet, NodeLocalListArguments, NodeOutput},
+    args::{
+        Global, NodeLocalCommand, NodeLocalCreateArguments, NodeLocalFleet, NodeLocalListArguments, NodeLocalMachines,
+        NodeOutput,
+    },
     directories::cache_directory,
     exit::{Code, Failure},
     progress::Line,
@@ -32,6 +35,11 @@ pub(super) fn run(global: &Global, command: NodeLocalCommand) -> Result<Code, Fa
             let Err(error) = enter_worker(&arguments.fleet.get()?, &arguments.name, &arguments.command);
             Err(Failure::other(error))
         }
+        NodeLocalCommand::Stop(of) => switch(&line(), of, Power::Off),
+        NodeLocalCommand::Start(of) => switch(&line(), of, Power::On),
+        NodeLocalCommand::Reboot(of) => switch(&line(), of, Power::Cycle),
+        NodeLocalCommand::Unplug(of) => plug(&line(), &of, Link::Down),
+        NodeLocalCommand::Plug(of) => plug(&line(), &of, Link::Up),
         NodeLocalCommand::Forget(of) => {
             told(&line(), async |say| forget(&of.fleet.get()?, &of.nat, say).await.map_err(Failure::other))
         }
@@ -49,6 +57,16 @@ pub(super) fn run(global: &Global, command: NodeLocalCommand) -> Result<Code, Fa
 fn told(line: &Line, does: impl AsyncFnOnce(Progress<'_>) -> Result<(), Failure>) -> Result<Code, Failure> {
     runtime()?.block_on(does(&|step: &Step| line.say(&step.to_string())))?;
     Ok(Code::Done)
+}
+
+fn switch(line: &Line, of: NodeLocalMachines, to: Power) -> Result<Code, Failure> {
+    let (fleet, names) = (of.fleet.get()?, of.names);
+    let request = WorkersRequest { fleet, names, search: search(), launcher: launcher()? };
+    told(line, async |say| power_workers(&request, to, say).await.map_err(Failure::other))
+}
+
+fn plug(line: &Line, of: &NodeLocalMachines, to: Link) -> Result<Code, Failure> {
+    told(line, async |say| link_workers(&of.fleet.get()?, &of.names, to, say).await.map_err(Failure::other))
 }
 
 impl NodeLocalFleet {

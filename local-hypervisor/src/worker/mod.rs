@@ -11,6 +11,7 @@
 
 mod inside;
 mod nat;
+mod power;
 mod record;
 mod wiring;
 
@@ -33,6 +34,7 @@ use crate::{
 
 pub use inside::enter_worker;
 pub use nat::{forget, renumber};
+pub use power::{Link, WorkersRequest, link_workers, power_workers};
 use record::Workers;
 
 /// What to make.
@@ -82,7 +84,7 @@ pub async fn create_worker(request: &WorkerRequest, progress: Progress<'_>) -> R
     if after != before {
         after.save(fleet)?;
     }
-    match bring_up(request, &after, network, &tools, progress).await {
+    match bring_up(&fleet.worker(&request.name), &after, network, (&tools, &request.launcher), progress).await {
         Ok(()) => after.worker(fleet, network, &request.name),
         Err(error) => {
             // Should this fail as well, the next call finds what is left; the first error is the one to mend.
@@ -95,24 +97,21 @@ pub async fn create_worker(request: &WorkerRequest, progress: Progress<'_>) -> R
 }
 
 async fn bring_up(
-    request: &WorkerRequest,
+    machine: &Machine,
     workers: &Workers,
     network: Network,
-    tools: &Tools,
+    (tools, launcher): (&Tools, &Launcher),
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    let machine = request.fleet.worker(&request.name);
     progress(&Step::Machine { machine: machine.name() });
-    let (made, workers, name) = (machine.clone(), workers.clone(), request.name.clone());
+    let (made, workers) = (machine.clone(), workers.clone());
     blocking(move || {
-        for nat in workers.behind(&name).iter().rev() {
-            wiring::ensure_nat(&made.fleet, &workers, nat, network)?;
-        }
+        wiring::ensure_nats(&made, &workers, network)?;
         make_directories(&made, &[RUNTIME_GROUP, PROCESS_GROUP])?;
         wiring::ensure_worker(&made, &workers, network)
     })
     .await?;
-    containerd::ensure_running(&machine, tools, &[], &request.launcher, progress).await?;
+    containerd::ensure_running(machine, tools, &[], launcher, progress).await?;
     progress(&Step::Ready { machine: machine.name() });
     Ok(())
 }
@@ -132,10 +131,16 @@ pub async fn destroy_workers(fleet: &Fleet, names: &[String], progress: Progress
     require_root()?;
     let _lock = Lock::of_fleet(fleet, progress).await?;
     let workers = Workers::load(fleet)?;
-    if let Some(name) = names.iter().find(|name| !workers.workers.contains_key(*name)) {
-        return Err(Error::NoWorker { name: name.clone(), fleet: fleet.name().to_owned() });
-    }
+    known(fleet, names, &workers)?;
     remove(fleet, names, workers, progress).await
+}
+
+/// The machines of these names, all of which are there.
+fn known(fleet: &Fleet, names: &[String], workers: &Workers) -> Result<Vec<Machine>, Error> {
+    match names.iter().find(|name| !workers.workers.contains_key(*name)) {
+        Some(name) => Err(Error::NoWorker { name: name.clone(), fleet: fleet.name().to_owned() }),
+        None => Ok(names.iter().map(|name| fleet.worker(name)).collect()),
+    }
 }
 
 /// The record goes last: what it tells of is looked for.

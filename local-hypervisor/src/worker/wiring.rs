@@ -22,8 +22,14 @@ pub(super) const OUTSIDE: &str = "outside";
 /// A worker's interface.
 const UPLINK: &str = "uplink";
 
+/// The NATs that a worker is behind, outer ones first: the others are linked to them.
+pub(super) fn ensure_nats(machine: &Machine, workers: &Workers, network: Network) -> Result<(), Error> {
+    let Id::Worker(name) = &machine.id else { return Ok(()) };
+    workers.behind(name).iter().rev().try_for_each(|nat| ensure_nat(&machine.fleet, workers, nat, network))
+}
+
 /// A NAT: what comes from within leaves under its own address, and nothing comes in that was not asked for.
-pub(super) fn ensure_nat(fleet: &Fleet, workers: &Workers, name: &str, network: Network) -> Result<(), Error> {
+fn ensure_nat(fleet: &Fleet, workers: &Workers, name: &str, network: Network) -> Result<(), Error> {
     let pin = fleet.nat(name);
     let (false, Some(nat)) = (namespace::is_pinned(&pin), workers.nats.get(name)) else {
         return Ok(());
@@ -62,6 +68,13 @@ pub(super) fn cut(machine: &Machine, workers: &Workers) -> Result<(), Error> {
         namespace::within(&bridges, || ip::remove_link(&port(place)))?;
     }
     Ok(())
+}
+
+/// Takes the other end of a worker's link down or up: the worker sees that nothing is plugged in any more, and keeps its addresses.
+pub(super) fn plug(machine: &Machine, workers: &Workers, state: &str) -> Result<(), Error> {
+    let Some(place) = place(machine, workers) else { return Ok(()) };
+    let command = format!("link set {} {state}", port(place));
+    namespace::within(&bridges(&machine.fleet, place), || ip::batch(&[command]))
 }
 
 fn place<'a>(machine: &Machine, workers: &'a Workers) -> Option<&'a Place> {

@@ -7,7 +7,8 @@ use std::{
 };
 
 use keelway_local_hypervisor::{
-    Error, Worker, WorkerRequest, create_worker, destroy_workers, forget, renumber, workers,
+    Error, Link, Power, Worker, WorkerRequest, WorkersRequest, create_worker, destroy_workers, forget, link_workers,
+    power_workers, renumber, workers,
 };
 
 use crate::{
@@ -96,6 +97,8 @@ fn workers_are_where_they_were_put() {
         moving(&setting, &w2, &server, to).await;
         nobody_comes_in(&w1);
         own_directories(&w1, &w3);
+        unplugged(&setting, &w1, &server, to).await;
+        powerless(&setting, &w1, &server, to).await;
 
         destroy_workers(setting.fleet(), &["w1".to_owned(), "w2".to_owned(), "w3".to_owned()], &|_| {}).await.unwrap();
         assert_eq!(workers(setting.fleet()).unwrap(), []);
@@ -154,4 +157,40 @@ fn own_directories(one: &Worker, other: &Worker) {
         std::fs::write(file_at(&one.socket, &name), "x").unwrap();
         assert!(!file_at(&other.socket, &name).exists() && !std::path::Path::new(&name).exists(), "{name}");
     }
+}
+
+/// Nothing goes out of a worker without a link, which keeps its addresses and its way out.
+async fn unplugged(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+    let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
+    let names = [worker.name.clone()];
+    link_workers(setting.fleet(), &names, Link::Down, &|_| {}).await.unwrap();
+    assert!(!arrives(&client, to, server));
+    link_workers(setting.fleet(), &names, Link::Up, &|_| {}).await.unwrap();
+    // The kernel takes a moment to see the link again; what is sent before that is lost.
+    assert!((0..60).any(|_| arrives(&client, to, server)), "nothing comes out");
+    let unknown = link_workers(setting.fleet(), &["w9".to_owned()], Link::Down, &|_| {}).await;
+    assert!(matches!(unknown, Err(Error::NoWorker { .. })), "{unknown:?}");
+}
+
+/// Without power it has no process, no link and no `/run`; its disk and its address are there again with the power.
+async fn powerless(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+    let file = |name: &str| file_at(&worker.socket, name);
+    for name in ["/run/gone", "/etc/stays", "/var/lib/stays"] {
+        std::fs::write(file(name), "x").unwrap();
+    }
+    let request = WorkersRequest {
+        fleet: setting.fleet().clone(),
+        names: vec![worker.name.clone()],
+        search: setting.request.search.clone(),
+        launcher: setting.request.launcher.clone(),
+    };
+    power_workers(&request, Power::Off, &|_| {}).await.unwrap();
+    assert!(!worker.socket.exists());
+    let down = link_workers(setting.fleet(), &request.names, Link::Up, &|_| {}).await;
+    assert!(matches!(down, Err(Error::WorkerDown { .. })), "{down:?}");
+    power_workers(&request, Power::On, &|_| {}).await.unwrap();
+    assert!(file("/etc/stays").exists() && file("/var/lib/stays").exists() && !file("/run/gone").exists());
+    assert_eq!(create(setting, &worker.name, &["nat-a"]).await, *worker, "it is where it was");
+    let place = Place::Socket(&worker.socket);
+    assert_eq!(seen_as(&socket(place, "0.0.0.0:0"), server, to).ip(), worker.public_address);
 }
