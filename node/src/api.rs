@@ -29,6 +29,9 @@ pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 /// Who does what a worker waits for.
 pub(crate) const CONTROLLER: &str = "the cluster's own cluster-controller does that: look at it where the cluster is run, with `keelway status` and `keelway logs`";
 
+/// What brings a worker back whose certificate has ended.
+pub const ENDED: &str = "run `keelway node forget`, and `keelway node join` with a new token";
+
 /// The API cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -54,7 +57,7 @@ pub enum ApiError {
     #[error(transparent)]
     File(crate::files::FileError),
     /// The worker has no certificate that holds now.
-    #[error("this worker's certificate has ended, or is not its own: run `keelway node forget`, and join again")]
+    #[error("this worker's certificate has ended, or is not its own: {}", ENDED)]
     NoIdentity,
     /// The answer does not come, or does not end.
     #[error("cannot {operation}: no answer within {} s", deadline.as_secs())]

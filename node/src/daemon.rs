@@ -417,9 +417,9 @@ impl Daemon {
         tokio::join!(information, templates, peer);
     }
 
-    /// Watches one thing, with the certificate of the moment. What breaks is told once.
+    /// Watches one thing, with the certificate of the moment. What breaks is told once, and that the certificate ends meanwhile is, too.
     async fn read(&self, what: &str, follow: impl AsyncFn(Client) -> Result<Option<()>, ApiError>) {
-        let mut is_well = true;
+        let mut told = None;
         loop {
             let began = Instant::now();
             let ended = match self.client() {
@@ -427,11 +427,13 @@ impl Daemon {
                 Err(error) => Err(error),
             };
             match ended {
-                Ok(()) => is_well = true,
-                Err(error) if std::mem::replace(&mut is_well, false) => {
-                    tracing::warn!(what, "cannot be read: {}", Chain(&error));
+                Ok(()) => told = None,
+                Err(error) => {
+                    let has_ended = matches!(error, ApiError::NoIdentity);
+                    if told.replace(has_ended) != Some(has_ended) {
+                        tracing::warn!(what, "cannot be read: {}", Chain(&error));
+                    }
                 }
-                Err(_) => {}
             }
             // Also a watch that ended as it should, where it did so at once.
             sleep_until(began + api::AGAIN).await;

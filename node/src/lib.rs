@@ -37,7 +37,7 @@ mod token;
 mod tunnels;
 mod undo;
 
-pub use api::ApiError;
+pub use api::{ApiError, ENDED};
 pub use authority::EndpointError;
 pub use certificate::CertificateError;
 pub use daemon::{RunError, run};
@@ -51,7 +51,7 @@ pub use lock::{Held, LockError, hold};
 pub use memory::renounce_huge_pages;
 pub use mounts::RemovalError;
 pub use peer::PeerError;
-pub use service::{ServiceError, has_systemd};
+pub use service::{ServiceError, has_systemd, unit};
 pub use settings::{Difference, Layout, NodeOptions, STATE, Service};
 pub use status::{CertificateStatus, IngressStatus, KubeletStatus, Status, StatusError, TunnelStatus, ask};
 pub use token::{TokenError, read as read_token};

@@ -1,13 +1,14 @@
 //! A worker's status as tables. Pure.
 
 use keelway_api::jiff::Timestamp;
-use keelway_node::Status;
+use keelway_node::{CertificateStatus, ENDED, Status};
 
 use crate::{table::Table, terminal};
 
 /// The tables of `node status`, at this time.
 pub(super) fn render(status: &Status, now: Timestamp) -> String {
     let mut parts = vec![head(status), tunnels(status, now), ingresses(status), certificates(status)];
+    parts.extend(ended(&status.certificates, now));
     if !status.absent_settings.is_empty() {
         parts.push(format!("The kernel lacks {}.\n", status.absent_settings.join(", ")));
     }
@@ -70,6 +71,13 @@ fn certificates(status: &Status) -> String {
     table.render(terminal::columns())
 }
 
+/// With a client certificate that holds the kubelet renews both by itself; without one it cannot.
+fn ended(certificates: &[CertificateStatus], now: Timestamp) -> Option<String> {
+    let client = certificates.iter().find(|certificate| certificate.name == "client")?;
+    let has_ended = client.not_after <= now;
+    has_ended.then(|| format!("The certificate of this worker ended at {}: {ENDED}.\n", client.not_after))
+}
+
 /// The version of `NAME:vVERSION`, and else all of it.
 fn version(image: &str) -> &str {
     let tag = image.rsplit_once(":v").map(|(_, tag)| tag);
@@ -96,6 +104,20 @@ mod tests {
     fn an_image_tells_its_version_where_it_has_one() {
         assert_eq!(version("registry.keelway.dev/node:v1.37.0"), "1.37.0");
         assert_eq!(version("registry:5000/node@sha256:00"), "registry:5000/node@sha256:00");
+    }
+
+    #[test]
+    fn only_a_client_certificate_that_ended_is_told_of() {
+        let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
+        let certificate = |name: &str, not_after: &str| CertificateStatus {
+            name: name.to_owned(),
+            not_before: "2030-01-01T00:00:00Z".parse().unwrap(),
+            not_after: not_after.parse().unwrap(),
+        };
+        let (before, after) = ("2030-01-01T12:00:00Z", "2030-01-02T12:00:00Z");
+        assert_eq!(ended(&[certificate("client", after), certificate("serving", before)], now), None);
+        let told = ended(&[certificate("client", before), certificate("serving", after)], now).unwrap();
+        assert!(told.contains(before) && told.contains("keelway node forget"), "{told}");
     }
 
     #[test]
