@@ -93,9 +93,14 @@ impl Machine {
         matches!(self.document.spec.endpoint, Endpoint::Agent(_))
     }
 
+    /// Where its agent listens, if there is one beside its runtime.
+    pub fn agent_socket(&self) -> &Path {
+        Path::new(self.document.spec.endpoint.socket())
+    }
+
     /// Its agent.
     pub fn agent_pid(&self) -> u32 {
-        peer(Path::new(self.document.spec.endpoint.socket()))
+        peer(self.agent_socket())
     }
 
     /// The process of each component's container.

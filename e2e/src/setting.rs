@@ -3,6 +3,7 @@
 use std::{fs, path::Path, sync::Mutex, thread};
 
 use keelway_api::{Component, Documents, cluster::ClusterSpec, role::Role};
+use keelway_node::{Layout, STATE};
 use serde_json::Value;
 
 use crate::{Keelway, Kubectl, Machine, Ran, World, deadline, machine};
@@ -141,7 +142,8 @@ impl Setting {
         }
     }
 
-    fn join_one(&self, cluster: &Cluster, name: &str, token: &[u8]) {
+    /// Makes a machine a worker, and waits until its Node is ready.
+    pub fn join_one(&self, cluster: &Cluster, name: &str, token: &[u8]) {
         let command = ["keelway", "node", "join", "-", "--allow-cgroup-v1", "--service", "detached"];
         let joined = self.worker(name).run(&command, token);
         if joined.code() != 0 {
@@ -156,6 +158,27 @@ impl Worker<'_> {
     /// What its daemon tells.
     pub fn status(&self) -> Value {
         self.run(&["keelway", "node", "status", "-o", "json"], &[]).succeeded().json()
+    }
+
+    /// Does something to its machine: `reboot`, `unplug`, `plug`.
+    pub fn local(&self, command: &str) {
+        let _ = self.keelway.run(&["node", "local", command, "--fleet", self.fleet, self.name], &[]).succeeded();
+    }
+
+    /// Starts its daemon as an init does that has the unit, of this program.
+    pub fn start_daemon(&self, program: &Path) {
+        let unit = keelway_node::unit(program, &Layout::new(STATE));
+        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let _ = self.shell(&format!("setsid {start} >> {STATE}/log/node.log 2>&1 < /dev/null &")).succeeded();
+    }
+
+    /// Waits until another daemon than that of before answers, and returns what it tells.
+    pub fn another_daemon(&self, before: &Value) -> Value {
+        let asked = || self.run(&["keelway", "node", "status", "-o", "json"], &[]);
+        let is_another =
+            || Some(asked()).filter(|told| told.code() == 0).is_some_and(|told| told.json()["pid"] != before["pid"]);
+        deadline::until(&format!("another daemon answers on {}", self.name), deadline::KUBERNETES, is_another);
+        self.status()
     }
 
     /// Runs a command on it.

@@ -68,7 +68,8 @@ fn unit_path() -> PathBuf {
 }
 
 /// The unit. The kubelet and pods go on when the daemon is stopped, restarted or upgraded (`KillMode=process`).
-pub(crate) fn unit(program: &Path, layout: &Layout) -> String {
+#[must_use]
+pub fn unit(program: &Path, layout: &Layout) -> String {
     format!(
         "[Unit]
 Description=Keelway worker: tunnels, API balancer, kubelet

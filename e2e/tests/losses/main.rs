@@ -1,31 +1,43 @@
-//! Workers and their clients while what they rely on is lost or moves: public machines, each with an ingress and a gateway, and
-//! gateways while the API is down.
+//! Workers and their clients while what they rely on is lost or moves: public machines, each with an ingress and a gateway, gateways while
+//! the API is down, all agents; and while they are lost themselves: unplugged, rebooted, upgraded, away for longer than certificates live.
 //!
 //! Needs what the tests of `workers` need.
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stdout,
     reason = "a test's functions fail by panicking, and tell their timings"
 )]
 
+mod apart;
+mod certificate;
 mod clients;
+mod ended;
 mod gateways;
 mod idle;
 mod logs;
 mod moves;
+mod outside;
+mod pods;
 mod public;
+mod reboot;
+mod unplugged;
+mod upgrade;
 mod watch;
 
 use keelway_e2e::{host::on_own_host, setting::Setting};
 
 /// Machines for workers, and the NAT that each is behind.
 const WORKERS: [(&str, &str); 2] = [("w1", "nat-a"), ("w2", "nat-b")];
+/// Those that join later: one that is lost for a long time, and one that leaves.
+const THIRD: &str = "w3";
+const FOURTH: &str = "w4";
 
 #[test]
 fn losses() {
     on_own_host("losses", || {
-        let setting = Setting::new("e2eloss", "3", &WORKERS);
+        let setting = Setting::new("e2eloss", "3", &[&WORKERS[..], &[(THIRD, "nat-c"), (FOURTH, "")]].concat());
         setting.inject("c1", &[]);
         setting.reconcile();
         let cluster = setting.cluster("c1", &["w1", "w2"]);
@@ -44,5 +56,13 @@ fn losses() {
         watch::missed_nothing(&cluster, &clients.load);
         let probers = clients.end(&cluster);
         assert!(gateways::come_back_from_disk(&setting, &cluster, &probers) < public::BACK);
+        outside::is_stopped(&setting, &cluster);
+        // It takes Kubernetes a minute to miss a worker.
+        let unplugged = unplugged::begins(&setting, &cluster);
+        assert!(apart::still_meet(&setting, &cluster, &probers) < public::BACK);
+        assert!(upgrade::of_the_daemon(&setting, &cluster, &probers) < upgrade::GAP);
+        reboot::of_a_worker(&setting, &cluster);
+        unplugged.ends(&setting, &cluster);
+        ended::comes_back_with_a_token(&setting, &cluster);
     });
 }

@@ -109,7 +109,7 @@ pub(crate) fn is_lost_and_comes_back(
     Outage { reset, lost: gaps, back: clients.went_on(&what, began, cluster, &logs) }
 }
 
-/// Waits until all workers are like this.
+/// Waits until all workers of the beginning are like this.
 pub(crate) fn all_workers(setting: &Setting, what: &str, limit: Duration, are: impl Fn(&Value) -> bool) {
     let workers = WORKERS.map(|(name, _)| setting.worker(name));
     let took = deadline::until(what, limit, || workers.iter().all(|worker: &Worker<'_>| are(&worker.status())));
@@ -120,7 +120,7 @@ fn ingress<'a>(status: &'a Value, public: &Public) -> &'a Value {
     of(&status["ingresses"], "address", &public.address.to_string().into())
 }
 
-fn tunnel<'a>(status: &'a Value, public: &Public) -> &'a Value {
+pub(crate) fn tunnel<'a>(status: &'a Value, public: &Public) -> &'a Value {
     of(&status["tunnels"], "endpoint", &public.address.to_string().into())
 }
 
