@@ -5,7 +5,7 @@ use std::{fs, process::Command, thread};
 use keelway_api::Documents;
 use keelway_hypervisor_agent::layout::LOG_DIRECTORY;
 
-use crate::{Keelway, Machine, Ran, host, keelway};
+use crate::{Keelway, Machine, Ran, deadline, gap, host, keelway, process};
 
 /// A fleet, made by `keelway` and taken away by it, also when the test fails.
 pub struct World {
@@ -56,27 +56,44 @@ impl World {
         let _ = self.keelway.run(&["hypervisor", "local", change, "--fleet", &self.fleet, machine], &[]).succeeded();
     }
 
+    /// Ends the power of a hypervisor, and returns when that was, as [`gap::now`] tells: when its runtime ended.
+    pub fn cut(&self, machine: &str) -> f64 {
+        let machines = self.machines();
+        let runtime = machines.iter().find(|known| known.name() == machine).unwrap().pid();
+        thread::scope(|scope| {
+            let off = scope.spawn(|| {
+                assert!(process::ends_within(runtime, deadline::KUBERNETES), "the runtime of {machine} goes on");
+                gap::now()
+            });
+            self.power("stop", machine);
+            off.join().unwrap()
+        })
+    }
+
     /// Its machines.
     pub fn machines(&self) -> Vec<Machine> {
         Machine::all(&Documents::read(&self.made).unwrap())
+    }
+
+    /// Copies what components wrote to `failed/FLEET` beside the program, and says so.
+    fn keep_logs(&self) {
+        let kept = keelway::program().with_file_name("failed").join(&self.fleet);
+        let _ = fs::remove_dir_all(&kept);
+        for machine in self.machines() {
+            let to = kept.join(machine.name());
+            let made = fs::create_dir_all(&to);
+            let copied =
+                made.and_then(|()| Command::new("cp").arg("-r").arg(machine.path(LOG_DIRECTORY)).arg(&to).status());
+            match copied {
+                Ok(status) if status.success() => println!("what components wrote: {}", to.display()),
+                other => println!("what components of {} wrote is not kept: {other:?}", machine.name()),
+            }
+        }
     }
 }
 
 fn two(keelway: &Keelway, fleet: &str, agent: &str) -> Ran {
     keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "1", "--private", "1", agent], &[])
-}
-
-impl World {
-    /// Copies what components wrote to `failed/FLEET` beside the program, and says so.
-    fn keep_logs(&self) {
-        let kept = keelway::program().with_file_name("failed").join(&self.fleet);
-        for machine in self.machines() {
-            let to = kept.join(machine.name());
-            let _ = fs::create_dir_all(&to);
-            let _ = Command::new("cp").arg("-r").arg(machine.path(LOG_DIRECTORY)).arg(to).status();
-        }
-        println!("what components wrote is in {}", kept.display());
-    }
 }
 
 impl Drop for World {

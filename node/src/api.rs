@@ -20,6 +20,8 @@ use crate::authority::SERVER_NAME;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take to begin, and one that is not a watch to end.
 const ANSWER: Duration = Duration::from_secs(30);
+/// The same where it is asked for again.
+const FRANK_ANSWER: Duration = Duration::from_secs(10);
 /// How long a watch is asked for; API servers end it by then.
 const WATCH_SECONDS: u32 = 280;
 /// When it is given up here: nobody is at the other end any more who could end it.
@@ -103,7 +105,8 @@ impl ApiError {
     /// Whether the same may be answered otherwise a moment later: there was no answer, or it says that there is none now.
     pub(crate) fn may_pass(&self) -> bool {
         if let Self::Request { source, .. } = self {
-            return code(source).is_none_or(|code| matches!(code, 408 | 409 | 429 | 500..));
+            let is_cut_off = matches!(**source, kube::Error::Service(_) | kube::Error::HyperError(_));
+            return is_cut_off || code(source).is_some_and(|code| matches!(code, 408 | 409 | 429 | 500..));
         }
         matches!(self, Self::Silent { .. })
     }
@@ -136,11 +139,11 @@ pub(crate) fn client(
     authorities: Vec<Vec<u8>>,
     identity: &Identity<'_>,
 ) -> Result<Client, ApiError> {
-    build(configuration(address, authorities, identity)?)
+    build(configuration(address, authorities, identity)?, ANSWER)
 }
 
-/// The same, which tells each answer as it came. By itself a client repeats what is answered with 429, and that is also how a
-/// PodDisruptionBudget says no.
+/// The same, which tells each answer as it came, for who asks again by another ingress. By itself a client repeats what is answered with
+/// 429, and that is also how a PodDisruptionBudget says no.
 pub(crate) fn frank_client(
     address: SocketAddr,
     authorities: Vec<Vec<u8>>,
@@ -148,7 +151,7 @@ pub(crate) fn frank_client(
 ) -> Result<Client, ApiError> {
     let mut config = configuration(address, authorities, identity)?;
     config.default_retry = false;
-    build(config)
+    build(config, FRANK_ANSWER)
 }
 
 fn configuration(address: SocketAddr, authorities: Vec<Vec<u8>>, identity: &Identity<'_>) -> Result<Config, ApiError> {
@@ -168,9 +171,9 @@ fn configuration(address: SocketAddr, authorities: Vec<Vec<u8>>, identity: &Iden
     Ok(config)
 }
 
-fn build(config: Config) -> Result<Client, ApiError> {
+fn build(config: Config, answer: Duration) -> Result<Client, ApiError> {
     let builder = ClientBuilder::try_from(config).map_err(|source| ApiError::Client(Box::new(source)))?;
-    Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
+    Ok(builder.with_layer(&TimeoutLayer::new(answer)).build())
 }
 
 /// Asks again what may pass, for so long.

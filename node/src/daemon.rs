@@ -261,9 +261,9 @@ impl Daemon {
         repairs.reset();
         loop {
             select! {
-                _ = turns.tick() => {
+                asked = turns.tick() => {
                     if tunnels.ask().await {
-                        turns.reset_immediately();
+                        turns.reset_at(asked + tunnels::ANSWER);
                     }
                 }
                 _ = repairs.tick() => tunnels.converge(),

@@ -74,6 +74,8 @@ pub enum Step {
     Check,
     /// The endpoints show whom they are.
     Trust,
+    /// The cluster has only just begun, and is waited for.
+    Young,
     /// The kubelet's certificate is asked for, and with it an address of the VPN.
     Certificate,
     /// Meanwhile the programs are taken from this image.
@@ -215,7 +217,7 @@ async fn join_with(
     };
     let bearer = bearer(token, &trusted)?;
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
-    let (known, seen) = try_join!(tell(bearer.clone()), look(options, &runtime))?;
+    let (known, seen) = try_join!(tell(bearer.clone(), &mut told), look(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
     check_cluster(options, &known)?;
     let release = release::find(&known.cluster.version);
@@ -311,7 +313,7 @@ fn bearer(token: &JoinToken, trusted: &Trusted) -> Result<Client, ApiError> {
 
 /// What the cluster tells to the bearer of the token. Whose token ended is nobody (401); one that has only just begun may know the bearer,
 /// and not yet what it may read (403), or have nothing to tell (404).
-async fn tell(bearer: Client) -> Result<Known, JoinError> {
+async fn tell(bearer: Client, told: &mut impl FnMut(&Step)) -> Result<Known, JoinError> {
     let end = Instant::now() + YOUNG;
     loop {
         let error = match Known::fetch(bearer.clone()).await {
@@ -320,7 +322,10 @@ async fn tell(bearer: Client) -> Result<Known, JoinError> {
         };
         match error.code() {
             Some(401) => return Err(JoinError::Token(error)),
-            Some(403 | 404) if Instant::now() < end => sleep(AGAIN).await,
+            Some(403 | 404) if Instant::now() < end => {
+                told(&Step::Young);
+                sleep(AGAIN).await;
+            }
             Some(403 | 404) => return Err(JoinError::Young(error)),
             _ => return Err(JoinError::Information(error)),
         }
@@ -468,16 +473,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cluster_that_has_only_just_begun_is_asked_again() {
-        tell(cluster(&[403, 404])).await.unwrap();
-        let never = tell(cluster(&[403; 100])).await.unwrap_err();
+        let mut steps = Vec::new();
+        let outcome = tell(cluster(&[403, 404]), &mut |step| steps.push(step.clone())).await;
+        outcome.unwrap();
+        assert_eq!(steps, [Step::Young, Step::Young]);
+        let never = tell(cluster(&[403; 100]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(never, JoinError::Young(_)), "{never}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_token_that_ended_is_told_at_once() {
-        let ended = tell(cluster(&[401])).await.unwrap_err();
+        let ended = tell(cluster(&[401]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(ended, JoinError::Token(_)), "{ended}");
-        let broken = tell(cluster(&[500])).await.unwrap_err();
+        let broken = tell(cluster(&[500]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(broken, JoinError::Information(_)), "{broken}");
     }
 

@@ -1,17 +1,15 @@
 //! How a machine is a worker no more: the cluster forgets it, and then it is as it was.
 
+mod drain;
+
 use std::{net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use keelway_api::worker::WireGuardPeer;
 use keelway_vpn::error::Chain;
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
-};
+use kube::{Api, Client, api::DeleteParams};
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -24,7 +22,7 @@ use crate::{
     undo::{self, UndoError},
 };
 
-/// How soon a pod is evicted again that its PodDisruptionBudget held, or that is still ending.
+/// How soon something is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// How long the cluster may say that it cannot now.
@@ -52,7 +50,7 @@ pub enum LeaveError {
     NoWorker(String),
     /// The cluster cannot be asked.
     #[error(
-        "the cluster cannot be told: mend that, or leave with --force, or run `keelway node forget` and delete the Node and WireGuardPeer {node} there"
+        "the cluster cannot be told: mend that, or leave with --force, or run `keelway node forget` and delete the Node and WireGuardPeer {node} there; to stay a worker, `kubectl uncordon {node}`"
     )]
     Cluster {
         /// The Node.
@@ -86,7 +84,12 @@ pub enum LeaveError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaveStep {
     /// These pods are waited for, `NAMESPACE/NAME`.
-    Drain(Vec<String>),
+    Drain {
+        /// They were evicted, and end.
+        ending: Vec<String>,
+        /// Their PodDisruptionBudgets hold them.
+        held: Vec<String>,
+    },
     /// The cluster said nothing, or that it cannot now, and is asked again.
     Again(String),
     /// The pods that are left end, and the machine becomes what it was.
@@ -104,8 +107,9 @@ pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> 
     let failed = |source| LeaveError::Cluster { node: node.name.clone(), source };
     // A join that was cut off before it had a certificate has nothing in the cluster.
     let client = unless_forced(force, client(layout).map_err(failed))?.flatten();
-    if let Some(client) = &client {
-        unless_forced(force, drain(client, &node.name, options, &mut told).await)?;
+    if client.is_some() {
+        let connect = || self::client(layout)?.ok_or(ApiError::NoIdentity);
+        unless_forced(force, drain::drain(connect, &node.name, options.drain_timeout, &mut told).await)?;
     }
     told(&LeaveStep::Undo);
     // While the daemon runs, plugins reach the API.
@@ -152,115 +156,15 @@ fn is_reachable(address: &SocketAddr) -> bool {
     std::net::TcpStream::connect_timeout(address, Duration::from_secs(3)).is_ok()
 }
 
-/// Lets no more pods come, and those that are there end elsewhere.
-async fn drain(
-    client: &Client,
-    name: &str,
-    options: &LeaveOptions,
-    told: &mut impl FnMut(&LeaveStep),
-) -> Result<(), LeaveError> {
-    let failed = |source| LeaveError::Cluster { node: name.to_owned(), source };
-    let nodes: Api<Node> = Api::all(client.clone());
-    let cordon = json!({ "spec": { "unschedulable": true } });
-    let cordoned = api::persist(PATIENCE, async || {
-        let patched = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&cordon)).await;
-        patched.map_err(ApiError::request(format!("cordon the Node {name}")))
-    });
-    match cordoned.await {
-        Err(error) if error.code() == Some(404) => return Ok(()),
-        Err(error) => return Err(failed(error)),
-        Ok(_) => {}
-    }
-    let is_last = is_last(client, name).await.map_err(failed)?;
-    let (mut pods, mut last) = (Vec::new(), None);
-    let drained = timeout(options.drain_timeout, async {
-        loop {
-            match evict(client, name).await {
-                Ok(left) if left.ending.is_empty() && (is_last || left.held.is_empty()) => return Ok(()),
-                Ok(left) => {
-                    last = None;
-                    let left = [left.ending, left.held].concat();
-                    if left != pods {
-                        told(&LeaveStep::Drain(left.clone()));
-                        pods = left;
-                    }
-                }
-                Err(error) if error.may_pass() => {
-                    told(&LeaveStep::Again(Chain(&error).to_string()));
-                    last = Some(error);
-                }
-                Err(error) => return Err(error),
-            }
-            // A budget that holds a pod tells nobody when it lets go.
-            sleep(AGAIN).await;
-        }
-    });
-    match (drained.await, last) {
-        (Ok(outcome), _) => outcome.map_err(failed),
-        (Err(_), Some(error)) => Err(failed(error)),
-        (Err(_), None) => Err(LeaveError::Pods { pods, limit: options.drain_timeout, node: name.to_owned() }),
-    }
-}
-
-/// Whether no other worker can take its pods, and so none of them can be kept up by waiting.
-async fn is_last(client: &Client, name: &str) -> Result<bool, ApiError> {
-    let peers: Api<WireGuardPeer> = Api::all(client.clone());
-    let all = api::persist(PATIENCE, async || {
-        peers.list(&ListParams::default()).await.map_err(ApiError::request("list the workers"))
-    });
-    Ok(all.await?.items.iter().all(|peer| peer.name_any() == name))
-}
-
-/// Pods that are still there, `NAMESPACE/NAME`.
-#[derive(Default)]
-struct Left {
-    /// They were evicted, and end.
-    ending: Vec<String>,
-    /// Their budgets hold them.
-    held: Vec<String>,
-}
-
-/// Evicts what is to be evicted, and returns what is still there of it.
-async fn evict(client: &Client, node: &str) -> Result<Left, ApiError> {
-    let all: Api<Pod> = Api::all(client.clone());
-    let selector = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let pods = all.list(&selector).await.map_err(ApiError::request("list the pods of this worker"))?;
-    let mut left = Left::default();
-    for pod in pods.items.iter().filter(|pod| is_drained(pod)) {
-        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        let shown = format!("{namespace}/{name}");
-        if pod.metadata.deletion_timestamp.is_some() {
-            left.ending.push(shown);
-            continue;
-        }
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        match pods.evict(&name, &EvictParams::default()).await {
-            Ok(_) => left.ending.push(shown),
-            Err(error) => match api::code(&error) {
-                Some(404) => {}
-                Some(429) => left.held.push(shown),
-                _ => return Err(ApiError::request(format!("evict the pod {shown}"))(error)),
-            },
-        }
-    }
-    Ok(left)
-}
-
-/// Pods of a DaemonSet would come again, and those of files of the machine are not the cluster's.
-fn is_drained(pod: &Pod) -> bool {
-    let is_static = pod.annotations().contains_key("kubernetes.io/config.mirror");
-    let is_daemon = pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet");
-    !is_static && !is_daemon
-}
-
 async fn unregister(client: Client, name: &str) -> Result<(), ApiError> {
     delete::<WireGuardPeer>(Api::all(client.clone()), "WireGuardPeer", name).await?;
     // The cluster-controller takes the Node away.
     let nodes: Api<Node> = Api::all(client);
-    if nodes.get_opt(name).await.is_ok_and(|node| node.is_none()) {
-        return Ok(());
-    }
-    let gone = api::follow(&nodes, name, |node| node.is_none().then_some(()));
+    let gone = async {
+        while !matches!(api::follow(&nodes, name, |node| node.is_none().then_some(())).await, Ok(Some(()))) {
+            sleep(AGAIN).await;
+        }
+    };
     if timeout(NODE_GONE, gone).await.is_err() {
         tracing::warn!(node = name, "the Node is still there: the cluster takes it away");
     }
@@ -280,6 +184,3 @@ where
         Ok(_) | Err(_) => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests;

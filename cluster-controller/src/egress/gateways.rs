@@ -38,7 +38,7 @@ pub(super) enum GatewayError {
     Handshake(#[source] HandshakeError),
     #[error("it does not answer as a gateway does")]
     Ask(#[source] AskError),
-    #[error("it did not answer within {CHECK:?}")]
+    #[error("it did not answer within {} s", CHECK.as_secs_f32())]
     Silent,
 }
 

@@ -106,7 +106,7 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayErro
     let mut tasks = JoinSet::new();
     let entrance = Entrance::new(server, Arc::clone(&vpn));
     for address in &config.connect.listen {
-        tasks.spawn(accept(listen(*address).await?, Arc::clone(&entrance)));
+        tasks.spawn(accept(listen(*address).await?, Arc::clone(&entrance), stop.clone()));
     }
     let entrances = Entrances::open(config.health, config.metrics.as_deref()).await.map_err(GatewayError::Health)?;
     let (sender, candidates) = tokio::sync::watch::channel(None);
@@ -199,9 +199,14 @@ impl Entrance {
     }
 }
 
-async fn accept(listener: TcpListener, entrance: Arc<Entrance>) {
+/// Until the gateway is told to stop: egresses go on to others then.
+async fn accept(listener: TcpListener, entrance: Arc<Entrance>, stop: CancellationToken) {
     loop {
-        let Ok((stream, from)) = listener.accept().await else {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        let Ok((stream, from)) = accepted else {
             // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
@@ -213,6 +218,8 @@ async fn accept(listener: TcpListener, entrance: Arc<Entrance>) {
         let entrance = Arc::clone(&entrance);
         tokio::spawn(async move { entrance.converse(stream, from, place).await });
     }
+    drop(listener);
+    std::future::pending::<()>().await;
 }
 
 async fn reset_dead(vpn: Arc<Vpn>) {

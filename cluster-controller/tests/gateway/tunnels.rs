@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
+use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 
 use crate::client::{connect_soon, ping};
@@ -54,6 +55,9 @@ fn an_api_server_reaches_node_and_pod_through_programs_without_privilege() {
         {
             assert!(metrics.contains(line), "{line}: {metrics}");
         }
+        gateway.daemon.process().signal(Signal::TERM);
+        wait_until("it is told to stop", PATIENCE, || gateway.daemon.process().log().contains("serves on"));
+        ping(&mut to_node);
         for daemon in [&mut egress.daemon, &mut gateway.daemon] {
             daemon.process().stop();
             let log = daemon.process().log();

@@ -58,7 +58,10 @@ pub(crate) fn egress(egress: &Egress) {
             tokio::spawn(async move {
                 let request = head(&mut stream).await.unwrap();
                 let name = request.strip_prefix("CONNECT ").unwrap();
-                let found: Vec<SocketAddr> = lookup_host(name).await.unwrap().collect();
+                let Ok(found) = lookup_host(name).await else {
+                    return stream.write_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                };
+                let found: Vec<SocketAddr> = found.collect();
                 if found.iter().any(|address| address.ip().is_loopback()) {
                     let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 9\r\n\r\nloopback\n";
                     return stream.write_all(refusal).await.unwrap();

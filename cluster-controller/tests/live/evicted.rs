@@ -22,7 +22,8 @@ use crate::{
 const NAME: &str = "outcast";
 const KEY: u8 = 124;
 
-/// The tombstone and what is kept of its certificates keep it out, each alone; without both it is a worker again.
+/// The tombstone keeps its name from others and from itself, and what is kept of its certificates keeps it out; without both it is a worker
+/// again.
 pub(crate) async fn comes_back_with_nothing(plane: &Plane, admin: &Client) {
     let token = plane.bearer("abcdef.0123456789abcdef").await;
     let worker = join(plane, admin, &token, NAME).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use keelway_e2e::{
     gap,
-    load::Load,
+    load::{Load, WINDOW},
     prober::Prober,
     setting::{Cluster, Setting},
 };
@@ -88,9 +88,9 @@ pub(crate) fn gaps(what: &str, window: &Window, cluster: &Cluster, probers: &[Pr
 }
 
 impl Gaps {
-    /// Fails the test where one was longer.
+    /// Fails the test where one was longer. A request counts where it is answered, and may have begun before.
     pub(crate) fn assert_under(&self, limit: Duration) {
-        assert!([self.pods, self.logs, self.requests].iter().all(|gap| *gap < limit), "{self:?}");
+        assert!([self.pods, self.logs].iter().all(|gap| *gap < limit) && self.requests < WINDOW, "{self:?}");
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     logs::Logs,
 };
 
-/// Three times what is stated: 4 s until a connection that times out is reset, 6 s until logs and pods are back.
+/// Three times what is asked for: 4 s until a connection that times out is reset, 6 s until logs and pods are back.
 const RESET: Duration = Duration::from_secs(12);
 pub(crate) const BACK: Duration = Duration::from_secs(18);
 /// Less than it takes to find out that a gateway is silent: nothing was lost.
@@ -80,8 +80,7 @@ pub(crate) fn is_lost_and_comes_back(
 
     let what = format!("{} lost its power", lost.machine);
     let began = gap::now();
-    setting.world.power("stop", &lost.machine);
-    let off = gap::now();
+    let off = setting.world.cut(&lost.machine);
     deadline::until("no connection goes there any more", RESET, || {
         let now = worker.status();
         idle.look();

@@ -1,7 +1,7 @@
 //! Which gateway carries what leaves a worker. Pure.
 
 /// After so many questions in a row without an answer a gateway is given up: between two and four seconds after it fell silent, since the second one
-/// comes at once.
+/// comes as soon as the time for an answer to the first one is over.
 const MISSES: u32 = 2;
 
 /// What is known of the gateways, in their order.

@@ -42,7 +42,7 @@ const BLACKHOLE: u32 = 100_000;
 /// How often each gateway is asked.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(2);
 /// How long its answer may take.
-const ANSWER: Duration = Duration::from_secs(1);
+pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 /// Nothing listens there (`discard`, RFC 863), so that a gateway that lives refuses.
 const PORT: u16 = 9;
 
@@ -260,7 +260,7 @@ impl Tunnels {
     }
 
     /// Asks all gateways, and goes over to another one where the active one is lost. Returns whether that is in doubt, so that they are
-    /// to be asked again at once.
+    /// to be asked again as soon as their time to answer is over.
     pub(crate) async fn ask(&mut self) -> bool {
         let given = &self.wanted.given;
         let questions = self.open.iter().map(|tunnel| {

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
+/// How often it is looked whether a process has ended.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Runs a command that must succeed.
 pub fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -89,7 +92,7 @@ impl Process {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
             let deadline = Instant::now() + Duration::from_secs(10);
             while self.is_running() && Instant::now() < deadline {
-                std::thread::yield_now();
+                std::thread::park_timeout(LOOK);
             }
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -37,6 +37,7 @@ impl Blameless for JoinError {
             Self::Endpoints(_) => Some(
                 "nothing was changed; make a new token if this one is old, and see that this machine reaches one of these addresses",
             ),
+            Self::Young(_) => Some("nothing was changed; join again once that is mended"),
             Self::Token(_) => Some("nothing was changed; join again with a new token"),
             Self::Information(InformationError::Missing(_) | InformationError::Form(_)) | Self::Release(_) => {
                 Some("nothing was changed; mend that, and join again")

@@ -116,6 +116,7 @@ fn in_words(step: &Step) -> String {
     match step {
         Step::Check => "looking at this machine".to_owned(),
         Step::Trust => "asking the endpoints whom they are".to_owned(),
+        Step::Young => "waiting until the cluster lets workers join".to_owned(),
         Step::Certificate => "asking for a certificate and an address".to_owned(),
         Step::Programs(image) => format!("taking kubelet and plugins from {image}"),
         Step::Start(_) => "starting the worker".to_owned(),
@@ -152,6 +153,12 @@ fn status(arguments: &StatusOf) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
+fn waiting(ending: &[String], held: &[String]) -> String {
+    let parts = [("waiting for the end of", ending), ("PodDisruptionBudgets hold", held)];
+    let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
+    parts.map(|(what, pods)| format!("{what} {}", pods.join(", "))).collect::<Vec<_>>().join("; ")
+}
+
 fn leave(global: &Global, arguments: &LeaveArguments) -> Result<Code, Failure> {
     let options = LeaveOptions {
         layout: Layout::new(&arguments.state.state_dir),
@@ -162,7 +169,7 @@ fn leave(global: &Global, arguments: &LeaveArguments) -> Result<Code, Failure> {
     let line = Line::of_terminal(global.quiet);
     let mut known = None;
     let left = runtime()?.block_on(keelway_node::leave(&options, |step| match step {
-        LeaveStep::Drain(pods) => line.say(&format!("waiting for the end of {}", pods.join(", "))),
+        LeaveStep::Drain { ending, held } => line.say(&waiting(ending, held)),
         LeaveStep::Again(error) => line.say(&format!("asking again: {error}")),
         LeaveStep::Undo => line.say("ending what is left, and making the machine what it was"),
         LeaveStep::Known(name) => known = Some(name.clone()),

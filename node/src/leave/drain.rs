@@ -1,0 +1,163 @@
+//! The end of a worker's pods: no more of them come, and those that are there are evicted, as their budgets allow and as long as there is
+//! time.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use keelway_api::worker::WireGuardPeer;
+use keelway_vpn::error::Chain;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{EvictParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use super::{AGAIN, LeaveError, LeaveStep, PATIENCE};
+use crate::api::{self, ApiError};
+
+/// Why an eviction is answered with 429 where a PodDisruptionBudget holds the pod (`pkg/registry/core/pod/storage/eviction.go`).
+const BUDGET: &str = "DisruptionBudget";
+const LIST: &str = "list the pods of this worker";
+
+/// Pods that are still there, `NAMESPACE/NAME`.
+#[derive(Default)]
+struct Left {
+    /// They were evicted, and end.
+    ending: Vec<String>,
+    /// Their budgets hold them.
+    held: Vec<String>,
+    /// What failed last of others.
+    failed: Option<ApiError>,
+}
+
+impl Left {
+    fn is_empty(&self) -> bool {
+        self.ending.is_empty() && self.held.is_empty() && self.failed.is_none()
+    }
+
+    fn step(&self) -> LeaveStep {
+        LeaveStep::Drain { ending: self.ending.clone(), held: self.held.clone() }
+    }
+}
+
+/// Lets no more pods come, and those that are there end elsewhere. What fails and may pass is tried again, by an ingress that can be
+/// reached then.
+pub(super) async fn drain(
+    connect: impl Fn() -> Result<Client, ApiError>,
+    name: &str,
+    limit: Duration,
+    told: &mut impl FnMut(&LeaveStep),
+) -> Result<(), LeaveError> {
+    let failed = |source| LeaveError::Cluster { node: name.to_owned(), source };
+    match cordon(&connect, name).await {
+        Err(error) if error.code() == Some(404) => return Ok(()),
+        outcome => outcome.map_err(failed)?,
+    }
+    let (mut seen, mut last) = (None::<Left>, None);
+    let drained = timeout(limit, async {
+        loop {
+            match round(&connect, name).await {
+                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) => {
+                    if seen.as_ref().map(Left::step) != Some(left.step()) {
+                        told(&left.step());
+                    }
+                    last = None;
+                    seen = Some(left);
+                }
+                Err(error) if error.may_pass() => {
+                    told(&LeaveStep::Again(Chain(&error).to_string()));
+                    last = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+            // A budget that holds a pod tells nobody when it lets go.
+            sleep(AGAIN).await;
+        }
+    });
+    if let Ok(outcome) = drained.await {
+        return outcome.map_err(failed);
+    }
+    let silent = || ApiError::Silent { operation: LIST.to_owned(), deadline: limit };
+    Err(match (last, seen) {
+        (Some(error), _) | (None, Some(Left { failed: Some(error), .. })) => failed(error),
+        (None, Some(left)) => {
+            LeaveError::Pods { pods: [left.ending, left.held].concat(), limit, node: name.to_owned() }
+        }
+        (None, None) => failed(silent()),
+    })
+}
+
+async fn cordon(connect: &impl Fn() -> Result<Client, ApiError>, name: &str) -> Result<(), ApiError> {
+    let cordon = json!({ "spec": { "unschedulable": true } });
+    api::persist(PATIENCE, async || {
+        let nodes: Api<Node> = Api::all(connect()?);
+        let patched = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&cordon)).await;
+        patched.map(drop).map_err(ApiError::request(format!("cordon the Node {name}")))
+    })
+    .await
+}
+
+/// Evicts all, and returns what is still to be waited for.
+async fn round(connect: &impl Fn() -> Result<Client, ApiError>, name: &str) -> Result<Left, ApiError> {
+    let client = connect()?;
+    let left = evict(&client, name).await?;
+    if left.ending.is_empty() && !left.is_empty() && is_last(&client, name).await? {
+        return Ok(Left::default());
+    }
+    Ok(left)
+}
+
+/// Whether there is no other worker that could take its pods, so that waiting keeps none of them up.
+async fn is_last(client: &Client, name: &str) -> Result<bool, ApiError> {
+    let peers: Api<WireGuardPeer> = Api::all(client.clone());
+    let all = peers.list(&ListParams::default()).await.map_err(ApiError::request("list the workers"))?;
+    Ok(all.items.iter().all(|peer| peer.name_any() == name))
+}
+
+/// Evicts what is to be evicted, and returns what is still there of it.
+async fn evict(client: &Client, node: &str) -> Result<Left, ApiError> {
+    let all: Api<Pod> = Api::all(client.clone());
+    let selector = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let pods = all.list(&selector).await.map_err(ApiError::request(LIST))?;
+    let mut left = Left::default();
+    for pod in pods.items.iter().filter(|pod| is_drained(pod)) {
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let shown = format!("{namespace}/{name}");
+        if pod.metadata.deletion_timestamp.is_some() {
+            left.ending.push(shown);
+            continue;
+        }
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        match pods.evict(&name, &EvictParams::default()).await {
+            Ok(_) => left.ending.push(shown),
+            Err(error) if api::code(&error) == Some(404) => {}
+            Err(error) if is_budget(&error) => left.held.push(shown),
+            Err(error) => {
+                let error = ApiError::request(format!("evict the pod {shown}"))(error);
+                if !error.may_pass() {
+                    return Err(error);
+                }
+                left.failed = Some(error);
+            }
+        }
+    }
+    Ok(left)
+}
+
+fn is_budget(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 429 && causes.any(|cause| cause.reason == BUDGET)
+}
+
+/// Pods of a DaemonSet would come again, and those of files of the machine are not the cluster's.
+fn is_drained(pod: &Pod) -> bool {
+    let is_static = pod.annotations().contains_key("kubernetes.io/config.mirror");
+    let is_daemon = pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet");
+    !is_static && !is_daemon
+}
+
+#[cfg(test)]
+mod tests;
