@@ -7,7 +7,7 @@
 //! All keys of certificates and tokens are ECDSA P-256. Which certificates a cluster needs, with which names and usages, is
 //! the planner's table; this crate has the mechanism:
 //!
-//! - [`Authority`] signs a [`LeafRequest`] into an [`IssuedCertificate`], for a [`Validity`];
+//! - [`Authority`] signs a [`LeafRequest`] into an [`IssuedCertificate`], for a [`Validity`], and lists those that hold no more;
 //! - [`ServiceAccountKey`], [`EncryptionKey`] and [`WireGuardKey`] are the keys that are no certificates;
 //! - [`Generations`] holds the `next`, `active` and `previous` of each, and fills a Secret;
 //! - [`CertificateFacts`], [`key_matches_certificate`] and [`verify_issued_by`] read what exists;
@@ -26,6 +26,7 @@ mod keyring;
 mod kubeconfig;
 mod leaf;
 mod name;
+mod revocation;
 mod service_account;
 mod signing_request;
 mod statement;
@@ -49,6 +50,7 @@ pub use kubeconfig::{
 };
 pub use leaf::{IssuedCertificate, LeafError, LeafRequest, Usage};
 pub use rand_core::CryptoRng;
+pub use revocation::RevocationError;
 pub use service_account::ServiceAccountKey;
 pub use signing_request::{SigningRequestError, client_signing_request};
 pub use validity::{CLOCK_SKEW, Validity, ValidityError};

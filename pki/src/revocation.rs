@@ -1,0 +1,101 @@
+//! Lists of certificates that hold no more although they have not ended.
+
+use p256::pkcs8::{LineEnding, der::pem};
+use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
+
+use crate::{Authority, CertificateError, Validity, certificate};
+
+const LABEL: &str = "X509 CRL";
+
+/// A list that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RevocationError {
+    /// A certificate, the authority's or one to be revoked, could not be read.
+    #[error("cannot read a certificate")]
+    Certificate(#[source] CertificateError),
+    /// It could not be put together or signed.
+    #[error("cannot sign the list of revoked certificates")]
+    Sign(#[source] rcgen::Error),
+    /// It could not be written as PEM.
+    #[error("cannot write the list of revoked certificates")]
+    Encode(#[source] pem::Error),
+}
+
+impl Authority {
+    /// A list that says of the certificates of these PEM texts that they hold no more, and no other one (RFC 5280, 5). Of two lists
+    /// the one with the higher number is the newer one; `validity` says when it is made and when the next one is due at the latest.
+    pub fn revoke(&self, revoked: &[&str], number: u64, validity: Validity) -> Result<String, RevocationError> {
+        let (this_update, next_update) = validity.to_x509().map_err(RevocationError::Sign)?;
+        let revoked = revoked.iter().map(|pem| {
+            let der = certificate::decode_one(pem)?;
+            let serial_number = certificate::parse(&der)?.raw_serial().to_vec().into();
+            Ok(RevokedCertParams {
+                serial_number,
+                revocation_time: this_update,
+                reason_code: None,
+                invalidity_date: None,
+            })
+        });
+        let list = CertificateRevocationListParams {
+            this_update,
+            next_update,
+            crl_number: number.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect::<Result<_, _>>().map_err(RevocationError::Certificate)?,
+            key_identifier_method: KeyIdMethod::PreSpecified(self.key_id().map_err(RevocationError::Certificate)?),
+        };
+        let signed = self.issuer().and_then(|issuer| list.signed_by(&issuer)).map_err(RevocationError::Sign)?;
+        pem::encode_string(LABEL, LineEnding::LF, signed.der()).map_err(RevocationError::Encode)
+    }
+
+    fn key_id(&self) -> Result<Vec<u8>, CertificateError> {
+        let der = certificate::decode_one(self.certificate().pem())?;
+        let parsed = certificate::parse(&der)?;
+        Ok(certificate::subject_key_id(&parsed)?.unwrap_or_default().to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{authority, hours, now, seeded, server};
+    use x509_parser::{parse_x509_crl, prelude::ParsedExtension};
+
+    fn der(list: &str) -> Vec<u8> {
+        let (label, der) = pem::decode_vec(list.as_bytes()).unwrap();
+        assert_eq!(label, LABEL);
+        der
+    }
+
+    #[test]
+    fn a_list_names_the_certificates_and_its_authority() {
+        let authority = authority(1);
+        let leafs = [1, 2].map(|seed| authority.issue(&server(hours(24)), &mut seeded(seed)).unwrap().certificate_pem);
+        let list = der(&authority.revoke(&[&leafs[0]], 7, hours(24)).unwrap());
+        let (_, list) = parse_x509_crl(&list).unwrap();
+        let serial = |pem: &str| {
+            let der = certificate::decode_one(pem).unwrap();
+            certificate::parse(&der).unwrap().raw_serial().to_vec()
+        };
+        let named: Vec<_> = list.iter_revoked_certificates().map(|revoked| revoked.raw_serial().to_vec()).collect();
+        assert_eq!(named, [serial(&leafs[0])]);
+        assert_ne!(named, [serial(&leafs[1])]);
+        assert_eq!(list.crl_number().unwrap(), &7_u32.into());
+        assert_eq!(list.next_update().unwrap().timestamp(), (now() + jiff::SignedDuration::from_hours(24)).as_second());
+        let own = certificate::decode_one(authority.certificate().pem()).unwrap();
+        let own = certificate::parse(&own).unwrap();
+        assert_eq!(list.issuer().as_raw(), own.subject().as_raw());
+        assert!(list.verify_signature(own.public_key()).is_ok());
+        let named_key = list.extensions().iter().find_map(|extension| {
+            let ParsedExtension::AuthorityKeyIdentifier(id) = extension.parsed_extension() else { return None };
+            id.key_identifier.as_ref().map(|id| id.0.to_vec())
+        });
+        assert_eq!(named_key.as_deref(), certificate::subject_key_id(&own).unwrap());
+    }
+
+    #[test]
+    fn a_list_may_be_empty() {
+        let list = der(&authority(1).revoke(&[], 1, hours(1)).unwrap());
+        assert_eq!(parse_x509_crl(&list).unwrap().1.iter_revoked_certificates().count(), 0);
+    }
+}
