@@ -8,12 +8,10 @@ pub mod egress;
 pub mod gateway;
 mod health;
 mod kubeconfig;
-mod stamp;
 mod tasks;
-mod tls;
 mod unix_socket;
 
 pub use self::configuration::{ConfigurationError, FieldFault};
 pub use self::health::HealthError;
 pub use self::tasks::TaskError;
-pub use self::tls::{TlsError, TlsFiles};
+pub use keelway_tls::{TlsError, TlsFiles};

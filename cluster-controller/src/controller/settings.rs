@@ -15,7 +15,8 @@ use kube::{
 use tower::timeout::TimeoutLayer;
 
 use super::{ANSWER, Configuration, RunError, objects};
-use crate::{configuration, kubeconfig::files_of, stamp::Stamp};
+use crate::{configuration, kubeconfig::files_of};
+use keelway_tls::Stamp;
 
 /// The configuration, and what was made of it and of the files that it names.
 pub(super) struct Settings {

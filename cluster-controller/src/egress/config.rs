@@ -9,7 +9,7 @@ use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
 use crate::configuration::{Check, FieldFault};
-use crate::tls::TlsFiles;
+use keelway_tls::TlsFiles;
 
 /// An egress's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

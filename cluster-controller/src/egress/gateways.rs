@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::config::Gateway;
 use crate::connect::{AskError, Connection, Tunnels, probe};
-use crate::tls::{Client, HandshakeError};
+use keelway_tls::{Client, HandshakeError};
 use keelway_vpn::liveness::keep_alive;
 
 /// How often each gateway is asked whether it answers.

@@ -31,10 +31,10 @@ use crate::configuration::{self, ConfigurationError};
 use crate::connect::Tunnels;
 use crate::connects::Connects;
 use crate::health::{self, Entrances, Health, HealthError};
-use crate::stamp::Stamp;
 use crate::tasks::{self, TaskError};
-use crate::tls::{Client, TlsError};
 use crate::unix_socket;
+use keelway_tls::Stamp;
+use keelway_tls::{Client, TlsError};
 
 /// How long a CONNECT may take before it is answered: five seconds, less what the answer itself takes on a busy machine.
 const BUDGET: Duration = Duration::from_secs(4);

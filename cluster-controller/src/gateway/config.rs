@@ -10,7 +10,7 @@ use keelway_vpn::PublicKey;
 use serde::{Deserialize, Serialize};
 
 use crate::configuration::{Check, FieldFault};
-use crate::tls::TlsFiles;
+use keelway_tls::TlsFiles;
 
 /// The addresses that the relay's TCP/IP stack has room for.
 const MOST_ADDRESSES: usize = 8;

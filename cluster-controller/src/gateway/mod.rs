@@ -40,7 +40,7 @@ use crate::configuration::{self, ConfigurationError};
 use crate::connect::serve;
 use crate::health::{self, Entrances, Health, HealthError};
 use crate::tasks::{self, TaskError};
-use crate::tls::{Server, TlsError};
+use keelway_tls::{Server, TlsError};
 use keelway_vpn::liveness::keep_alive;
 
 /// How often dead peers are looked for.

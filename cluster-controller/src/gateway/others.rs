@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::OtherGateway;
 use crate::configuration::{self, ConfigurationError};
-use crate::stamp::Stamp;
+use keelway_tls::Stamp;
 
 /// The list, and where it is from.
 pub(super) struct Others {

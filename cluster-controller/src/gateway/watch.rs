@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::members::Candidate;
 use crate::kubeconfig::files_of;
-use crate::stamp::Stamp;
+use keelway_tls::Stamp;
 
 /// The least and the most time between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));

@@ -11,13 +11,13 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// What tells files from those that were there before: device, inode, length, and when each was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stamp(Vec<Option<FileStamp>>);
+pub struct Stamp(Vec<Option<FileStamp>>);
 
 type FileStamp = (u64, u64, u64, i64, i64);
 
 impl Stamp {
     /// The present one of some files.
-    pub(crate) fn of(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Self {
+    pub fn of(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Self {
         let stamp = |path: &Path| {
             let file = std::fs::metadata(path).ok()?;
             Some((file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
@@ -26,13 +26,14 @@ impl Stamp {
     }
 
     /// The one of these files and of further ones.
-    pub(crate) fn with(mut self, others: Self) -> Self {
+    #[must_use]
+    pub fn with(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
     /// Waits until the files are others than these. Returns their new one.
-    pub(crate) async fn next(&self, paths: &[impl AsRef<Path>]) -> Self {
+    pub async fn next(&self, paths: &[impl AsRef<Path>]) -> Self {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -1,14 +1,13 @@
 //! Certificates that are replaced while they are in use.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keelway_vpn::error::Chain;
-
-use super::{TlsError, TlsFiles};
-use crate::stamp::Stamp;
+use crate::{Stamp, TlsError, TlsFiles};
 
 /// What was made of the files when they were last seen to be good.
-pub(super) struct Current<T> {
+pub(crate) struct Current<T> {
     files: TlsFiles,
     make: fn(&TlsFiles) -> Result<T, TlsError>,
     made: Mutex<Made<T>>,
@@ -19,25 +18,35 @@ struct Made<T> {
     value: Arc<T>,
 }
 
+impl<T> fmt::Debug for Current<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Current").field(&self.files).finish()
+    }
+}
+
 impl<T> Current<T> {
-    pub(super) fn new(files: TlsFiles, make: fn(&TlsFiles) -> Result<T, TlsError>) -> Result<Self, TlsError> {
+    pub(crate) fn new(files: TlsFiles, make: fn(&TlsFiles) -> Result<T, TlsError>) -> Result<Self, TlsError> {
         let of = stamp(&files);
         let value = Arc::new(make(&files)?);
         Ok(Self { files, make, made: Mutex::new(Made { of, value }) })
     }
 
     /// What the files say now. A pair that is half replaced is good again at its next change.
-    pub(super) fn get(&self) -> Arc<T> {
+    pub(crate) fn get(&self) -> Arc<T> {
         let now = stamp(&self.files);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.of != now {
             made.of = now;
+            let certificate = self.files.certificate_file.display();
             match (self.make)(&self.files) {
                 Ok(value) => {
                     made.value = Arc::new(value);
-                    tracing::info!(certificate = %self.files.certificate_file.display(), "certificates read again");
+                    tracing::info!(%certificate, "certificates read again");
                 }
-                Err(error) => tracing::warn!("certificates stay what they were: {}", Chain(&error)),
+                Err(error) => {
+                    let error: &(dyn Error + 'static) = &error;
+                    tracing::warn!(%certificate, error, "certificates stay what they were");
+                }
             }
         }
         Arc::clone(&made.value)
@@ -45,5 +54,6 @@ impl<T> Current<T> {
 }
 
 fn stamp(files: &TlsFiles) -> Stamp {
-    Stamp::of([&files.certificate_file, &files.key_file, &files.authority_file])
+    let always = [&files.certificate_file, &files.key_file, &files.authority_file];
+    Stamp::of(always.into_iter().chain(&files.revocation_file))
 }

@@ -1,0 +1,88 @@
+//! Files to TLS configurations.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use keelway_pki::CertificateFacts;
+use rustls::crypto::CryptoProvider;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+
+use crate::server::Answering;
+use crate::{TlsError, TlsFiles};
+
+/// A server that asks its clients for certificates.
+pub(crate) fn server(files: &TlsFiles) -> Result<Answering, TlsError> {
+    let (chain, key) = shown(files)?;
+    let organizations = organizations(&chain, &files.certificate_file)?;
+    let verifier = verifier(files)?;
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(TlsError::Unusable)?
+        .with_client_cert_verifier(Arc::clone(&verifier))
+        .with_single_cert(chain, key)
+        .map_err(TlsError::Unusable)?;
+    Ok(Answering { config: Arc::new(config), verifier, organizations })
+}
+
+/// A client that shows a certificate.
+pub(crate) fn client(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
+    let (chain, key) = shown(files)?;
+    ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(TlsError::Unusable)?
+        .with_root_certificates(roots(&files.authority_file)?)
+        .with_client_auth_cert(chain, key)
+        .map_err(TlsError::Unusable)
+}
+
+fn verifier(files: &TlsFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = Arc::new(roots(&files.authority_file)?);
+    let authorities = roots.len();
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+    if let Some(path) = &files.revocation_file {
+        if authorities > 1 {
+            return Err(TlsError::Ambiguous { path: files.authority_file.clone(), authorities });
+        }
+        builder = builder.with_crls(several::<CertificateRevocationListDer<'_>>(path, "list of revoked certificates")?);
+    }
+    builder.build().map_err(TlsError::Verifier)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn shown(files: &TlsFiles) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    let chain = certificates(&files.certificate_file)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key_file)
+        .map_err(|source| TlsError::Read { path: files.key_file.clone(), source })?;
+    Ok((chain, key))
+}
+
+fn organizations(chain: &[CertificateDer<'_>], path: &Path) -> Result<Vec<String>, TlsError> {
+    let own = chain.first().map(|own| CertificateFacts::from_der(own)).transpose();
+    let own = own.map_err(|source| TlsError::Own { path: path.to_owned(), source })?;
+    Ok(own.map(|facts| facts.organizations).unwrap_or_default())
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(TlsError::Unusable)?;
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    several(path, "certificate")
+}
+
+fn several<T: PemObject>(path: &Path, what: &'static str) -> Result<Vec<T>, TlsError> {
+    let read = |source| TlsError::Read { path: path.to_owned(), source };
+    let found: Vec<T> = T::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
+    if found.is_empty() { Err(TlsError::Empty { what, path: path.to_owned() }) } else { Ok(found) }
+}

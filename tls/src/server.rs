@@ -1,0 +1,119 @@
+//! The side that is asked.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keelway_pki::{CertificateError, CertificateFacts};
+use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::current::Current;
+use crate::{HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
+
+/// How often it is asked whether those who speak still may: as often as files are looked at that nothing else makes somebody
+/// look at.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Whose certificate it is, may not speak here.
+#[derive(Debug, thiserror::Error)]
+pub enum Unwanted {
+    /// It showed none.
+    #[error("there is no certificate")]
+    Nobody,
+    /// The authority does not answer for it: it is another's, ended, or revoked.
+    #[error("the certificate does not hold")]
+    Void(#[source] rustls::Error),
+    /// It cannot be made out.
+    #[error("the certificate cannot be read")]
+    Unreadable(#[source] CertificateError),
+    /// It has another part in the installation.
+    #[error("{0:?} may not speak here")]
+    Role(String),
+    /// It is of another installation.
+    #[error("{name:?} of {of:?} may not speak here")]
+    Installation {
+        /// Its common name.
+        name: String,
+        /// Its organizations.
+        of: Vec<String>,
+    },
+}
+
+/// What a server has of its files.
+#[derive(Debug)]
+pub(crate) struct Answering {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    /// Those of its own certificate.
+    pub(crate) organizations: Vec<String>,
+}
+
+/// The side that is asked.
+#[derive(Debug)]
+pub struct Server {
+    current: Current<Answering>,
+    clients: BTreeSet<String>,
+    of_own_organization: bool,
+}
+
+impl Server {
+    /// Takes clients whose certificate has one of those common names.
+    pub fn new(files: TlsFiles, clients: BTreeSet<String>) -> Result<Self, TlsError> {
+        Ok(Self { current: Current::new(files, identity::server)?, clients, of_own_organization: false })
+    }
+
+    /// Of those only who is of the same organization as the server's own certificate: an installation is one.
+    #[must_use]
+    pub fn of_own_organization(self) -> Self {
+        Self { of_own_organization: true, ..self }
+    }
+
+    /// A handshake with whoever has connected.
+    pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.current.get().config));
+        let accepted = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+        let stream = accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)?;
+        // Also of a session that is resumed, whose certificate was verified when it began.
+        self.judge(stream.get_ref().1.peer_certificates().unwrap_or_default(), UnixTime::now())?;
+        Ok(stream)
+    }
+
+    /// Waits until a certificate would not be taken any more, with those between it and the authority, and tells why.
+    pub async fn refuses(&self, shown: &[CertificateDer<'_>]) -> Unwanted {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            if let Err(unwanted) = self.judge(shown, UnixTime::now()) {
+                return unwanted;
+            }
+        }
+    }
+
+    fn judge(&self, shown: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Unwanted> {
+        let (own, between) = shown.split_first().ok_or(Unwanted::Nobody)?;
+        let current = self.current.get();
+        current.verifier.verify_client_cert(own, between, now).map_err(Unwanted::Void)?;
+        let facts = CertificateFacts::from_der(own).map_err(Unwanted::Unreadable)?;
+        let name = facts.common_name.unwrap_or_default();
+        if !self.clients.contains(&name) {
+            return Err(Unwanted::Role(name));
+        }
+        if self.of_own_organization && facts.organizations != current.organizations {
+            return Err(Unwanted::Installation { name, of: facts.organizations });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! Both sides over a pipe, with files as they are on a machine.
+
+use std::fs;
+use std::path::Path;
+
+use jiff::{SignedDuration, Timestamp};
+use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+use rustls_pki_types::ServerName;
+use rustls_pki_types::pem::PemObject;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+use super::*;
+use crate::Client;
+
+const SERVER: &str = "agent.keelway";
+const DRIVER: &str = "keelway:driver";
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn hours(hours: i64) -> Validity {
+    Validity::starting(Timestamp::now(), SignedDuration::from_hours(hours)).unwrap()
+}
+
+/// One authority, which signs into folders.
+struct Signer {
+    authority: Authority,
+    random: ChaCha8Rng,
+}
+
+impl Signer {
+    fn new(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        Self { authority: Authority::mint("infrastructure", hours(48), &mut random).unwrap(), random }
+    }
+
+    fn trusted(&self) -> String {
+        self.authority.certificate().pem().to_owned()
+    }
+
+    fn write(&mut self, folder: &Path, (name, organization): (&str, &str), usage: Usage, trusts: &str) {
+        let request = LeafRequest {
+            common_name: name.to_owned(),
+            organizations: vec![organization.to_owned()],
+            dns_names: vec![SERVER.to_owned()],
+            ip_addresses: Vec::new(),
+            usages: vec![usage],
+            validity: hours(24),
+        };
+        let issued = self.authority.issue(&request, &mut self.random).unwrap();
+        fs::write(folder.join("ca.crt"), trusts).unwrap();
+        fs::write(folder.join("tls.crt"), issued.certificate_pem).unwrap();
+        fs::write(folder.join("tls.key"), issued.key_pem.expose()).unwrap();
+    }
+
+    fn revoke(&self, folder: &Path, revoked: &[&TempDir]) {
+        let revoked: Vec<_> = revoked.iter().map(|of| fs::read_to_string(of.path().join("tls.crt")).unwrap()).collect();
+        let revoked: Vec<_> = revoked.iter().map(String::as_str).collect();
+        fs::write(folder.join("revoked.crl"), self.authority.revoke(&revoked, 1, hours(24)).unwrap()).unwrap();
+    }
+
+    fn server(&mut self) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        self.revoke(folder.path(), &[]);
+        self.write(folder.path(), (SERVER, "one"), Usage::ServerAuth, &self.trusted());
+        folder
+    }
+
+    fn client(&mut self, name: &str, organization: &str, trusts: &str) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        self.write(folder.path(), (name, organization), Usage::ClientAuth, trusts);
+        folder
+    }
+}
+
+fn files(folder: &TempDir) -> TlsFiles {
+    let file = |name: &str| folder.path().join(name);
+    TlsFiles {
+        certificate_file: file("tls.crt"),
+        key_file: file("tls.key"),
+        authority_file: file("ca.crt"),
+        revocation_file: Some(file("revoked.crl")).filter(|path| path.exists()),
+    }
+}
+
+fn open(folder: &TempDir) -> Server {
+    Server::new(files(folder), BTreeSet::from([DRIVER.to_owned()])).unwrap().of_own_organization()
+}
+
+fn chain(folder: &TempDir) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_file_iter(folder.path().join("tls.crt")).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// A handshake, and a byte over it. Returns what the server thinks of it, and the certificate that it showed.
+async fn talk(server: &Server, client: &Client) -> (Result<(), HandshakeError>, Option<CertificateDer<'static>>) {
+    let (near, far) = duplex(1 << 14);
+    let asking = async {
+        let mut stream = client.connect(ServerName::try_from(SERVER).unwrap(), near).await.ok()?;
+        stream.read_exact(&mut [0]).await.ok()?;
+        Some(stream.get_ref().1.peer_certificates().unwrap()[0].clone())
+    };
+    let answering = async {
+        let mut stream = server.accept(far).await?;
+        stream.write_all(b"a").await.unwrap();
+        Ok(())
+    };
+    let (answered, shown) = tokio::join!(answering, asking);
+    (answered, shown)
+}
+
+#[tokio::test]
+async fn who_may_speak_is_taken_and_nobody_else() {
+    let (mut own, mut other) = (Signer::new(1), Signer::new(2));
+    let trusts = own.trusted();
+    let server = own.server();
+    let taken = |folder: TempDir| {
+        let server = open(&server);
+        async move { talk(&server, &Client::new(files(&folder)).unwrap()).await.0 }
+    };
+    taken(own.client(DRIVER, "one", &trusts)).await.unwrap();
+    let role = taken(own.client("keelway:agent", "one", &trusts)).await.unwrap_err();
+    assert!(matches!(role, HandshakeError::Unwanted(Unwanted::Role(_))), "{role:?}");
+    let installation = taken(own.client(DRIVER, "two", &trusts)).await.unwrap_err();
+    assert!(matches!(installation, HandshakeError::Unwanted(Unwanted::Installation { .. })), "{installation:?}");
+    let authority = taken(other.client(DRIVER, "one", &trusts)).await.unwrap_err();
+    assert!(matches!(authority, HandshakeError::Failed(_)), "{authority:?}");
+    let of_a_server = tempfile::tempdir().unwrap();
+    own.write(of_a_server.path(), (DRIVER, "one"), Usage::ServerAuth, &trusts);
+    let usage = taken(of_a_server).await.unwrap_err();
+    assert!(matches!(usage, HandshakeError::Failed(_)), "{usage:?}");
+}
+
+#[tokio::test]
+async fn organizations_count_only_where_they_should() {
+    let mut own = Signer::new(1);
+    let (server, trusts) = (own.server(), own.trusted());
+    let server = Server::new(files(&server), BTreeSet::from([DRIVER.to_owned()])).unwrap();
+    talk(&server, &Client::new(files(&own.client(DRIVER, "two", &trusts))).unwrap()).await.0.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_holds_between_its_dates() {
+    let mut own = Signer::new(1);
+    let (folder, trusts) = (own.server(), own.trusted());
+    let (server, shown) = (open(&folder), chain(&own.client(DRIVER, "one", &trusts)));
+    let now = UnixTime::now().as_secs();
+    let at = |second| server.judge(&shown, UnixTime::since_unix_epoch(Duration::from_secs(second)));
+    at(now).unwrap();
+    for second in [now - 3600, now + 25 * 3600] {
+        assert!(matches!(at(second), Err(Unwanted::Void(_))), "{second}");
+    }
+    assert!(matches!(server.judge(&[], UnixTime::now()), Err(Unwanted::Nobody)));
+}
+
+#[tokio::test]
+async fn files_are_read_again_and_kept_while_they_are_half_written() {
+    let mut own = Signer::new(1);
+    let (folder, trusts) = (own.server(), own.trusted());
+    let (server, client) = (open(&folder), own.client(DRIVER, "one", &trusts));
+    let client = Client::new(files(&client)).unwrap();
+    let before = talk(&server, &client).await.1.unwrap();
+    assert_eq!(before, chain(&folder)[0]);
+    fs::write(folder.path().join("tls.key"), "half").unwrap();
+    assert_eq!(talk(&server, &client).await.1.unwrap(), before);
+    own.write(folder.path(), (SERVER, "one"), Usage::ServerAuth, &trusts);
+    let after = talk(&server, &client).await.1.unwrap();
+    assert_eq!(after, chain(&folder)[0]);
+    assert_ne!(after, before);
+}
+
+#[tokio::test]
+async fn who_is_revoked_is_refused_also_while_it_speaks() {
+    let mut own = Signer::new(1);
+    let (folder, trusts) = (own.server(), own.trusted());
+    let server = open(&folder);
+    let (ended, goes_on) = (own.client(DRIVER, "one", &trusts), own.client(DRIVER, "one", &trusts));
+    for client in [&ended, &goes_on] {
+        talk(&server, &Client::new(files(client)).unwrap()).await.0.unwrap();
+    }
+    let shown = [chain(&ended), chain(&goes_on)];
+    let mut refusals = shown.each_ref().map(|shown| Box::pin(server.refuses(shown)));
+    for refusal in &mut refusals {
+        assert!(timeout(Duration::from_millis(100), refusal).await.is_err(), "it was judged and goes on");
+    }
+    own.revoke(folder.path(), &[&ended]);
+    let [revoked, other] = &mut refusals;
+    let why = timeout(WITHIN, revoked).await.unwrap();
+    assert!(matches!(why, Unwanted::Void(_)), "{why:?}");
+    assert!(timeout(Duration::from_millis(100), other).await.is_err());
+    assert!(talk(&server, &Client::new(files(&ended)).unwrap()).await.0.is_err());
+    talk(&server, &Client::new(files(&goes_on)).unwrap()).await.0.unwrap();
+}
+
+#[test]
+fn a_list_of_revoked_ones_that_cannot_be_read_is_an_error() {
+    let folder = Signer::new(1).server();
+    fs::write(folder.path().join("revoked.crl"), "").unwrap();
+    let error = Server::new(files(&folder), BTreeSet::new()).unwrap_err();
+    assert!(matches!(error, TlsError::Empty { .. }), "{error:?}");
+}
+
+#[test]
+fn with_a_list_there_is_one_authority() {
+    let (mut own, other) = (Signer::new(1), Signer::new(2));
+    let folder = own.server();
+    fs::write(folder.path().join("ca.crt"), own.trusted() + &other.trusted()).unwrap();
+    let error = Server::new(files(&folder), BTreeSet::new()).unwrap_err();
+    assert!(matches!(error, TlsError::Ambiguous { authorities: 2, .. }), "{error:?}");
+    fs::remove_file(folder.path().join("revoked.crl")).unwrap();
+    Server::new(files(&folder), BTreeSet::new()).unwrap();
+}
+
+#[test]
+fn a_key_is_in_no_debug_text() {
+    let mut own = Signer::new(1);
+    let folder = own.server();
+    let key = fs::read_to_string(folder.path().join("tls.key")).unwrap();
+    let line = key.lines().nth(1).unwrap();
+    assert!(!format!("{:?}", open(&folder)).contains(line));
+}
