@@ -6,6 +6,8 @@
 //!   driver ── Apply ──> book (the config, on disk)  `── board ──> WatchState, progress of Apply
 //! ```
 //!
+//! The driver comes by the agent's own socket, where it is on the same machine, or by its port, where there is one.
+//!
 //! The keeper decides alone, on one task; what takes time are tasks beside it, so that a pod that drains keeps no other one
 //! waiting. Nothing that a caller does, or fails to read, holds the keeper or the runtime up.
 
@@ -15,6 +17,7 @@ mod endings;
 mod events;
 mod journal;
 mod keeper;
+mod network;
 mod passed;
 mod probe;
 mod service;
@@ -39,6 +42,7 @@ pub use book::BookError;
 use journal::Journal;
 use keeper::Keeper;
 pub use keeper::KeeperError;
+pub use network::{Bounds, DRIVER, Network, NetworkError};
 pub(crate) use service::MAX_MESSAGE;
 pub use socket::{Listener, SocketError};
 
@@ -65,6 +69,21 @@ pub enum AgentError {
     Keeper(#[from] KeeperError),
 }
 
+/// Where an agent is spoken with: its socket, which a machine has one of, and its port, where it has one.
+#[derive(Debug)]
+pub struct Entrances {
+    /// The socket.
+    pub socket: Listener,
+    /// The port.
+    pub network: Option<Network>,
+}
+
+impl From<Listener> for Entrances {
+    fn from(socket: Listener) -> Self {
+        Self { socket, network: None }
+    }
+}
+
 /// The machine that this process is on, with its runtime behind a socket.
 pub fn own_machine(runtime: &Path, archives: Option<PathBuf>) -> Result<LocalMachine, AgentError> {
     let root = File::open("/").map_err(AgentError::Root)?;
@@ -73,7 +92,11 @@ pub fn own_machine(runtime: &Path, archives: Option<PathBuf>) -> Result<LocalMac
 }
 
 /// Keeps a machine until it is told to stop. What runs then goes on running.
-pub async fn run(machine: LocalMachine, listener: Listener, stop: CancellationToken) -> Result<(), AgentError> {
+pub async fn run(
+    machine: LocalMachine,
+    entrances: impl Into<Entrances>,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
     let machine = Arc::new(machine);
     let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
     let board = Arc::new(Board::default());
@@ -83,7 +106,7 @@ pub async fn run(machine: LocalMachine, listener: Listener, stop: CancellationTo
     let changed = Arc::new(Notify::new());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&changed)));
     let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
-    let served = service::serve(service::Service { machine, book, board, journal }, listener, stop.clone());
+    let served = service::serve(service::Service { machine, book, board, journal }, entrances.into(), stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),
         served = served => served.map_err(AgentError::Serve),

@@ -1,5 +1,7 @@
 //! The driver's side of `keelway.agent.v1`.
 
+mod network;
+
 use std::{io, path::Path, time::Duration};
 
 use futures::{Stream, StreamExt};
@@ -16,6 +18,8 @@ use crate::{
     proto::{self, agent_client::AgentClient, apply_event::Event},
     wire::WireError,
 };
+
+pub use network::{channel, server_name};
 
 /// Why an agent did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +69,7 @@ pub struct Finished {
     pub held: Vec<String>,
 }
 
-/// An agent behind its own Unix socket. Cheap to clone; clones share one connection.
+/// An agent behind its own Unix socket, or behind its port. Cheap to clone; clones share one connection.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: AgentClient<Channel>,
@@ -82,6 +86,12 @@ impl Client {
         });
         // The name stands for nothing; gRPC servers want one that is not a path.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        Self::on_channel(channel)
+    }
+
+    /// The agent at the end of a channel, such as [one over a network](channel).
+    #[must_use]
+    pub fn on_channel(channel: Channel) -> Self {
         Self { agent: AgentClient::new(channel).max_decoding_message_size(MAX_MESSAGE) }
     }
 

@@ -203,7 +203,8 @@ loopback is shared by all components of a machine.
     }
     text.push_str(
         "\nThe number of an ingress is the same on all public machines of its cluster; the gateway beside it has the same number in UDP, \
-         on all addresses of the machine, for WireGuard, and answers nobody who is no worker. Nothing else listens for Keelway: agents, and \
+         on all addresses of the machine, for WireGuard, and answers nobody who is no worker. Nothing else listens for Keelway but \
+         agents where they are told to (`keelway-hypervisor-agent run --listen ADDRESS:PORT`: TLS, certificates on both sides); their sockets, and \
          the metrics of ingresses, gateways, egresses and cluster-controllers, are Unix sockets of root and of the component.\n",
     );
     text

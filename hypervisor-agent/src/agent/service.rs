@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 
 use super::{
+    Entrances,
     board::Board,
     book::{AcceptError, Book},
     journal::Journal,
     passed::Passed,
-    socket::Listener,
 };
 use crate::{
     FilesError, LocalMachine,
@@ -46,15 +46,22 @@ pub(super) struct Service {
 /// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
 pub(super) async fn serve(
     service: Service,
-    listener: Listener,
+    entrances: Entrances,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let passed = Passed::to(service.machine.runtime());
     let service = AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE);
-    let serving =
-        Server::builder().add_service(service).add_service(passed).serve_with_incoming(listener.connections());
+    let on = |mut http: Server| http.add_service(service.clone()).add_service(passed.clone());
+    let Entrances { socket, network } = entrances;
+    let on_network = async {
+        match network {
+            Some(network) => on(network.http()).serve_with_incoming(network.conversations(stop.clone())).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        served = serving => served,
+        served = on(Server::builder()).serve_with_incoming(socket.connections()) => served,
+        served = on_network => served,
         () = stop.cancelled() => Ok(()),
     }
 }

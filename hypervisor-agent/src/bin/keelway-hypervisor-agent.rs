@@ -1,10 +1,15 @@
 //! `keelway-hypervisor-agent`: keeps a machine's control plane components running.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-use anyhow::Context;
-use clap::{ArgAction, Parser, Subcommand};
-use keelway_hypervisor_agent::agent::{Listener, own_machine, run};
+use anyhow::{Context, bail};
+use clap::{ArgAction, Args, Parser, Subcommand};
+use keelway_hypervisor_agent::agent::{Bounds, Entrances, Listener, Network, own_machine, run};
+use keelway_tls::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -13,6 +18,9 @@ const EXAMPLE: &str = "\
 Example:
   keelway-hypervisor-agent run --runtime-endpoint unix:///run/containerd/containerd.sock \\
     --listen unix:///run/keelway/agent.sock";
+
+/// The agent's socket where no other one is asked for.
+const SOCKET: &str = "/run/keelway/agent.sock";
 
 /// Keeps the control plane components of one machine running, with nobody else's help.
 #[derive(Parser)]
@@ -33,13 +41,59 @@ enum Command {
         /// The socket of the container runtime
         #[arg(long, default_value = "unix:///run/containerd/containerd.sock", value_name = "ENDPOINT", value_parser = socket)]
         runtime_endpoint: PathBuf,
-        /// The socket to make, for the process that drives this machine
-        #[arg(long, default_value = "unix:///run/keelway/agent.sock", value_name = "ENDPOINT", value_parser = socket)]
-        listen: PathBuf,
+        /// Where to answer the process that drives this machine: a socket to make, unix:///run/keelway/agent.sock if none is given,
+        /// and ADDRESS:PORT if it is to be reached over a network
+        #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
+        listen: Vec<Endpoint>,
+        #[command(flatten)]
+        identity: Option<Identity>,
         /// A directory of image archives to look into before asking a registry
         #[arg(long, value_name = "DIRECTORY")]
         image_archives: Option<PathBuf>,
     },
+}
+
+/// Who the agent is on the network, and whom it trusts. The files are read again when they change.
+#[derive(Args)]
+struct Identity {
+    /// The agent's certificate, PEM. Its organization is the installation
+    #[arg(long = "tls-certificate", value_name = "FILE", required = false, requires_all = ["key", "authority"])]
+    certificate: PathBuf,
+    /// Its private key, PEM
+    #[arg(long = "tls-key", value_name = "FILE", required = false, requires = "certificate")]
+    key: PathBuf,
+    /// The installation's authority, PEM: the driver shows a certificate of it for `keelway:driver`
+    #[arg(long = "tls-authority", value_name = "FILE", required = false, requires = "certificate")]
+    authority: PathBuf,
+    /// The certificates that the authority revoked, PEM
+    #[arg(long = "tls-revoked", value_name = "FILE", requires = "certificate")]
+    revoked: Option<PathBuf>,
+}
+
+impl From<Identity> for TlsFiles {
+    fn from(identity: Identity) -> Self {
+        Self {
+            certificate_file: identity.certificate,
+            key_file: identity.key,
+            authority_file: identity.authority,
+            revocation_file: identity.revoked,
+        }
+    }
+}
+
+/// Where the agent answers.
+#[derive(Clone)]
+enum Endpoint {
+    Socket(PathBuf),
+    Port(SocketAddr),
+}
+
+/// A socket, or `ADDRESS:PORT`.
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    match text.parse() {
+        Ok(address) => Ok(Endpoint::Port(address)),
+        Err(_) => socket(text).map(Endpoint::Socket).map_err(|what| format!("{what}, or ADDRESS:PORT")),
+    }
 }
 
 /// `unix:///PATH`, or the path alone.
@@ -67,11 +121,11 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn serve(command: Command) -> anyhow::Result<()> {
-    let Command::Run { runtime_endpoint, listen, image_archives } = command;
+    let Command::Run { runtime_endpoint, listen, identity, image_archives } = command;
     let stop = CancellationToken::new();
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let machine = own_machine(&runtime_endpoint, image_archives)?;
-    let listener = Listener::bind(&listen)?;
+    let entrances = open(listen, identity)?;
     sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell that the agent is ready")?;
     tokio::spawn({
         let stop = stop.clone();
@@ -81,5 +135,77 @@ async fn serve(command: Command) -> anyhow::Result<()> {
             stop.cancel();
         }
     });
-    Ok(run(machine, listener, stop).await?)
+    Ok(run(machine, entrances, stop).await?)
+}
+
+/// One socket, and one port where one is asked for.
+fn open(listen: Vec<Endpoint>, identity: Option<Identity>) -> anyhow::Result<Entrances> {
+    let (mut socket, mut port) = (None, None);
+    for endpoint in listen {
+        let again = match endpoint {
+            Endpoint::Socket(path) => socket.replace(path).is_some(),
+            Endpoint::Port(address) => port.replace(address).is_some(),
+        };
+        if again {
+            bail!("an agent has one socket and one port: give --listen once for each");
+        }
+    }
+    let port = match (port, identity) {
+        (Some(address), Some(identity)) => Some((address, identity)),
+        (Some(address), None) => bail!("nobody can be sure of who answers on {address}: give --tls-certificate, too"),
+        (None, Some(_)) => bail!("certificates are for a port: give --listen ADDRESS:PORT, too"),
+        (None, None) => None,
+    };
+    let socket = Listener::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
+    let network = port.map(|(address, identity)| Network::bind(address, identity.into(), Bounds::default()));
+    let network = network.transpose()?;
+    Ok(Entrances { socket, network })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &str) -> Result<(Vec<Endpoint>, Option<Identity>), clap::Error> {
+        let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
+        let Command::Run { listen, identity, .. } = Arguments::try_parse_from(all)?.command;
+        Ok((listen, identity))
+    }
+
+    #[test]
+    fn an_identity_is_whole_or_there_is_none() {
+        let whole = "--tls-certificate a.crt --tls-key a.key --tls-authority ca.crt";
+        assert!(parse("").unwrap().1.is_none());
+        let files = TlsFiles::from(parse(whole).unwrap().1.unwrap());
+        assert_eq!((files.authority_file, files.revocation_file), ("ca.crt".into(), None));
+        let files = TlsFiles::from(parse(&format!("{whole} --tls-revoked a.crl")).unwrap().1.unwrap());
+        assert_eq!(files.revocation_file, Some("a.crl".into()));
+        for part in ["--tls-certificate a.crt", "--tls-key a.key", "--tls-authority ca.crt", "--tls-revoked a.crl"] {
+            assert!(parse(part).is_err(), "{part}");
+            let without = whole.replace(part, "");
+            assert!(without == whole || parse(&without).is_err(), "{without}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_a_socket_or_a_port() {
+        let (listen, _) = parse("--listen unix:///run/a.sock --listen 10.0.0.5:7443 --listen [fd00::1]:7443").unwrap();
+        let [Endpoint::Socket(path), Endpoint::Port(v4), Endpoint::Port(v6)] = &listen[..] else {
+            panic!("{}", listen.len())
+        };
+        assert_eq!((path.to_str(), v4.port(), v6.is_ipv6()), (Some("/run/a.sock"), 7443, true));
+        for bad in ["run/a.sock", "hv-1:7443", "10.0.0.5"] {
+            assert!(parse(&format!("--listen {bad}")).is_err(), "{bad}");
+        }
+        let wrong = [
+            ("--listen 10.0.0.5:7443 --listen 10.0.0.6:7443", "once for each"),
+            ("--listen /a --listen /b", "once for each"),
+            ("--listen 10.0.0.5:7443", "give --tls-certificate"),
+            ("--tls-certificate a.crt --tls-key a.key --tls-authority ca.crt", "give --listen"),
+        ];
+        for (arguments, word) in wrong {
+            let (listen, identity) = parse(arguments).unwrap();
+            assert!(open(listen, identity).unwrap_err().to_string().contains(word), "{arguments}");
+        }
+    }
 }

@@ -1,0 +1,52 @@
+//! The way to an agent's port.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use keelway_api::name::HypervisorName;
+use rustls_pki_types::{InvalidDnsNameError, ServerName};
+use tokio::{net::TcpStream, time::timeout};
+use tonic::transport::{Channel, Endpoint};
+
+/// How long a port may take to be connected to.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent before the agent is asked whether it is there, and then until it answers.
+const SILENCE: Duration = Duration::from_secs(10);
+/// What is on its way to the driver and not read yet, in bytes: of one answer, and of a connection.
+const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
+
+/// What a machine's agent is called in its certificate.
+#[must_use]
+pub fn server_name(machine: &HypervisorName) -> String {
+    format!("{machine}.hypervisor.keelway")
+}
+
+/// The way to a machine's agent, which must prove to be that, for whoever `identity` shows. Nothing is dialled yet, and what broke
+/// is dialled again.
+///
+/// Agent and runtime answer on it: [`keelway_cri::Runtime::on_channel`].
+pub fn channel(
+    address: SocketAddr,
+    machine: &HypervisorName,
+    identity: Arc<keelway_tls::Client>,
+) -> Result<Channel, InvalidDnsNameError> {
+    let name = ServerName::try_from(server_name(machine))?;
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let (name, identity) = (name.clone(), Arc::clone(&identity));
+        async move {
+            let stream = timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            stream.set_nodelay(true)?;
+            let stream = identity.connect(name, stream).await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>(TokioIo::new(stream))
+        }
+    });
+    let [answer, connection] = WINDOWS;
+    // The name stands for nothing, and TLS is the connector's.
+    let endpoint = Endpoint::from_static("http://agent")
+        .initial_stream_window_size(answer)
+        .initial_connection_window_size(connection)
+        .http2_keep_alive_interval(SILENCE)
+        .keep_alive_timeout(SILENCE)
+        .keep_alive_while_idle(true);
+    Ok(endpoint.connect_with_connector_lazy(connector))
+}

@@ -1,0 +1,164 @@
+//! What one who may or may not speak can take of an agent.
+
+use std::{
+    fs,
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::stream;
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use keelway_hypervisor_agent::agent::Bounds;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::{io::AsyncWriteExt, runtime::Handle, task::spawn_blocking, time::timeout};
+use tonic::body::Body;
+use tower::ServiceExt;
+
+use crate::{
+    WITHIN,
+    installation::Installation,
+    machine::{Machine, config},
+    refusals::{converse, tls},
+};
+
+/// Connections that say nothing.
+const IDLE: usize = 10_000;
+/// What this process has beside those of strangers: the runtime's, the agent's, the driver's.
+const OTHERS: usize = 128;
+/// What of a message may be on its way when it is refused, in bytes: windows, and what sockets hold.
+const ON_THE_WAY: usize = 64 << 20;
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[tokio::test]
+async fn ten_thousand_that_say_nothing_take_a_few_places() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let mut installation = Installation::new(1);
+    let bounds = Bounds::default();
+    let machine = Machine::new(&mut installation, bounds);
+    let driver = installation.driver(|_| {});
+    let watching = machine.client(&driver);
+    timeout(WITHIN, watching.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
+    let tasks = Handle::current().metrics().num_alive_tasks();
+    let mut idle = Vec::new();
+    for _ in 0..10 {
+        idle.extend(say_nothing(&machine, IDLE / 10).await);
+        assert!(machine.serves(&driver).await, "with {} connections", idle.len());
+        let more = Handle::current().metrics().num_alive_tasks().saturating_sub(tasks);
+        assert!(more <= bounds.strangers + OTHERS, "{more} more tasks");
+        let ends = descriptors() - idle.len();
+        assert!(ends <= bounds.strangers + OTHERS, "{ends} descriptors");
+    }
+    assert!(watching.state(WITHIN).await.is_ok(), "a conversation that stood goes on");
+
+    // Where there is room for all, each takes its own.
+    let machine = Machine::new(&mut installation, Bounds { strangers: IDLE, ..bounds });
+    let _idle = say_nothing(&machine, IDLE / 10).await;
+    let all = async {
+        while Handle::current().metrics().num_alive_tasks() < IDLE / 10 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(WITHIN, all).await.unwrap();
+}
+
+async fn say_nothing(machine: &Machine, connections: usize) -> Vec<TcpStream> {
+    let address = machine.address;
+    let connect = move || (0..connections).map(|_| TcpStream::connect(address).unwrap()).collect();
+    timeout(WITHIN, spawn_blocking(connect)).await.unwrap().unwrap()
+}
+
+/// Asks with a message that is said to have 1 GiB, and sends as much of it as anybody takes. Returns how the answer begins and
+/// how many bytes were taken.
+async fn ask_with_a_gigabyte(machine: &Machine, identity: &std::path::Path, path: &str) -> (Option<String>, usize) {
+    const CHUNK: usize = 1 << 20;
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&taken);
+    let head = Bytes::from_static(&[0, 0x40, 0, 0, 0]);
+    let chunk = Bytes::from(vec![0; CHUNK]);
+    let chunks = std::iter::once(head).chain(std::iter::repeat_n(chunk, 1 << 10)).map(move |bytes| {
+        counting.fetch_add(bytes.len(), Ordering::SeqCst);
+        Ok::<_, std::convert::Infallible>(Frame::data(bytes))
+    });
+    let body = Body::new(StreamBody::new(stream::iter(chunks)));
+    let request = http::Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
+    let asking = machine.channel(identity).oneshot(request.body(body).unwrap());
+    let answer = timeout(WITHIN, asking).await.unwrap();
+    let status = answer.ok().and_then(|answer| {
+        let status = answer.headers().get("grpc-status")?;
+        Some(status.to_str().unwrap().to_owned())
+    });
+    (status, taken.load(Ordering::SeqCst))
+}
+
+#[tokio::test]
+async fn a_message_of_a_gigabyte_is_refused_by_its_first_bytes() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let driver = installation.driver(|_| {});
+    assert!(machine.serves(&driver).await);
+    for path in ["/keelway.agent.v1.Agent/Apply", "/runtime.v1.RuntimeService/Version"] {
+        let (status, taken) = ask_with_a_gigabyte(&machine, driver.path(), path).await;
+        // OUT_OF_RANGE (11), or the stream is reset before that is read.
+        assert!(status.as_deref().is_none_or(|status| status == "11"), "{path}: {status:?}");
+        assert!(taken < ON_THE_WAY, "{path}: {taken} bytes were taken");
+        assert!(machine.serves(&driver).await, "after {path}");
+    }
+}
+
+/// HEADERS and DATA of a question (RFC 9113, 6; RFC 7541, 6), the n-th of a connection.
+fn question(nth: u32, path: &str) -> Vec<u8> {
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let headers = [
+        // `:method: POST`, `:scheme: http`, and names of the static table: `:path`, `:authority`, `content-type`.
+        vec![0x83, 0x86, 0x04],
+        text(path),
+        vec![0x01],
+        text("agent"),
+        vec![0x0f, 0x10],
+        text("application/grpc"),
+        vec![0x00],
+        text("te"),
+        text("trailers"),
+    ]
+    .concat();
+    let frame = |kind: u8, flags: u8, payload: &[u8]| {
+        let length = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, length, kind, flags], &(2 * nth + 1).to_be_bytes()[..], payload].concat()
+    };
+    [frame(1, 4, &headers), frame(0, 1, &[0; 5])].concat()
+}
+
+#[tokio::test]
+async fn who_asks_and_does_not_read_loses_its_place() {
+    let mut installation = Installation::new(1);
+    let bounds = Bounds { conversations: 1, silence: Duration::from_secs(1), ..Bounds::default() };
+    let machine = Machine::new(&mut installation, bounds);
+    let driver = installation.driver(|_| {});
+    let mut stuck = converse(&machine, &tls(Some(&driver))).await.unwrap();
+    let before = machine.fake.calls().len();
+    for nth in 0..1000 {
+        let path = ["/keelway.agent.v1.Agent/GetState", "/keelway.agent.v1.Agent/WatchState"][nth as usize % 2];
+        // It may have been told to go away by then.
+        if stuck.write_all(&question(nth, path)).await.is_err() {
+            break;
+        }
+    }
+    stuck.flush().await.ok();
+    let taken = async {
+        while !machine.serves(&driver).await {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(WITHIN, taken).await.unwrap();
+    assert!(machine.fake.calls().len() > before, "it was answered");
+    drop(stuck);
+}

@@ -1,0 +1,68 @@
+//! What who may speak is answered, and for how long.
+
+use futures::StreamExt;
+use keelway_cri::{Deadlines, Runtime};
+use keelway_hypervisor_agent::agent::Bounds;
+use tokio::time::timeout;
+
+use crate::{
+    WITHIN,
+    installation::Installation,
+    machine::{Machine, config},
+    refusals::{greet, tls},
+};
+
+#[tokio::test]
+async fn the_driver_is_served() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let driver = installation.driver(|_| {});
+    let client = machine.client(&driver);
+    let finished = timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
+    assert_eq!(finished.failures, Vec::<String>::new());
+    let state = client.state(WITHIN).await.unwrap();
+    assert_eq!(state.applied.map(|applied| applied.generation), Some(1));
+    // On the same port, what is passed on to the runtime.
+    let runtime = Runtime::on_channel(machine.channel(driver.path()), Deadlines::default());
+    runtime.version().await.unwrap();
+    let containers = runtime.list_containers(&std::collections::BTreeMap::new()).await.unwrap();
+    assert_eq!(containers.len(), 1);
+    // And no more than that.
+    let changes = machine.fake.calls().iter().filter(|call| call.change).count();
+    assert!(runtime.remove_container(&containers[0].id).await.is_err());
+    assert_eq!(machine.fake.calls().iter().filter(|call| call.change).count(), changes);
+}
+
+#[tokio::test]
+async fn certificates_are_replaced_under_a_conversation() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let (driver, other) = (installation.driver(|_| {}), installation.driver(|_| {}));
+    let client = machine.client(&driver);
+    timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
+    let mut revisions = client.watch(WITHIN).await.unwrap();
+    revisions.next().await.unwrap();
+
+    let shown = async || greet(&machine, &tls(Some(&driver))).await.unwrap();
+    let before = shown().await;
+    installation.write_agent(&machine.tls());
+    assert_ne!(shown().await, before, "who comes now is shown the new one");
+    timeout(WITHIN, machine.client(&other).apply(&config(2, "b"), &|_| {})).await.unwrap().unwrap();
+    timeout(WITHIN, revisions.next()).await.unwrap().unwrap();
+
+    installation.revoke(&machine.tls(), &[&driver]);
+    while timeout(WITHIN, revisions.next()).await.unwrap().is_some() {}
+    assert!(!machine.serves(&driver).await);
+    assert!(machine.serves(&other).await);
+}
+
+#[tokio::test]
+async fn conversations_end_with_the_agent() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let driver = installation.driver(|_| {});
+    let mut revisions = machine.client(&driver).watch(WITHIN).await.unwrap();
+    revisions.next().await.unwrap();
+    machine.stop.cancel();
+    while timeout(WITHIN, revisions.next()).await.unwrap().is_some() {}
+}

@@ -1,0 +1,109 @@
+//! An installation's authority, and those whom it signs.
+
+use std::{fs, path::Path};
+
+use jiff::{SignedDuration, Timestamp};
+use keelway_hypervisor_agent::agent::DRIVER;
+use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_tls::TlsFiles;
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use rustls::RootCertStore;
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use tempfile::TempDir;
+
+pub(crate) const ID: &str = "00000000000000ff";
+pub(crate) const MACHINE: &str = "hv-1";
+pub(crate) const AGENT: &str = "hv-1.hypervisor.keelway";
+
+/// From some hours before now to some hours after.
+pub(crate) fn hours(from: i64, to: i64) -> Validity {
+    let now = Timestamp::now();
+    Validity::new(now + SignedDuration::from_hours(from), now + SignedDuration::from_hours(to)).unwrap()
+}
+
+pub(crate) struct Installation {
+    authority: Authority,
+    random: ChaCha8Rng,
+    request: LeafRequest,
+}
+
+impl Installation {
+    /// Of one seed there is one.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let authority = Authority::mint("infrastructure", hours(-48, 48), &mut random).unwrap();
+        let request = LeafRequest {
+            common_name: DRIVER.to_owned(),
+            organizations: vec![ID.to_owned()],
+            dns_names: Vec::new(),
+            ip_addresses: Vec::new(),
+            usages: vec![Usage::ClientAuth],
+            validity: hours(-1, 24),
+        };
+        Self { authority, random, request }
+    }
+
+    /// Whom its members trust.
+    pub(crate) fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.authority.certificate().pem().as_bytes()).unwrap()).unwrap();
+        roots
+    }
+
+    /// Files of who drives it, where `differs` changes nothing.
+    pub(crate) fn driver(&mut self, differs: impl FnOnce(&mut LeafRequest)) -> TempDir {
+        let mut request = self.request.clone();
+        differs(&mut request);
+        let folder = tempfile::tempdir().unwrap();
+        self.write(folder.path(), &request);
+        folder
+    }
+
+    /// Files of an agent, with nobody revoked. In place of those that are there.
+    pub(crate) fn write_agent(&mut self, folder: &Path) {
+        let request = LeafRequest {
+            common_name: "keelway:agent".to_owned(),
+            dns_names: vec![AGENT.to_owned()],
+            usages: vec![Usage::ServerAuth],
+            ..self.request.clone()
+        };
+        self.write(folder, &request);
+        self.revoke(folder, &[]);
+    }
+
+    pub(crate) fn revoke(&self, folder: &Path, revoked: &[&TempDir]) {
+        let revoked: Vec<_> = revoked.iter().map(|of| fs::read_to_string(of.path().join("tls.crt")).unwrap()).collect();
+        let revoked: Vec<_> = revoked.iter().map(String::as_str).collect();
+        let list = self.authority.revoke(&revoked, 1, hours(-1, 24)).unwrap();
+        replace(&folder.join("revoked.crl"), &list);
+    }
+
+    /// Has an agent of another one take certificates of this authority in place of its own one's.
+    pub(crate) fn be_trusted(&self, folder: &Path) {
+        self.revoke(folder, &[]);
+        replace(&folder.join("ca.crt"), self.authority.certificate().pem());
+    }
+
+    fn write(&mut self, folder: &Path, request: &LeafRequest) {
+        let issued = self.authority.issue(request, &mut self.random).unwrap();
+        replace(&folder.join("ca.crt"), self.authority.certificate().pem());
+        replace(&folder.join("tls.key"), issued.key_pem.expose());
+        replace(&folder.join("tls.crt"), &issued.certificate_pem);
+    }
+}
+
+/// In one step.
+fn replace(path: &Path, text: &str) {
+    let next = path.with_extension("new");
+    fs::write(&next, text).unwrap();
+    fs::rename(next, path).unwrap();
+}
+
+pub(crate) fn files(folder: &Path) -> TlsFiles {
+    TlsFiles {
+        certificate_file: folder.join("tls.crt"),
+        key_file: folder.join("tls.key"),
+        authority_file: folder.join("ca.crt"),
+        revocation_file: Some(folder.join("revoked.crl")).filter(|path| path.exists()),
+    }
+}

@@ -1,0 +1,111 @@
+//! A machine whose agent has a port.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use keelway_api::{
+    machine::{Container, File, MachineConfig, OnChange, Pod, Resources, Start},
+    name::PodName,
+};
+use keelway_cri::{Deadlines, fake::Fake};
+use keelway_hypervisor_agent::{
+    LocalMachine,
+    access::Access,
+    agent::{Bounds, Entrances, Listener, Network, run},
+    client::{Client, channel},
+};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+use crate::{
+    WITHIN,
+    installation::{ID, Installation, MACHINE, files},
+};
+
+pub(crate) struct Machine {
+    root: TempDir,
+    pub(crate) fake: Fake,
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: CancellationToken,
+}
+
+impl Machine {
+    pub(crate) fn new(installation: &mut Installation, bounds: Bounds) -> Self {
+        let root = tempfile::Builder::new().prefix("keelway-network-").tempdir().unwrap();
+        for path in ["var/lib", "var/log", "run", "tls"] {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+        }
+        let fake = Fake::new();
+        for image in ["example.test/etcd:1", "example.test/pause:1"] {
+            fake.add_image(image);
+        }
+        installation.write_agent(&root.path().join("tls"));
+        let access = Access::of_root(fs::File::open(root.path()).unwrap().into());
+        let local = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let network = Network::bind(loopback, files(&root.path().join("tls")), bounds).unwrap();
+        let (address, stop) = (network.address().unwrap(), CancellationToken::new());
+        let socket = Listener::bind(&root.path().join("run/agent.sock")).unwrap();
+        let entrances = Entrances { socket, network: Some(network) };
+        tokio::spawn({
+            let stop = stop.clone();
+            async move { run(local, entrances, stop).await.unwrap() }
+        });
+        Self { root, fake, address, stop }
+    }
+
+    /// The files of its certificate.
+    pub(crate) fn tls(&self) -> PathBuf {
+        self.root.path().join("tls")
+    }
+
+    /// The way for whom the files show.
+    pub(crate) fn channel(&self, identity: &Path) -> Channel {
+        let identity = keelway_tls::Client::new(files(identity)).unwrap();
+        channel(self.address, &MACHINE.parse().unwrap(), Arc::new(identity)).unwrap()
+    }
+
+    pub(crate) fn client(&self, identity: &TempDir) -> Client {
+        Client::on_channel(self.channel(identity.path()))
+    }
+
+    /// Whether it serves whom the files show.
+    pub(crate) async fn serves(&self, identity: &TempDir) -> bool {
+        self.client(identity).state(WITHIN).await.is_ok()
+    }
+}
+
+pub(crate) fn config(generation: u64, content: &str) -> MachineConfig {
+    let pod = Pod {
+        user: 20_000,
+        files: vec![File { path: "key".to_owned(), content: content.into(), on_change: OnChange::PickedUp }],
+        data: vec!["data".to_owned()],
+        containers: vec![Container {
+            name: "main".to_owned(),
+            image: "example.test/etcd:1".to_owned(),
+            command: vec!["etcd".to_owned()],
+            mounts: Vec::new(),
+            resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+            stop_seconds: 1,
+            liveness: None,
+        }],
+        pause_image: "example.test/pause:1".to_owned(),
+        servers: None,
+        start: Start::Always,
+        hold: false,
+    };
+    let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
+    MachineConfig {
+        installation: ID.parse().unwrap(),
+        term: 1,
+        generation,
+        pods: [(name, pod)].into(),
+        others: BTreeSet::new(),
+    }
+}

@@ -1,0 +1,198 @@
+//! Who is not answered.
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+};
+
+use keelway_hypervisor_agent::agent::Bounds;
+use keelway_pki::{LeafRequest, Usage};
+use rustls::{
+    ClientConfig, SupportedProtocolVersion,
+    version::{TLS12, TLS13},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::{
+    WITHIN,
+    installation::{AGENT, Installation, hours},
+    machine::Machine,
+};
+
+/// With which a client of HTTP/2 begins, and its settings, of which it has none.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// A client of TLS 1.3 that shows the certificate of those files, if any.
+pub(crate) fn tls(identity: Option<&TempDir>) -> ClientConfig {
+    client(identity, &TLS13)
+}
+
+fn client(identity: Option<&TempDir>, version: &'static SupportedProtocolVersion) -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+    let builder = builder.with_root_certificates(Installation::new(1).roots());
+    match identity {
+        Some(folder) => {
+            let chain = CertificateDer::pem_file_iter(folder.path().join("tls.crt")).unwrap().map(Result::unwrap);
+            let key = PrivateKeyDer::from_pem_file(folder.path().join("tls.key")).unwrap();
+            builder.with_client_auth_cert(chain.collect(), key).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    }
+}
+
+/// The certificate that the agent shows, where it goes on to speak HTTP/2 with that client.
+pub(crate) async fn greet(machine: &Machine, config: &ClientConfig) -> Option<CertificateDer<'static>> {
+    let stream = converse(machine, config).await?;
+    Some(stream.get_ref().1.peer_certificates().unwrap()[0].clone())
+}
+
+/// A connection on which the agent has begun to speak HTTP/2.
+pub(crate) async fn converse(machine: &Machine, config: &ClientConfig) -> Option<TlsStream<TcpStream>> {
+    let greeting = async {
+        let stream = TcpStream::connect(machine.address).await.unwrap();
+        let connector = TlsConnector::from(Arc::new(config.clone()));
+        let mut stream = connector.connect(ServerName::try_from(AGENT).unwrap(), stream).await.ok()?;
+        stream.write_all(PREFACE).await.ok()?;
+        stream.read_exact(&mut [0; 9]).await.ok()?;
+        Some(stream)
+    };
+    timeout(WITHIN, greeting).await.unwrap()
+}
+
+/// All that is said to somebody who says that and no more, until the connection is closed.
+async fn answer(machine: &Machine, says: &[u8]) -> Vec<u8> {
+    let answering = async {
+        let mut stream = TcpStream::connect(machine.address).await.unwrap();
+        stream.write_all(says).await.unwrap();
+        let mut answer = Vec::new();
+        // Whether it ends orderly is of no interest.
+        let _ = stream.read_to_end(&mut answer).await;
+        answer
+    };
+    timeout(WITHIN, answering).await.unwrap()
+}
+
+/// What was logged while this is there.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
+        (log, tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish()))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Write::write(&mut *self.0.lock().unwrap(), bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn only_the_driver_of_the_installation_is_answered() {
+    let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let driver = installation.driver(|_| {});
+    let differs = |change: fn(&mut LeafRequest)| change;
+    let unlike = [
+        ("another part", differs(|of| "keelway:agent".clone_into(&mut of.common_name))),
+        ("nearly the name", differs(|of| of.common_name.push('2'))),
+        ("no installation", differs(|of| of.organizations.clear())),
+        ("another installation", differs(|of| of.organizations = vec!["00000000000000ee".to_owned()])),
+        ("ended", differs(|of| of.validity = hours(-2, -1))),
+        ("not yet", differs(|of| of.validity = hours(1, 2))),
+        (
+            "a server's",
+            differs(|of| {
+                of.usages = vec![Usage::ServerAuth];
+                of.dns_names = vec![AGENT.to_owned()];
+            }),
+        ),
+    ];
+    let (log, _logging) = Log::begin();
+    for (why, change) in unlike {
+        let folder = installation.driver(change);
+        assert_eq!(greet(&machine, &tls(Some(&folder))).await, None, "{why}");
+        assert!(greet(&machine, &tls(Some(&driver))).await.is_some(), "after {why}");
+    }
+    assert_eq!(greet(&machine, &tls(None)).await, None, "no certificate");
+    assert_eq!(greet(&machine, &tls(Some(&other.driver(|_| {})))).await, None, "another authority");
+    assert_eq!(greet(&machine, &client(Some(&driver), &TLS12)).await, None, "TLS 1.2");
+    let revoked = installation.driver(|_| {});
+    assert!(machine.serves(&revoked).await);
+    installation.revoke(&machine.tls(), &[&revoked]);
+    assert_eq!(greet(&machine, &tls(Some(&revoked))).await, None, "revoked");
+    assert!(machine.serves(&driver).await);
+    other.be_trusted(&machine.tls());
+    assert!(greet(&machine, &tls(Some(&other.driver(|_| {})))).await.is_some(), "another authority, which is trusted");
+
+    let log = log.text();
+    assert!(log.contains("refused a connection") && log.contains(r#"\"keelway:agent\" may not speak here"#), "{log}");
+    for folder in [driver.path(), revoked.path(), &machine.tls()] {
+        let key = std::fs::read_to_string(folder.join("tls.key")).unwrap();
+        assert!(key.lines().filter(|line| !line.starts_with('-')).all(|line| !log.contains(line)), "{log}");
+    }
+}
+
+/// A `ClientHello` as TLS 1.1 has it (RFC 4346, 7.4.1.2), or another version.
+fn client_hello(minor: u8) -> Vec<u8> {
+    let mut body = vec![3, minor];
+    body.extend([7; 32]);
+    // No session; one cipher suite, TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA; no compression.
+    body.extend([0, 0, 2, 0xc0, 0x09, 1, 0]);
+    let length = u8::try_from(body.len()).unwrap();
+    [vec![22, 3, 1, 0, length + 4, 1, 0, 0, length], body].concat()
+}
+
+#[tokio::test]
+async fn what_is_no_tls_1_3_is_not_answered() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let driver = installation.driver(|_| {});
+    let cases = [
+        ("HTTP/2", PREFACE.to_vec()),
+        ("HTTP/1.1", b"POST /keelway.agent.v1.Agent/GetState HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()),
+        ("SSL 3.0", client_hello(0)),
+        ("TLS 1.0", client_hello(1)),
+        ("TLS 1.1", client_hello(2)),
+        ("TLS 1.2", client_hello(3)),
+        ("half of a hello", client_hello(3)[..20].to_vec()),
+        ("a record that is too long", [&[22, 3, 3, 0xff, 0xff][..], &[0; 1 << 13]].concat()),
+        ("noise", (0..=255).cycle().skip(7).step_by(31).take(1 << 14).collect()),
+        ("nothing", Vec::new()),
+    ];
+    for (what, says) in cases {
+        let answer = answer(&machine, &says).await;
+        // An alert that ends it (RFC 8446, 6) is all that may be said.
+        assert!(answer.is_empty() || (answer[0] == 21 && answer[5] == 2 && answer.len() == 7), "{what}: {answer:?}");
+        assert!(machine.serves(&driver).await, "after {what}");
+    }
+}
+
+/// As in what the agent shows, so in whom it is shown to: who is taken for the agent must be it.
+#[tokio::test]
+async fn a_driver_takes_nobody_else_for_the_agent() {
+    let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
+    let stranger = Machine::new(&mut other, Bounds::default());
+    assert!(stranger.serves(&other.driver(|_| {})).await);
+    assert!(!stranger.serves(&installation.driver(|_| {})).await);
+}
