@@ -98,7 +98,11 @@ impl Agent for Service {
         let mut effects = self.board.effects();
         let status = self.board.status();
         let before = status.borrow().effects;
-        self.book.accept(config).await.map_err(|error| refused(&error))?;
+        // On a task of its own: disk and memory stay the same also where the caller is cut off between the two.
+        let book = Arc::clone(&self.book);
+        let accepting = tokio::spawn(async move { book.accept(config).await });
+        let accepted = accepting.await.map_err(|_| Status::internal("the config was not looked at to its end"))?;
+        accepted.map_err(|error| refused(&error))?;
         let asked = self.board.ask();
         let (sender, receiver) = mpsc::channel(ON_THE_WAY);
         tokio::spawn(async move {

@@ -66,3 +66,47 @@ async fn conversations_end_with_the_agent() {
     machine.stop.cancel();
     while timeout(WITHIN, revisions.next()).await.unwrap().is_some() {}
 }
+
+/// With so many, some are cut off before their config is read, some while it is written, and some after that.
+const ROUNDS: u32 = 100;
+
+/// Each driver goes away a little later than the one before. Its config is taken, on disk and in memory, or in neither.
+#[tokio::test]
+async fn a_driver_that_is_cut_off_leaves_disk_and_memory_the_same() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let driver = installation.driver(|_| {});
+    let client = machine.client(&driver);
+    let config = |generation: u64| config(generation, &format!("content {generation}."));
+    timeout(WITHIN, client.apply(&config(1), &|_| {})).await.unwrap().unwrap();
+    let (mut taken, mut last) = (0, 1);
+    for round in 0..ROUNDS {
+        let (asked, turns) = (config(last + 1), turns(round * round));
+        tokio::select! {
+            biased;
+            _ = client.apply(&asked, &|_| {}) => {}
+            () = turns => {}
+        }
+        let agreeing = async {
+            loop {
+                let state = client.state(WITHIN).await.unwrap();
+                let generation = state.applied.unwrap().generation;
+                let kept = std::fs::read(machine.state_file("config")).unwrap();
+                if String::from_utf8_lossy(&kept).contains(&format!("content {generation}.")) {
+                    return generation;
+                }
+            }
+        };
+        let in_effect = timeout(WITHIN, agreeing).await.unwrap();
+        taken += u32::from(in_effect > last);
+        last = in_effect;
+    }
+    assert!((1..ROUNDS).contains(&taken), "{taken} were taken: none was cut off early enough, or none late enough");
+}
+
+/// Lets others go first, so many times.
+async fn turns(count: u32) {
+    for _ in 0..count {
+        tokio::task::yield_now().await;
+    }
+}

@@ -65,6 +65,11 @@ impl Machine {
         self.root.path().join("tls")
     }
 
+    /// A file of what the agent keeps.
+    pub(crate) fn state_file(&self, name: &str) -> PathBuf {
+        self.root.path().join("var/lib/keelway").join(name)
+    }
+
     /// The way for whom the files show.
     pub(crate) fn channel(&self, identity: &Path) -> Channel {
         let identity = keelway_tls::Client::new(files(identity)).unwrap();
