@@ -25,7 +25,7 @@ use kube::{
     },
 };
 use serde_json::json;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use self::decision::{Outcome, Standing, claimed, is_of, is_spent, pods, standing, status, taken};
 pub(crate) use self::pool::Pool;
@@ -39,6 +39,8 @@ struct Observed {
     context: Arc<Context>,
     peers: Store<WireGuardPeer>,
     claims: Store<AddressClaim>,
+    /// Whether all claims are in it that there were at first.
+    whole: watch::Receiver<bool>,
     /// Held while a peer without addresses is decided about.
     joining: Mutex<()>,
 }
@@ -48,9 +50,22 @@ pub(super) async fn run(context: Arc<Context>) {
     let client = context.client.clone();
     let claims = Controller::new(Api::<AddressClaim>::all(client.clone()), watcher::Config::default());
     let peers = Controller::new(Api::<WireGuardPeer>::all(client.clone()), watcher::Config::default());
-    let joining = Mutex::default();
-    let state =
-        Arc::new(Observed { context: Arc::clone(&context), peers: peers.store(), claims: claims.store(), joining });
+    let (tell, whole) = watch::channel(false);
+    let (joining, all_claims) = (Mutex::default(), claims.store());
+    let state = Arc::new(Observed {
+        context: Arc::clone(&context),
+        peers: peers.store(),
+        claims: claims.store(),
+        whole,
+        joining,
+    });
+    // A store wakes one of those who wait for it and no other one, and the controller of claims is one of them: whoever decides about a
+    // peer does not wait for it itself.
+    let first_claims = async {
+        if all_claims.wait_until_ready().await.is_ok() {
+            tell.send_replace(true);
+        }
+    };
     let (by_claim, by_node, by_tombstone) = (peers.store(), peers.store(), peers.store());
     let peers = peers
         .watches(Api::<AddressClaim>::all(client.clone()), watcher::Config::default(), move |claim| {
@@ -67,7 +82,7 @@ pub(super) async fn run(context: Arc<Context>) {
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(reconcile, |peer, error, state: Arc<Observed>| on_error(peer, error, Arc::clone(&state.context)), state)
         .for_each(|outcome| log_outcome("peers", outcome));
-    join!(peers, claims::run(claims, context));
+    join!(peers, claims::run(claims, context), first_claims);
 }
 
 fn concerned(peers: &Store<WireGuardPeer>, is: impl Fn(&WireGuardPeer) -> bool) -> Vec<ObjectRef<WireGuardPeer>> {
@@ -93,8 +108,9 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<Observed>) -> Result<Act
     if peer.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
-    // Before both lists are whole, an address that is taken would look free, and be tried.
-    if state.peers.wait_until_ready().await.is_err() || state.claims.wait_until_ready().await.is_err() {
+    // Before both lists are whole, an address that is taken would look free, and be tried. For the list
+    // of peers their controller has waited.
+    if state.whole.clone().wait_for(|whole| *whole).await.is_err() {
         return Ok(Action::await_change());
     }
     let (name, all) = (peer.name_any(), ListParams::default());
