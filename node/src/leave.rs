@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::Node;
 use keelway_api::worker::WireGuardPeer;
 use keelway_vpn::error::Chain;
 use kube::{Api, Client, api::DeleteParams};
-use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -106,18 +105,19 @@ pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> 
     };
     let failed = |source| LeaveError::Cluster { node: node.name.clone(), source };
     // A join that was cut off before it had a certificate has nothing in the cluster.
-    let client = unless_forced(force, client(layout).map_err(failed))?.flatten();
-    if client.is_some() {
-        let connect = || self::client(layout)?.ok_or(ApiError::NoIdentity);
+    let is_known = unless_forced(force, client(layout).map_err(failed))?.flatten().is_some();
+    let connect = || client(layout)?.ok_or(ApiError::NoIdentity);
+    if is_known {
         unless_forced(force, drain::drain(connect, &node.name, options.drain_timeout, &mut told).await)?;
     }
     told(&LeaveStep::Undo);
     // While the daemon runs, plugins reach the API.
     undo::end_pods(layout, &node).await?;
     service::stop(node.service, layout).await?;
-    let gone = match client {
-        Some(client) => unless_forced(force, unregister(client, &node.name).await.map_err(failed))?.is_some(),
-        None => !layout.identity().exists(),
+    let gone = if is_known {
+        unless_forced(force, unregister(connect, &node.name).await.map_err(failed))?.is_some()
+    } else {
+        !layout.identity().exists()
     };
     undo::forget(layout).await?;
     if !gone {
@@ -156,10 +156,18 @@ fn is_reachable(address: &SocketAddr) -> bool {
     std::net::TcpStream::connect_timeout(address, Duration::from_secs(3)).is_ok()
 }
 
-async fn unregister(client: Client, name: &str) -> Result<(), ApiError> {
-    delete::<WireGuardPeer>(Api::all(client.clone()), "WireGuardPeer", name).await?;
+async fn unregister(connect: impl Fn() -> Result<Client, ApiError>, name: &str) -> Result<(), ApiError> {
+    let deleted = api::persist(PATIENCE, async || {
+        let peers: Api<WireGuardPeer> = Api::all(connect()?);
+        let deleted = peers.delete(name, &DeleteParams::default()).await;
+        deleted.map(drop).map_err(ApiError::request(format!("delete the WireGuardPeer {name}")))
+    });
+    match deleted.await {
+        Err(error) if error.code() == Some(404) => {}
+        outcome => outcome?,
+    }
     // The cluster-controller takes the Node away.
-    let nodes: Api<Node> = Api::all(client);
+    let nodes: Api<Node> = Api::all(connect()?);
     let gone = async {
         while !matches!(api::follow(&nodes, name, |node| node.is_none().then_some(())).await, Ok(Some(()))) {
             sleep(AGAIN).await;
@@ -169,18 +177,4 @@ async fn unregister(client: Client, name: &str) -> Result<(), ApiError> {
         tracing::warn!(node = name, "the Node is still there: the cluster takes it away");
     }
     Ok(())
-}
-
-async fn delete<K>(api: Api<K>, kind: &str, name: &str) -> Result<(), ApiError>
-where
-    K: Clone + DeserializeOwned + core::fmt::Debug,
-{
-    let deleted = api::persist(PATIENCE, async || {
-        let deleted = api.delete(name, &DeleteParams::default()).await;
-        deleted.map_err(ApiError::request(format!("delete the {kind} {name}")))
-    });
-    match deleted.await {
-        Err(error) if error.code() != Some(404) => Err(error),
-        Ok(_) | Err(_) => Ok(()),
-    }
 }

@@ -56,8 +56,9 @@ pub(super) async fn drain(
     }
     let (mut seen, mut last) = (None::<Left>, None);
     let drained = timeout(limit, async {
+        let mut client = connect()?;
         loop {
-            match round(&connect, name).await {
+            match round(&client, name).await {
                 Ok(left) if left.is_empty() => return Ok(()),
                 Ok(left) => {
                     if seen.as_ref().map(Left::step) != Some(left.step()) {
@@ -69,6 +70,7 @@ pub(super) async fn drain(
                 Err(error) if error.may_pass() => {
                     told(&LeaveStep::Again(Chain(&error).to_string()));
                     last = Some(error);
+                    client = connect()?;
                 }
                 Err(error) => return Err(error),
             }
@@ -100,10 +102,9 @@ async fn cordon(connect: &impl Fn() -> Result<Client, ApiError>, name: &str) -> 
 }
 
 /// Evicts all, and returns what is still to be waited for.
-async fn round(connect: &impl Fn() -> Result<Client, ApiError>, name: &str) -> Result<Left, ApiError> {
-    let client = connect()?;
-    let left = evict(&client, name).await?;
-    if left.ending.is_empty() && !left.is_empty() && is_last(&client, name).await? {
+async fn round(client: &Client, name: &str) -> Result<Left, ApiError> {
+    let left = evict(client, name).await?;
+    if left.ending.is_empty() && !left.is_empty() && is_last(client, name).await? {
         return Ok(Left::default());
     }
     Ok(left)
