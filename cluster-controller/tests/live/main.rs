@@ -18,6 +18,7 @@ mod reads;
 mod reload;
 mod repair;
 mod requests;
+mod roles;
 mod rules;
 mod strangers;
 mod tokens;

@@ -5,7 +5,6 @@ use std::fmt::Debug;
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     core::v1::{ConfigMap, Pod, Secret, ServiceAccount},
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use keelway_api::worker::{AddressClaim, NodeAllocation, Tombstone, WorkerIdentity};
 use kube::{
@@ -15,7 +14,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::{plane::Plane, rules::refused, wait};
+use crate::{plane::Plane, roles::open_secrets, rules::refused, wait};
 
 /// A Secret of somebody, and the ServiceAccount of somebody.
 const KEPT: &str = "kept";
@@ -80,18 +79,6 @@ pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
     let w4 = plane.node("w4").await;
     let secrets = Api::<Secret>::namespaced(w4, "default");
     refused("a Secret", secrets.get(KEPT).await);
-    let role: ClusterRole = serde_json::from_value(json!({
-        "metadata": { "name": OPEN },
-        "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] }],
-    }))
-    .unwrap();
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": { "name": OPEN },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": OPEN },
-        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes" }],
-    }))
-    .unwrap();
-    Api::all(admin.clone()).create(&PostParams::default(), &role).await.unwrap();
-    Api::all(admin.clone()).create(&PostParams::default(), &binding).await.unwrap();
+    open_secrets(admin, OPEN, "get", "system:nodes").await;
     wait::until("with a role for nodes: a Secret of somebody", async || secrets.get(KEPT).await.is_ok()).await;
 }

@@ -1,14 +1,12 @@
 //! Who has neither certificate nor token.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, PostParams},
-};
-use serde_json::{Value, json};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::{Api, Client, api::DeleteParams};
+use serde_json::Value;
 
 use crate::{
     plane::{AUTHENTICATION, GIVEN, Plane, replace},
+    roles::open_secrets,
     wait,
 };
 
@@ -30,7 +28,7 @@ pub(crate) async fn status(client: &Client, path: &str) -> u16 {
 
 /// What a pass gives an API server tells them of health alone, whatever roles there are for them.
 pub(crate) async fn are_told_of_health(plane: &Plane, admin: &Client) {
-    open(admin).await;
+    open_secrets(admin, OPEN, "list", "system:unauthenticated").await;
     let stranger = plane.stranger().await;
     for path in HEALTH {
         assert_eq!(status(&stranger, path).await, 200, "{path}");
@@ -55,21 +53,4 @@ pub(crate) async fn without_guards(plane: &mut Plane, admin: &Client) {
     assert_eq!(status(&stranger, "/metrics").await, 403, "no role says so");
     Api::<ClusterRoleBinding>::all(admin.clone()).delete(OPEN, &DeleteParams::default()).await.unwrap();
     wait::until("without a role: no Secrets", async || status(&stranger, SECRETS).await == 403).await;
-}
-
-/// A role for strangers.
-async fn open(admin: &Client) {
-    let role: ClusterRole = serde_json::from_value(json!({
-        "metadata": { "name": OPEN },
-        "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["list"] }],
-    }))
-    .unwrap();
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": { "name": OPEN },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": OPEN },
-        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:unauthenticated" }],
-    }))
-    .unwrap();
-    Api::all(admin.clone()).create(&PostParams::default(), &role).await.unwrap();
-    Api::all(admin.clone()).create(&PostParams::default(), &binding).await.unwrap();
 }
