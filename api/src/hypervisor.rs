@@ -5,7 +5,11 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{condition, machine::Amount, name::InstallationId};
+use crate::{
+    condition,
+    machine::Amount,
+    name::{HypervisorName, InstallationId},
+};
 
 /// A physical or virtual machine where Keelway runs control plane components, reached through its CRI endpoint.
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -101,6 +105,12 @@ impl Endpoint {
             Self::Agent(agent) => &agent.unix.path,
         }
     }
+}
+
+/// The name in the certificate of a machine's agent.
+#[must_use]
+pub fn agent_name(machine: &HypervisorName) -> String {
+    format!("{machine}.hypervisor.keelway")
 }
 
 /// Addresses of a machine. Lists, so that a machine may have both families.

@@ -22,6 +22,7 @@ mod passed;
 mod probe;
 mod service;
 mod socket;
+mod told_logs;
 
 use std::{
     fs::File,

@@ -2,12 +2,16 @@
 
 mod network;
 
-use std::{io, path::Path, time::Duration};
+use std::{io, net::SocketAddr, path::Path, time::Duration};
 
 use futures::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
-use keelway_api::machine::{MachineConfig, MachineEvent, MachineState};
-use tokio::{net::UnixStream, time::timeout};
+use keelway_api::{
+    machine::{MachineConfig, MachineEvent, MachineState},
+    name::{InstallationId, PodName},
+};
+use tokio::{io::duplex, net::UnixStream, sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
@@ -15,11 +19,15 @@ use tonic::{
 
 use crate::{
     agent::MAX_MESSAGE,
+    connection::Connection,
+    files::Log,
+    logs::Wanted,
     proto::{self, agent_client::AgentClient, apply_event::Event},
+    relay,
     wire::WireError,
 };
 
-pub use network::{channel, server_name};
+pub use network::channel;
 
 /// Why an agent did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +147,66 @@ impl Client {
         let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
         let events = answer.map_err(|status| failed(WHAT, &status))?.into_inner();
         Ok(Box::pin(events.map(|event| Ok(event.map_err(|status| failed(WHAT, &status))?.try_into()?))))
+    }
+
+    /// A TCP connection from the machine's network, made within the given time.
+    pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<Connection, ClientError> {
+        let (to_agent, requests) = mpsc::channel(relay::ON_THE_WAY);
+        // There is room for the first.
+        let _ = to_agent.try_send(proto::DialRequest { address: address.to_string(), data: Vec::new() });
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.dial(ReceiverStream::new(requests))).await;
+        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let answers = answer.map_err(|status| failed("the machine's agent cannot connect", &status))?.into_inner();
+        let from_agent = answers.map(|answer| answer.ok().map(|answer| answer.data));
+        let (ours, theirs) = duplex(relay::LONGEST);
+        let bytes = |data| proto::DialRequest { address: String::new(), data };
+        tokio::spawn(relay::relay(theirs, to_agent, bytes, from_agent));
+        Ok(Connection::new(ours))
+    }
+
+    /// The logs of a component, those of one container together and the newest last; `None` where it has none on the machine.
+    pub async fn logs(&self, pod: &PodName, within: Duration) -> Result<Option<Vec<Log>>, ClientError> {
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.list_logs(proto::ListLogsRequest { pod: Some(pod.into()) })).await;
+        let answer = match answer.map_err(|_| ClientError::TimedOut { within })? {
+            Err(status) if status.code() == Code::NotFound => return Ok(None),
+            answer => answer.map_err(|status| failed("the machine's agent does not tell of logs", &status))?,
+        };
+        let logs = answer.into_inner().logs;
+        Ok(Some(logs.into_iter().map(|proto::Log { container, attempt }| Log { container, attempt }).collect()))
+    }
+
+    /// The lines of a log that are wanted, as they come.
+    pub async fn read_log(
+        &self,
+        pod: &PodName,
+        log: &Log,
+        wanted: &Wanted,
+        within: Duration,
+    ) -> Result<impl Stream<Item = Result<Vec<u8>, ClientError>> + Send + Unpin + use<>, ClientError> {
+        const WHAT: &str = "the machine's agent does not tell what is in the log";
+        let request = proto::ReadLogRequest {
+            pod: Some(pod.into()),
+            log: Some(proto::Log { container: log.container.clone(), attempt: log.attempt }),
+            tail: wanted.tail,
+            since: wanted.since.map(|since| since.to_string()),
+            timestamps: wanted.timestamps,
+            follow: wanted.follow,
+        };
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.read_log(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        let text = answer.map_err(|status| failed(WHAT, &status))?.into_inner();
+        Ok(Box::pin(text.map(|text| text.map(|text| text.text).map_err(|status| failed(WHAT, &status)))))
+    }
+
+    /// Makes the machine obey an installation, whoever it obeyed before.
+    pub async fn adopt(&self, installation: &InstallationId, within: Duration) -> Result<(), ClientError> {
+        let mut agent = self.agent.clone();
+        let request = proto::AdoptRequest { installation: installation.to_string() };
+        let answer = timeout(within, agent.adopt(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        answer.map_err(|status| failed("the machine's owner could not be recorded", &status))?;
+        Ok(())
     }
 
     /// The revisions of the machine's state: the present one at once, then each new one. Ends with the connection.

@@ -9,10 +9,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 /// Why there is no answer.
@@ -39,7 +36,7 @@ pub enum GetError {
 pub async fn get(
     config: Arc<ClientConfig>,
     server_name: &str,
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
     path: &str,
 ) -> Result<StatusCode, GetError> {
@@ -50,7 +47,7 @@ pub async fn get(
 pub async fn head(
     config: Arc<ClientConfig>,
     server_name: &str,
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
     path: &str,
 ) -> Result<Parts, GetError> {
@@ -61,7 +58,11 @@ pub async fn head(
 }
 
 /// The same without TLS, for who answers on loopback only.
-pub async fn get_plain(stream: TcpStream, address: SocketAddr, path: &str) -> Result<StatusCode, GetError> {
+pub async fn get_plain(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    path: &str,
+) -> Result<StatusCode, GetError> {
     Ok(ask(stream, address, path).await?.status)
 }
 

@@ -6,10 +6,15 @@ use std::{
     io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
     mem::MaybeUninit,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
+    sync::Arc,
 };
 
 use keelway_api::jiff::Timestamp;
-use rustix::{fs::inotify::Reader, io::Errno};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    fs::inotify::Reader,
+    io::Errno,
+};
 
 use crate::files::{Log, Logs};
 
@@ -24,6 +29,8 @@ pub struct Wanted {
     pub timestamps: bool,
     /// Those that are written from now on, too, until the container's logs are gone; also when it was restarted.
     pub follow: bool,
+    /// Nobody takes what is written any more once this has something to read, or has ended.
+    pub left: Option<Arc<OwnedFd>>,
 }
 
 /// Writes the lines of a log that are wanted.
@@ -114,7 +121,7 @@ impl Opened {
                 None if self.reader.get_ref().metadata()?.nlink() == 0 => return Ok(None),
                 Some(newest) if newest.attempt > log.attempt => return Ok(Some(newest)),
                 // Where there is none, it was renamed, and the next one is about to be made.
-                None | Some(_) => wait(watch)?,
+                None | Some(_) => wait(watch, printer.wanted.left.as_deref())?,
             }
         }
     }
@@ -125,13 +132,35 @@ impl Opened {
 }
 
 /// Waits until something was written, made, renamed or removed.
-fn wait(watch: &OwnedFd) -> io::Result<()> {
+fn wait(watch: &OwnedFd, left: Option<&OwnedFd>) -> io::Result<()> {
+    if let Some(left) = left {
+        wait_for_either(watch, left)?;
+    }
     let mut buffer = [MaybeUninit::uninit(); 4096];
     loop {
         // One notice is as good as all that came with it.
         match Reader::new(watch, &mut buffer).next() {
             Err(Errno::INTR) => {}
             other => return Ok(other.map(|_| ())?),
+        }
+    }
+}
+
+/// Waits until the first has something to read. Fails once the other has, or has ended.
+fn wait_for_either(watch: &OwnedFd, left: &OwnedFd) -> io::Result<()> {
+    loop {
+        let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(left, PollFlags::IN)];
+        let polled = poll(&mut both, None);
+        if polled == Err(Errno::INTR) {
+            continue;
+        }
+        polled?;
+        let [watch, left] = both.map(|of| !of.revents().is_empty());
+        if left {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if watch {
+            return Ok(());
         }
     }
 }

@@ -1,6 +1,9 @@
-//! A machine as people look into it: logs, commands, events. The way is a socket on this machine, its runtime's or its agent's.
+//! A machine as people look into it: logs, commands, events. The way is a socket on this machine, its runtime's or its agent's,
+//! or its agent on a network.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+mod logs;
+
+use std::{collections::BTreeMap, io, net::SocketAddr, path::Path, time::Duration};
 
 use keelway_api::{
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
@@ -11,12 +14,17 @@ use keelway_cri::{
     exec::{ExecError, Streams},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::transport::Channel;
 
 use crate::{
     access::{Access, AccessError},
-    files::{FileError, Files, Logs},
+    client::{Client, ClientError},
+    connection::Connection,
+    files::{FileError, Files},
     layout::is_named_after,
 };
+
+pub use logs::ComponentLogs;
 
 /// How long the runtime's streaming server, on the machine's own loopback, may take to be connected to.
 const DIAL: Duration = Duration::from_secs(5);
@@ -27,12 +35,18 @@ pub enum ReachError {
     /// The process behind the socket cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// The machine's agent does not do it.
+    #[error(transparent)]
+    Agent(#[from] ClientError),
     /// The runtime does not tell.
     #[error("cannot ask the runtime")]
     Runtime(#[from] cri::Error),
     /// The logs cannot be opened.
     #[error("cannot open the logs")]
     Files(#[from] FileError),
+    /// The logs cannot be read, or nobody takes what is in them.
+    #[error("cannot read the logs")]
+    Logs(#[from] io::Error),
     /// No such container runs.
     #[error("{pod} has no running container{}", named(name.as_deref()))]
     NotRunning {
@@ -68,21 +82,42 @@ pub struct Command {
 /// A machine that is reached.
 #[derive(Debug)]
 pub struct Reached {
-    access: Access,
+    by: By,
     runtime: Runtime,
+}
+
+/// Whose root and network the machine's are.
+#[derive(Debug)]
+enum By {
+    /// Those of a process on this machine.
+    Process(Access),
+    /// Those of an agent.
+    Agent(Client),
 }
 
 impl Reached {
     /// The machine behind a runtime's socket, or behind that of an agent, which passes looks and commands on.
     pub async fn behind(socket: &Path) -> Result<Self, ReachError> {
         let runtime = Runtime::on_socket(socket, Deadlines::default())?;
-        Ok(Self { access: Access::of_socket(socket).await?, runtime })
+        Ok(Self { by: By::Process(Access::of_socket(socket).await?), runtime })
+    }
+
+    /// The machine whose agent is at the end of a channel.
+    #[must_use]
+    pub fn over(channel: Channel) -> Self {
+        let runtime = Runtime::on_channel(channel.clone(), Deadlines::default());
+        Self { by: By::Agent(Client::on_channel(channel)), runtime }
     }
 
     /// The logs of a component; `None` where it has none here. The runtime has no part in it.
-    pub async fn logs(&self, pod: &PodName) -> Result<Option<Logs>, ReachError> {
-        let place = self.access.place().await?;
-        Ok(Files::new(place.root()).logs(pod)?)
+    pub async fn logs(&self, pod: &PodName) -> Result<Option<ComponentLogs>, ReachError> {
+        match &self.by {
+            By::Process(access) => {
+                let place = access.place().await?;
+                Ok(Files::new(place.root()).logs(pod)?.map(ComponentLogs::here).transpose()?)
+            }
+            By::Agent(client) => ComponentLogs::through(client, pod).await,
+        }
     }
 
     /// The containers of all components that the runtime knows, looked at closely.
@@ -108,8 +143,15 @@ impl Reached {
     {
         let container = self.running(&asked).await?;
         let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
-        let connection = self.access.dial(prepared.address(), DIAL).await?;
+        let connection = self.dial(prepared.address()).await?;
         Ok(prepared.run(connection, streams).await?)
+    }
+
+    async fn dial(&self, address: SocketAddr) -> Result<Connection, ReachError> {
+        match &self.by {
+            By::Process(access) => Ok(access.dial(address, DIAL).await?.into()),
+            By::Agent(client) => Ok(client.dial(address, DIAL).await?),
+        }
     }
 
     async fn running(&self, asked: &Command) -> Result<String, ReachError> {

@@ -1,5 +1,7 @@
 //! The side that asks.
 
+use std::sync::Arc;
+
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -12,13 +14,26 @@ use crate::{HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
 /// The side that asks.
 #[derive(Debug)]
 pub struct Client {
-    current: Current<ClientConfig>,
+    shown: Shown,
+}
+
+/// What it shows.
+#[derive(Debug)]
+enum Shown {
+    Files(Current<ClientConfig>),
+    Always(Arc<ClientConfig>),
 }
 
 impl Client {
     /// Shows the certificate of those files.
     pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
-        Ok(Self { current: Current::new(files, identity::client)? })
+        Ok(Self { shown: Shown::Files(Current::new(files, identity::client)?) })
+    }
+
+    /// Shows the certificate of this configuration, and goes by whom it trusts.
+    #[must_use]
+    pub fn of(config: Arc<ClientConfig>) -> Self {
+        Self { shown: Shown::Always(config) }
     }
 
     /// A handshake with a server that must prove to be `name`.
@@ -26,7 +41,11 @@ impl Client {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let connector = TlsConnector::from(self.current.get());
+        let config = match &self.shown {
+            Shown::Files(current) => current.get(),
+            Shown::Always(config) => Arc::clone(config),
+        };
+        let connector = TlsConnector::from(config);
         let connected = tokio::time::timeout(HANDSHAKE, connector.connect(name, stream)).await;
         connected.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)
     }

@@ -8,10 +8,10 @@ use std::{
 
 use keelway_api::{jiff::Timestamp, name::PodName};
 use keelway_hypervisor_agent::{
-    files::{Log, Logs},
+    files::Log,
     layout::is_named_after,
-    logs::{Wanted, read},
-    reach::Reached,
+    logs::Wanted,
+    reach::{ComponentLogs, ReachError, Reached},
 };
 
 use super::{
@@ -27,7 +27,8 @@ use crate::{
 pub(super) fn run(global: &Global, arguments: &LogsArguments) -> Result<Code, Failure> {
     let documents = Input::read(&global.files)?.documents()?;
     let (pod, socket) = component(&documents, &arguments.component)?;
-    let logs = runtime()?.block_on(async { Reached::behind(&socket).await?.logs(&pod).await });
+    let executor = runtime()?;
+    let logs = executor.block_on(async { Reached::behind(&socket).await?.logs(&pod).await });
     let none = || {
         let problem = format!("{} has no log on its machine", arguments.component);
         Failure::usage(problem, "it is written once the component was started: keelway reconcile")
@@ -40,18 +41,20 @@ pub(super) fn run(global: &Global, arguments: &LogsArguments) -> Result<Code, Fa
         since: since.transpose().map_err(Failure::other)?,
         timestamps: arguments.timestamps,
         follow: arguments.follow && !arguments.previous,
+        left: None,
     };
     let mut stdout = io::stdout().lock();
-    match read(&logs, log, &wanted, &mut stdout).and_then(|()| stdout.flush()) {
+    let read = executor.block_on(logs.read(log, &wanted, &mut stdout));
+    match read.and_then(|()| stdout.flush().map_err(ReachError::from)) {
         // Whoever read has enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Code::Done),
+        Err(ReachError::Logs(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Code::Done),
         other => other.map(|()| Code::Done).map_err(Failure::other),
     }
 }
 
 /// The newest log of the container, or the one before.
-fn choose(logs: &Logs, pod: &PodName, arguments: &LogsArguments) -> Result<Option<Log>, Failure> {
-    let all = logs.list().map_err(Failure::other)?;
+fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Result<Option<Log>, Failure> {
+    let all = logs.list();
     let containers: BTreeSet<String> = all.iter().map(|log| log.container.clone()).collect();
     let container = match (&arguments.container, containers.len()) {
         (Some(name), _) if containers.contains(name) => name.clone(),
@@ -67,7 +70,7 @@ fn choose(logs: &Logs, pod: &PodName, arguments: &LogsArguments) -> Result<Optio
             return Err(Failure::usage(problem, format!("choose one of {names} with --container")));
         }
     };
-    let mut newest_first = all.into_iter().filter(|log| log.container == container).rev();
+    let mut newest_first = all.iter().filter(|log| log.container == container).rev().cloned();
     if !arguments.previous {
         return Ok(newest_first.next());
     }

@@ -1,16 +1,16 @@
 //! `keelway.agent.v1`.
 
-use std::{pin::Pin, sync::Arc};
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
-use keelway_api::machine::MachineConfig;
+use keelway_api::{machine::MachineConfig, name::NameError};
 use tokio::sync::{
     broadcast::error::RecvError,
     mpsc::{self, Sender},
 };
 use tokio_stream::wrappers::{BroadcastStream, ReceiverStream, WatchStream};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use super::{
     Entrances,
@@ -18,6 +18,7 @@ use super::{
     book::{AcceptError, Book},
     journal::Journal,
     passed::Passed,
+    told_logs,
 };
 use crate::{
     FilesError, LocalMachine,
@@ -28,11 +29,14 @@ use crate::{
         agent_server::{Agent, AgentServer},
         apply_event::Event,
     },
+    relay,
     report::chain_text,
 };
 
 /// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+/// How long a connection from the machine's network may take.
+const DIAL: Duration = Duration::from_secs(10);
 /// Lines of progress on their way to one caller.
 const ON_THE_WAY: usize = 64;
 
@@ -71,6 +75,8 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl Agent for Service {
     type ApplyStream = Answers<proto::ApplyEvent>;
+    type DialStream = Answers<proto::DialResponse>;
+    type ReadLogStream = Answers<proto::LogText>;
     type WatchEventsStream = Answers<proto::MachineEvent>;
     type WatchStateStream = Answers<proto::StateChange>;
 
@@ -154,6 +160,42 @@ impl Agent for Service {
             Box::pin(known.map(|event| Ok((&event).into())))
         };
         Ok(Response::new(events))
+    }
+
+    async fn dial(
+        &self,
+        request: Request<Streaming<proto::DialRequest>>,
+    ) -> Result<Response<Self::DialStream>, Status> {
+        let mut requests = request.into_inner();
+        let first = requests.message().await?.ok_or_else(|| Status::invalid_argument("there is no address"))?;
+        let address = first.address.parse();
+        let address: SocketAddr =
+            address.map_err(|_| Status::invalid_argument(format!("{:?} is no ADDRESS:PORT", first.address)))?;
+        let stream = self.machine.dial(address, DIAL).await.map_err(|error| Status::unavailable(chain_text(&error)))?;
+        let (sender, receiver) = mpsc::channel(relay::ON_THE_WAY);
+        let from_caller = requests.map(|request| request.ok().map(|request| request.data));
+        tokio::spawn(relay::relay(stream, sender, |data| Ok(proto::DialResponse { data }), from_caller));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn list_logs(
+        &self,
+        request: Request<proto::ListLogsRequest>,
+    ) -> Result<Response<proto::ListLogsResponse>, Status> {
+        let logs = told_logs::list(&self.machine, request.into_inner().pod).await?;
+        Ok(Response::new(proto::ListLogsResponse { logs }))
+    }
+
+    async fn read_log(&self, request: Request<proto::ReadLogRequest>) -> Result<Response<Self::ReadLogStream>, Status> {
+        Ok(Response::new(told_logs::tell(&self.machine, request.into_inner()).await?))
+    }
+
+    async fn adopt(&self, request: Request<proto::AdoptRequest>) -> Result<Response<proto::AdoptResponse>, Status> {
+        let installation = request.into_inner().installation.parse();
+        let installation = installation.map_err(|error: NameError| Status::invalid_argument(error.to_string()))?;
+        let written = self.machine.access.write_owner(&installation).await;
+        written.map_err(|error| Status::internal(chain_text(&error)))?;
+        Ok(Response::new(proto::AdoptResponse {}))
     }
 }
 

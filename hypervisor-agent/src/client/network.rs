@@ -1,9 +1,9 @@
 //! The way to an agent's port.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
-use keelway_api::name::HypervisorName;
+use keelway_api::{hypervisor::agent_name, name::HypervisorName};
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tokio::{net::TcpStream, time::timeout};
 use tonic::transport::{Channel, Endpoint};
@@ -15,24 +15,19 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// What is on its way to the driver and not read yet, in bytes: of one answer, and of a connection.
 const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
 
-/// What a machine's agent is called in its certificate.
-#[must_use]
-pub fn server_name(machine: &HypervisorName) -> String {
-    format!("{machine}.hypervisor.keelway")
-}
-
-/// The way to a machine's agent, which must prove to be that, for whoever `identity` shows. Nothing is dialled yet, and what broke
+/// The way to a machine's agent at `HOST:PORT`, which must prove to be that, for whoever `identity` shows. Nothing is dialled yet, and what broke
 /// is dialled again.
 ///
 /// Agent and runtime answer on it: [`keelway_cri::Runtime::on_channel`].
 pub fn channel(
-    address: SocketAddr,
+    address: &str,
     machine: &HypervisorName,
     identity: Arc<keelway_tls::Client>,
 ) -> Result<Channel, InvalidDnsNameError> {
-    let name = ServerName::try_from(server_name(machine))?;
+    let name = ServerName::try_from(agent_name(machine))?;
+    let address = address.to_owned();
     let connector = tower::service_fn(move |_: http::Uri| {
-        let (name, identity) = (name.clone(), Arc::clone(&identity));
+        let (address, name, identity) = (address.clone(), name.clone(), Arc::clone(&identity));
         async move {
             let stream = timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
             stream.set_nodelay(true)?;

@@ -70,10 +70,15 @@ impl Machine {
         self.root.path().join("var/lib/keelway").join(name)
     }
 
+    /// Where the logs of all components are.
+    pub(crate) fn log_folder(&self) -> PathBuf {
+        self.root.path().join("var/log/keelway")
+    }
+
     /// The way for whom the files show.
     pub(crate) fn channel(&self, identity: &Path) -> Channel {
         let identity = keelway_tls::Client::new(files(identity)).unwrap();
-        channel(self.address, &MACHINE.parse().unwrap(), Arc::new(identity)).unwrap()
+        channel(&self.address.to_string(), &MACHINE.parse().unwrap(), Arc::new(identity)).unwrap()
     }
 
     pub(crate) fn client(&self, identity: &TempDir) -> Client {

@@ -6,6 +6,7 @@ mod conversations;
 mod installation;
 mod machine;
 mod refusals;
+mod through;
 
 use std::time::Duration;
 

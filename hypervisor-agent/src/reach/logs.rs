@@ -1,0 +1,63 @@
+//! The logs of a component, on this machine's disk or told by an agent.
+
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use keelway_api::name::PodName;
+
+use super::ReachError;
+use crate::{
+    client::Client,
+    files::{Log, Logs},
+    logs::{Wanted, read},
+};
+
+/// How long an agent may take to begin with its answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The logs of a component.
+#[derive(Debug)]
+pub struct ComponentLogs {
+    all: Vec<Log>,
+    at: At,
+}
+
+#[derive(Debug)]
+enum At {
+    Here(Logs),
+    There(Box<Client>, PodName),
+}
+
+impl ComponentLogs {
+    pub(super) fn here(logs: Logs) -> io::Result<Self> {
+        Ok(Self { all: logs.list()?, at: At::Here(logs) })
+    }
+
+    pub(super) async fn through(client: &Client, pod: &PodName) -> Result<Option<Self>, ReachError> {
+        let all = client.logs(pod, ANSWER).await?;
+        Ok(all.map(|all| Self { all, at: At::There(Box::new(client.clone()), pod.clone()) }))
+    }
+
+    /// The logs that are there, those of one container together and the newest last.
+    #[must_use]
+    pub fn list(&self) -> &[Log] {
+        &self.all
+    }
+
+    /// Writes the lines of a log that are wanted. Whoever follows one waits here for as long as there may be more.
+    pub async fn read(&self, log: Log, wanted: &Wanted, to: &mut dyn Write) -> Result<(), ReachError> {
+        let (client, pod) = match &self.at {
+            At::Here(logs) => return Ok(read(logs, log, wanted, to)?),
+            At::There(client, pod) => (client, pod),
+        };
+        let mut text = client.read_log(pod, &log, wanted, ANSWER).await?;
+        while let Some(text) = text.next().await {
+            to.write_all(&text?)?;
+            to.flush()?;
+        }
+        Ok(())
+    }
+}
