@@ -10,7 +10,7 @@ use crate::{
     fault::{Fault, MOST_FAULTS},
     hypervisor::HypervisorRole,
     kind::Kind,
-    machine::CLUSTER_LABEL,
+    machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     read::Seen,
     role::{API, Role},
@@ -19,7 +19,7 @@ use crate::{
 
 /// Every fault between sound documents, with document and line.
 pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
-    let checks = [ids, owners, components, secrets, ports, users];
+    let checks = [ids, owners, components, secrets, secrets_of_installations, ports, users];
     checks
         .iter()
         .flat_map(|check| check(documents, seen))
@@ -174,6 +174,26 @@ fn secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
             })
         })
         .collect()
+}
+
+/// A Secret of an installation has a machine of it.
+fn secrets_of_installations(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Hypervisor) {
+        return Vec::new();
+    }
+    let machines = documents.hypervisors.values();
+    let ids: BTreeSet<&str> =
+        machines.filter_map(|machine| Some(machine.status.as_ref()?.installation.as_ref()?.as_str())).collect();
+    let labelled = documents.secrets.iter().filter_map(|(name, secret)| {
+        let id = secret.metadata.labels.as_ref()?.get(INSTALLATION_LABEL)?;
+        Some((name, id)).filter(|_| !ids.contains(id.as_str()))
+    });
+    let fault = |(name, id): (&SecretName, &String)| {
+        let problem = format!("there is no Hypervisor of the installation {id}");
+        let mend = "put the documents of its machines back, or take the Secret away where there are none left";
+        (Place::Secret(name.clone()), Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, mend))
+    };
+    labelled.map(fault).collect()
 }
 
 /// A port of a machine is one component's.

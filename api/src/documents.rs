@@ -7,8 +7,10 @@ use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::me
 
 use crate::{
     Cluster, Component, Hypervisor,
-    machine::CLUSTER_LABEL,
-    name::{ClusterId, ClusterRef, HypervisorName, NAMESPACE_PREFIX, PodName},
+    machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
+    name::{
+        ClusterId, ClusterRef, HypervisorName, INSTALLATION_NAMESPACE_PREFIX, InstallationId, NAMESPACE_PREFIX, PodName,
+    },
 };
 
 /// Where a Secret is found: namespace and name.
@@ -31,7 +33,7 @@ pub struct Documents {
     pub clusters: BTreeMap<ClusterRef, Cluster>,
     /// Components of all clusters.
     pub components: BTreeMap<PodName, Component>,
-    /// Our Secrets: those with the label `keelway.dev/cluster-id`.
+    /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`.
     pub secrets: BTreeMap<SecretName, Secret>,
     /// The order of reading. What is not in it is written after it, by kind and name.
     pub(crate) places: Vec<Place>,
@@ -121,14 +123,23 @@ impl SecretName {
         Self { namespace: cluster.namespace(), name: name.to_owned() }
     }
 
+    /// The name of a Secret of this installation.
+    #[must_use]
+    pub fn of_installation(installation: &InstallationId, name: &str) -> Self {
+        Self { namespace: installation.namespace(), name: name.to_owned() }
+    }
+
     /// The Secret, as one of ours that holds nothing.
     fn empty(&self) -> Secret {
-        let id = self.namespace.strip_prefix(NAMESPACE_PREFIX).unwrap_or_default();
+        let (label, id) = match self.namespace.strip_prefix(INSTALLATION_NAMESPACE_PREFIX) {
+            Some(id) => (INSTALLATION_LABEL, id),
+            None => (CLUSTER_LABEL, self.namespace.strip_prefix(NAMESPACE_PREFIX).unwrap_or_default()),
+        };
         Secret {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
                 namespace: Some(self.namespace.clone()),
-                labels: Some([(CLUSTER_LABEL.to_owned(), id.to_owned())].into()),
+                labels: Some([(label.to_owned(), id.to_owned())].into()),
                 ..ObjectMeta::default()
             },
             type_: Some("Opaque".to_owned()),
@@ -140,7 +151,8 @@ impl SecretName {
 /// Whether a Secret is one of ours.
 #[must_use]
 pub fn is_ours(secret: &Secret) -> bool {
-    secret.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CLUSTER_LABEL))
+    let labels = secret.metadata.labels.as_ref();
+    labels.is_some_and(|labels| [CLUSTER_LABEL, INSTALLATION_LABEL].iter().any(|label| labels.contains_key(*label)))
 }
 
 impl Documents {
@@ -183,6 +195,19 @@ impl Documents {
         for name in secrets {
             self.secrets.remove(&name);
         }
+    }
+
+    /// The installation that its machines belong to; none before they were given one.
+    #[must_use]
+    pub fn installation(&self) -> Option<&InstallationId> {
+        self.hypervisors.values().find_map(|machine| machine.status.as_ref()?.installation.as_ref())
+    }
+
+    /// Takes away the Secrets of installations that have no machine left.
+    pub fn forget_installations(&mut self) {
+        let left = self.installation().map(InstallationId::namespace);
+        let is_gone = |name: &SecretName| name.namespace.starts_with(INSTALLATION_NAMESPACE_PREFIX);
+        self.secrets.retain(|name, _| !is_gone(name) || left.as_ref() == Some(&name.namespace));
     }
 
     /// Whether there is nothing at all in it.

@@ -74,12 +74,17 @@ pub enum Endpoint {
     Agent(AgentEndpoint),
 }
 
-/// How a machine's agent is reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// How a machine's agent is reached: by its socket, or over a network.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AgentEndpoint {
     /// The agent's own socket on the machine that runs `keelway`. The machine's network is that of the agent.
-    pub unix: UnixSocket,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix: Option<UnixSocket>,
+    /// Where the agent listens on a network: `HOST:PORT`. It shows a certificate of the installation's authority for
+    /// `NAME.hypervisor.keelway`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 /// A Unix socket.
@@ -94,17 +99,53 @@ impl Endpoint {
     /// An agent's own socket.
     #[must_use]
     pub fn agent(path: String) -> Self {
-        Self::Agent(AgentEndpoint { unix: UnixSocket { path } })
+        Self::Agent(AgentEndpoint { unix: Some(UnixSocket { path }), address: None })
     }
 
-    /// The socket on this machine behind which the machine is found.
+    /// An agent on a network, at `HOST:PORT`.
     #[must_use]
-    pub fn socket(&self) -> &str {
-        match self {
-            Self::Unix { path } => path,
-            Self::Agent(agent) => &agent.unix.path,
+    pub fn network(address: String) -> Self {
+        Self::Agent(AgentEndpoint { unix: None, address: Some(address) })
+    }
+
+    /// The socket on this machine behind which the machine is found, where there is one.
+    #[must_use]
+    pub fn socket(&self) -> Option<&str> {
+        match self.way() {
+            Way::Runtime(path) | Way::Agent(path) => Some(path),
+            Way::Network(_) => None,
         }
     }
+
+    /// Where the machine's agent listens on a network, where it does.
+    #[must_use]
+    pub fn address(&self) -> Option<&str> {
+        match self.way() {
+            Way::Runtime(_) | Way::Agent(_) => None,
+            Way::Network(address) => Some(address),
+        }
+    }
+
+    /// The way to the machine. One to nowhere where the endpoint names none, which no sound document does.
+    #[must_use]
+    pub fn way(&self) -> Way<'_> {
+        match self {
+            Self::Unix { path } => Way::Runtime(path),
+            Self::Agent(AgentEndpoint { unix: Some(unix), .. }) => Way::Agent(&unix.path),
+            Self::Agent(AgentEndpoint { unix: None, address }) => Way::Network(address.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+/// The way to a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way<'a> {
+    /// Its runtime's socket on this machine.
+    Runtime(&'a str),
+    /// Its agent's socket on this machine.
+    Agent(&'a str),
+    /// Where its agent listens on a network.
+    Network(&'a str),
 }
 
 /// The name in the certificate of a machine's agent.

@@ -26,6 +26,8 @@ pub const STATE_DIRECTORY: &str = "/var/lib/keelway";
 
 /// The label of our sandboxes and containers that holds the cluster's id. Pods without it are never touched.
 pub const CLUSTER_LABEL: &str = "keelway.dev/cluster-id";
+/// The label that names the installation on each of its Secrets.
+pub const INSTALLATION_LABEL: &str = "keelway.dev/installation-id";
 /// The label of our sandboxes and containers that holds the component's name.
 pub const COMPONENT_LABEL: &str = "keelway.dev/component";
 /// The annotation of our sandboxes that holds [`Pod::digest`]: a pod is replaced when it differs.

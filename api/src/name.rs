@@ -180,6 +180,17 @@ impl ClusterId {
     }
 }
 
+/// What an installation's namespace is called before its id.
+pub(crate) const INSTALLATION_NAMESPACE_PREFIX: &str = "keelway-installation-";
+
+impl InstallationId {
+    /// The namespace that holds this installation's Secrets: `keelway-installation-ID`.
+    #[must_use]
+    pub fn namespace(&self) -> String {
+        format!("{INSTALLATION_NAMESPACE_PREFIX}{self}")
+    }
+}
+
 /// A Cluster document as people name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -12,7 +12,7 @@ use crate::{
     documents::{Foreign, Place, SecretName},
     fault::{Fault, Faults, MOST_FAULTS},
     kind::{API_VERSION, GROUP, Kind},
-    machine::CLUSTER_LABEL,
+    machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterRef, HypervisorName, PodName},
     schema::{self, suggestion},
     split::{self, Chunk},
@@ -279,10 +279,8 @@ fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
 }
 
 fn labelled(root: &Node<'_>) -> bool {
-    root.get("metadata")
-        .and_then(|metadata| metadata.get("labels"))
-        .and_then(|labels| labels.get(CLUSTER_LABEL))
-        .is_some()
+    let labels = root.get("metadata").and_then(|metadata| metadata.get("labels"));
+    labels.is_some_and(|labels| [CLUSTER_LABEL, INSTALLATION_LABEL].iter().any(|label| labels.get(label).is_some()))
 }
 
 fn holds_ours(list: &Node<'_>) -> bool {

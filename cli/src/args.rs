@@ -12,7 +12,7 @@ pub(crate) use workers::{
 
 use std::{ffi::OsString, io::IsTerminal, path::PathBuf, time::Duration};
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use keelway_api::{
     duration::Span,
     hypervisor::PortRange,
@@ -378,6 +378,7 @@ pub(crate) enum HypervisorCommand {
 }
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("way").required(true)))]
 pub(crate) struct HypervisorInjectArguments {
     /// The hypervisor's name
     #[arg(long)]
@@ -386,11 +387,14 @@ pub(crate) struct HypervisorInjectArguments {
     #[arg(long, value_enum)]
     pub(crate) role: RoleArgument,
     /// The socket of its container runtime, on this machine
-    #[arg(long, value_name = "PATH", required_unless_present = "agent_socket", conflicts_with = "agent_socket")]
+    #[arg(long, value_name = "PATH", group = "way")]
     pub(crate) socket: Option<PathBuf>,
     /// The socket of its keelway-hypervisor-agent, on this machine
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", group = "way")]
     pub(crate) agent_socket: Option<PathBuf>,
+    /// Where its keelway-hypervisor-agent listens on a network
+    #[arg(long, value_name = "HOST:PORT", group = "way")]
+    pub(crate) agent_address: Option<String>,
     /// An address in the network of hypervisors; may be given many times
     #[arg(long = "private-address", value_name = "ADDRESS", required = true)]
     pub(crate) private_addresses: Vec<String>,

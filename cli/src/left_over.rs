@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keelway_api::{Documents, Hypervisor};
+use keelway_api::{Documents, Hypervisor, hypervisor::Way};
 
 use crate::pipe::{PREFIX, SUFFIX};
 
@@ -27,9 +27,8 @@ impl LeftOver {
     }
 
     fn shares_machines(&self, documents: &Documents) -> bool {
-        let sockets: BTreeSet<&str> =
-            documents.hypervisors.values().map(|found| found.spec.endpoint.socket()).collect();
-        self.documents.hypervisors.values().any(|found| sockets.contains(found.spec.endpoint.socket()))
+        let ways: BTreeSet<Way<'_>> = documents.hypervisors.values().map(|found| found.spec.endpoint.way()).collect();
+        self.documents.hypervisors.values().any(|found| ways.contains(&found.spec.endpoint.way()))
     }
 
     /// Whether a machine was given a config that these documents do not know yet.

@@ -15,7 +15,7 @@ use std::{
 
 use keelway_api::{
     Component, Documents, Hypervisor,
-    hypervisor::{Endpoint, HypervisorRole},
+    hypervisor::{Endpoint, HypervisorRole, Way},
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::ClusterId,
 };
@@ -29,6 +29,9 @@ use crate::{
     deadline, process,
     ran::{Ran, run},
 };
+
+/// The label that names the fleet of a local hypervisor.
+const FLEET_LABEL: &str = "keelway.dev/local-fleet";
 
 /// A machine of the test's fleet.
 pub struct Machine {
@@ -95,7 +98,7 @@ impl Machine {
 
     /// Where its agent listens, if there is one beside its runtime.
     pub fn agent_socket(&self) -> &Path {
-        Path::new(self.document.spec.endpoint.socket())
+        Path::new(self.document.spec.endpoint.socket().unwrap())
     }
 
     /// Its agent.
@@ -279,9 +282,17 @@ pub fn millis(duration: Duration) -> String {
 
 /// The runtime's socket, which is where it always is, also where an agent is beside it.
 fn socket(document: &Hypervisor) -> PathBuf {
-    let path = Path::new(document.spec.endpoint.socket());
-    match &document.spec.endpoint {
-        Endpoint::Unix { .. } => path.to_owned(),
-        Endpoint::Agent(_) => path.ancestors().nth(2).unwrap().join("containerd/containerd.sock"),
+    match document.spec.endpoint.way() {
+        Way::Runtime(path) => path.into(),
+        Way::Agent(path) => Path::new(path).ancestors().nth(2).unwrap().join("containerd/containerd.sock"),
+        Way::Network(_) => local(document).join("run/containerd/containerd.sock"),
     }
+}
+
+/// The directory of a local hypervisor whose document names no socket.
+fn local(document: &Hypervisor) -> PathBuf {
+    let fleet = &document.metadata.labels.as_ref().unwrap()[FLEET_LABEL];
+    let name = document.metadata.name.as_deref().unwrap();
+    let id = name.strip_prefix(&format!("{fleet}-")).unwrap_or(name);
+    Path::new("/run/keelway-local").join(fleet).join(id)
 }

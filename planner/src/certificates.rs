@@ -168,7 +168,7 @@ impl Wanted<'_> {
     }
 }
 
-fn says(found: &CertificateSeen, wanted: &Subject) -> bool {
+pub(crate) fn says(found: &CertificateSeen, wanted: &Subject) -> bool {
     found.common_name == wanted.common_name
         && same(&found.organizations, &wanted.organizations)
         && same(&found.dns_names, &wanted.dns_names)

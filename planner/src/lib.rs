@@ -17,6 +17,7 @@ mod etcd_ids;
 mod fleet;
 mod gateways;
 mod identify;
+mod installation;
 pub mod invariants;
 mod mint;
 mod observation;
@@ -40,6 +41,7 @@ pub use access::{
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
 pub use config::{configure, machine_configs, note_issued};
 pub use identify::identify;
+pub use installation::{agent_identity, installation_authority, installation_certificates, installation_driver};
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Decision, Plan, Waiting, plan};

@@ -16,7 +16,8 @@ use keelway_api::{
 };
 
 use crate::{
-    MintRequest, Observation, access, birth, certificates, deletion, draining, placement, status, world::World,
+    MintRequest, Observation, access, birth, certificates, deletion, draining, installation, placement, status,
+    world::World,
 };
 
 /// What one pass decided.
@@ -108,6 +109,7 @@ pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<
     birth::plan_births(&mut plan, &world, &Time(now));
     birth::plan_member_phases(&mut plan, &world, seen);
     birth::plan_initialization(&mut plan, &world, seen);
+    installation::plan_certificates(&mut plan, &world, seen, now);
     certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, seen, &Time(now));

@@ -89,6 +89,7 @@ async fn look(
     if let Some(name) = names.iter().find(|name| !documents.hypervisors.contains_key(*name)) {
         return Err(AdoptError::Missing(name.clone()));
     }
+    context.machines.introduce(documents);
     let machines = documents.hypervisors.iter().filter(|(name, _)| names.is_empty() || names.contains(name));
     let seen =
         join_all(machines.map(|(name, document)| async move { (name, context.machines.observe(document).await) }));

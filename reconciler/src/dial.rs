@@ -6,8 +6,8 @@ use http::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::rt::TokioIo;
 use keelway_api::Hypervisor;
+use keelway_hypervisor_agent::Connection;
 use rustls::ClientConfig;
-use tokio::net::TcpStream;
 use tower::Service;
 
 use crate::Machines;
@@ -35,7 +35,7 @@ impl Dialler {
 }
 
 impl Service<Uri> for Dialler {
-    type Response = TokioIo<TcpStream>;
+    type Response = TokioIo<Connection>;
     type Error = std::io::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 

@@ -3,9 +3,9 @@
 mod adopt;
 mod certificates;
 mod components;
+mod connected;
 mod dial;
 mod health;
-mod local;
 mod managed_cluster;
 mod mint;
 mod observe;
@@ -18,7 +18,7 @@ mod workers;
 
 pub use adopt::{AdoptError, adopt};
 pub use components::DialledComponents;
-pub use local::LocalMachines;
+pub use connected::{ConnectedMachines, NetworkError, agent_channel};
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
 pub use run::{End, Limits, run};
@@ -39,9 +39,8 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, Seen},
     name::{ClusterId, HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::action::Action;
+use keelway_hypervisor_agent::{Connection, action::Action};
 use keelway_planner::{Health, MintRequest, Probe};
-use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 /// Where documents live: a pipe, a directory, a management cluster.
@@ -67,6 +66,9 @@ pub struct StoreError {
 /// The machines of an installation.
 #[async_trait]
 pub trait Machines: Send + Sync {
+    /// Learns from the documents as whom machines are spoken with that are reached over a network. Comes before anything else is
+    /// asked about machines of these documents.
+    fn introduce(&self, _documents: &Documents) {}
     /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState>;
     /// Brings a machine to its config. Stops between two effects when told to.
@@ -85,7 +87,7 @@ pub trait Machines: Send + Sync {
         self.apply(machine, &nothing, vec![Action::WriteOwner(installation.clone())], run).await
     }
     /// A connection from within the machine's network.
-    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<TcpStream>;
+    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<Connection>;
     /// Returns when something changed on one of these machines. May return early, never late.
     async fn changed(&self, machines: &[&Hypervisor]);
 }

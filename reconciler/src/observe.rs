@@ -32,6 +32,7 @@ pub(crate) async fn observe(
     documents: &Documents,
 ) -> Result<Observation, Faults> {
     let probes = probes(documents)?;
+    machines.introduce(documents);
     let looks: Looks = documents
         .hypervisors
         .iter()

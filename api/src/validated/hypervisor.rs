@@ -1,12 +1,13 @@
 //! What a Hypervisor means.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeSet;
 
 use crate::{
     Hypervisor,
     fault::Fault,
-    hypervisor::{Endpoint, HypervisorRole, PortRange},
+    hypervisor::{AgentEndpoint, Endpoint, HypervisorRole, PortRange},
+    name::is_subdomain,
     tree::item,
 };
 
@@ -54,10 +55,49 @@ impl ValidatedHypervisor {
 }
 
 fn check_endpoint(endpoint: &Endpoint, faults: &mut Faults) {
-    let (field, path) = match endpoint {
-        Endpoint::Unix { path } => ("spec.endpoint.unix.path", path),
-        Endpoint::Agent(agent) => ("spec.endpoint.agent.unix.path", &agent.unix.path),
+    match endpoint {
+        Endpoint::Unix { path } => check_socket("spec.endpoint.unix.path", path, faults),
+        Endpoint::Agent(agent) => check_agent(agent, faults),
+    }
+}
+
+fn check_agent(agent: &AgentEndpoint, faults: &mut Faults) {
+    if agent.unix.is_some() == agent.address.is_some() {
+        let count = if agent.unix.is_some() { "several fields are" } else { "no field is" };
+        let problem = format!("{count} given where one is wanted");
+        faults.add("spec.endpoint.agent", problem, "give exactly one of unix, address");
+    }
+    if let Some(unix) = &agent.unix {
+        check_socket("spec.endpoint.agent.unix.path", &unix.path, faults);
+    }
+    if let Some(address) = &agent.address {
+        check_listener("spec.endpoint.agent.address", address, faults);
+    }
+}
+
+/// `HOST:PORT`, where the host is an address, in brackets where it has colons itself, or a DNS name.
+fn check_listener(field: &str, text: &str, faults: &mut Faults) {
+    let usable = match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
+        (Ok(address), _) => {
+            let ip = address.ip();
+            if let Some(what) = unusable(ip).filter(|_| !ip.is_loopback()) {
+                faults.add(field, format!("{ip} is {what}"), "write where this machine reaches the agent");
+            }
+            address.port() > 0
+        }
+        (Err(_), Some((host, port))) => {
+            let is_address = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+            is_subdomain(host) && !is_address && port.parse().is_ok_and(|port: u16| port > 0)
+        }
+        (Err(_), None) => false,
     };
+    if !usable {
+        let mend = "write where the agent listens, such as 10.0.0.5:7443, [fd00::5]:7443 or hv-1.example.com:7443";
+        faults.add(field, format!("{text:?} is not HOST:PORT"), mend);
+    }
+}
+
+fn check_socket(field: &str, path: &str, faults: &mut Faults) {
     if !path.starts_with('/') {
         faults.add(
             field,

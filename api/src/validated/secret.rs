@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Secret;
 
 use crate::{
     fault::Fault,
-    machine::CLUSTER_LABEL,
-    name::{ClusterId, is_subdomain},
+    machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
+    name::{ClusterId, InstallationId, is_subdomain},
     tree::field,
 };
 
@@ -13,21 +13,17 @@ use super::Faults;
 
 const MADE: &str = "Secrets of clusters are made by Keelway: take it from what reconcile wrote";
 
-/// The cluster that a Secret of ours belongs to.
-pub(crate) fn secret(document: &Secret) -> Result<ClusterId, Vec<Fault>> {
+/// Every fault of a Secret of ours.
+pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
     let mut faults = Faults::default();
     let metadata = &document.metadata;
-    let label = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).map_or("", String::as_str);
-    let id = label
-        .parse::<ClusterId>()
-        .map_err(|error| Fault::of(field("metadata.labels", CLUSTER_LABEL), error.to_string(), MADE));
-    let id = faults.take(id);
+    let owner = faults.take(owner(document));
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    if let Some(id) = &id
-        && namespace != id.namespace()
+    if let Some((kind, wanted)) = &owner
+        && namespace != wanted
     {
-        let problem = format!("{namespace:?} is not the namespace of its cluster");
-        faults.add("metadata.namespace", problem, format!("write {}", id.namespace()));
+        let problem = format!("{namespace:?} is not the namespace of its {kind}");
+        faults.add("metadata.namespace", problem, format!("write {wanted}"));
     }
     let name = metadata.name.as_deref().unwrap_or_default();
     if !is_subdomain(name) {
@@ -35,7 +31,27 @@ pub(crate) fn secret(document: &Secret) -> Result<ClusterId, Vec<Fault>> {
         faults.add("metadata.name", problem, MADE);
     }
     check_data(document, &mut faults);
-    faults.or(id)
+    faults.or(owner.map(|_| ()))
+}
+
+/// What a Secret belongs to, a cluster or an installation, and the namespace of that.
+fn owner(document: &Secret) -> Result<(&'static str, String), Fault> {
+    let label = |name| document.metadata.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
+    let read = match (label(CLUSTER_LABEL), label(INSTALLATION_LABEL)) {
+        (Some(_), Some(_)) => {
+            let problem = "the Secret is of a cluster and of an installation";
+            return Err(Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, MADE));
+        }
+        (None, Some(id)) => {
+            (INSTALLATION_LABEL, id.parse::<InstallationId>().map(|id| ("installation", id.namespace())))
+        }
+        (id, None) => {
+            let id = id.unwrap_or_default().parse::<ClusterId>();
+            (CLUSTER_LABEL, id.map(|id| ("cluster", id.namespace())))
+        }
+    };
+    let (label, owner) = read;
+    owner.map_err(|error| Fault::of(field("metadata.labels", label), error.to_string(), MADE))
 }
 
 fn check_data(document: &Secret, faults: &mut Faults) {

@@ -9,13 +9,14 @@ use futures::{
 };
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::Endpoint,
+    hypervisor::{Endpoint, Way},
     jiff::Timestamp,
     machine::{CLUSTER_LABEL, COMPONENT_LABEL, MachineEvent, event::reason},
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_cri::ContainerStatus;
 use keelway_hypervisor_agent::{client::Client, reach::Reached, report::chain_text};
+use keelway_reconciler::agent_channel;
 
 use super::{
     named::{absent, title},
@@ -79,7 +80,7 @@ impl Wanted {
 /// What happened until now, on all machines that answer. The others are told of.
 async fn known(documents: &Documents, wanted: &Wanted, global: &Global) -> Result<Vec<EventView>, Failure> {
     let asked = join_all(wanted.machines(documents).map(|(name, machine)| async move {
-        let events = events(machine, false).await?.try_collect::<Vec<_>>().await?;
+        let events = events(documents, machine, false).await?.try_collect::<Vec<_>>().await?;
         Ok::<_, String>((name, events))
     }));
     let (mut views, mut answered, mut silent) = (Vec::new(), 0, Vec::new());
@@ -108,7 +109,7 @@ async fn watch(documents: &Documents, wanted: &Wanted, output: Output) -> Result
     let begun = Timestamp::now();
     let mut all = Vec::new();
     for (name, machine) in wanted.machines(documents).filter(|(_, machine)| has_agent(machine)) {
-        if let Ok(events) = events(machine, true).await {
+        if let Ok(events) = events(documents, machine, true).await {
             all.push(events.map(move |event| (name, event)).boxed());
         }
     }
@@ -127,13 +128,18 @@ fn has_agent(machine: &Hypervisor) -> bool {
     matches!(machine.spec.endpoint, Endpoint::Agent(_))
 }
 
-async fn events(machine: &Hypervisor, follow: bool) -> Result<Events, String> {
-    let socket = Path::new(machine.spec.endpoint.socket());
-    if has_agent(machine) {
-        let events = Client::on_socket(socket).events(follow, ANSWER).await.map_err(|error| chain_text(&error))?;
-        return Ok(events.map_err(|error| chain_text(&error)).boxed());
-    }
-    // Without an agent there is what the runtime knows of the containers that it has.
+async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Result<Events, String> {
+    let agent = match machine.spec.endpoint.way() {
+        Way::Runtime(socket) => return of_runtime(Path::new(socket)).await,
+        Way::Agent(socket) => Client::on_socket(Path::new(socket)),
+        Way::Network(_) => Client::on_channel(agent_channel(documents, machine).map_err(|error| chain_text(&error))?),
+    };
+    let events = agent.events(follow, ANSWER).await.map_err(|error| chain_text(&error))?;
+    Ok(events.map_err(|error| chain_text(&error)).boxed())
+}
+
+/// Without an agent there is what the runtime knows of the containers that it has.
+async fn of_runtime(socket: &Path) -> Result<Events, String> {
     let look = async { Reached::behind(socket).await?.containers().await };
     let found = tokio::time::timeout(ANSWER, look).await.map_err(|_| "its runtime does not answer".to_owned())?;
     let found = found.map_err(|error| chain_text(&error))?;

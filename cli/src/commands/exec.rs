@@ -3,14 +3,17 @@
 use std::io::{IsTerminal, Write};
 
 use keelway_cri::exec::{Size, Streams};
-use keelway_hypervisor_agent::reach::{Command, Reached};
+use keelway_hypervisor_agent::reach::Command;
 use tokio::{
     io::{stderr, stdin, stdout},
     signal::unix::{SignalKind, signal},
     sync::mpsc,
 };
 
-use super::{named::component, session::runtime};
+use super::{
+    named::{component, reach},
+    session::runtime,
+};
 use crate::{
     args::{ExecArguments, Global},
     exit::{Code, Failure},
@@ -27,7 +30,7 @@ pub(super) fn run(global: &Global, arguments: ExecArguments) -> Result<Code, Fai
         ));
     }
     let documents = Input::read(&global.files)?.documents()?;
-    let (pod, socket) = component(&documents, &arguments.component)?;
+    let (pod, machine) = component(&documents, &arguments.component)?;
     let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if arguments.tty && !has_terminal && !global.quiet {
         let _ = writeln!(std::io::stderr(), "there is no terminal to give to the command: it runs without one");
@@ -38,15 +41,14 @@ pub(super) fn run(global: &Global, arguments: ExecArguments) -> Result<Code, Fai
     let raw = if terminal && asked.stdin { Some(Raw::of_stdin().map_err(Failure::other)?) } else { None };
     let executor = runtime()?;
     let ended = executor.block_on(async {
-        let machine = Reached::behind(&socket).await?;
+        let machine = reach(&documents, machine).await?;
         let streams = Streams { stdin: stdin(), stdout: stdout(), stderr: stderr(), sizes: sizes() };
-        machine.exec(asked, streams).await
+        machine.exec(asked, streams).await.map_err(Failure::other)
     });
     drop(raw);
     // A read of stdin that nobody waits for any more cannot be ended.
     executor.shutdown_background();
-    let code = ended.map_err(Failure::other)?;
-    Ok(Code::Command(u8::try_from(code).unwrap_or(1)))
+    Ok(Code::Command(u8::try_from(ended?).unwrap_or(1)))
 }
 
 /// The terminal's size now, and each time it changes.

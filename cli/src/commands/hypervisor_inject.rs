@@ -40,7 +40,8 @@ fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let endpoint = match (arguments.socket, arguments.agent_socket) {
         (Some(socket), _) => Endpoint::Unix { path: text(&socket) },
-        (None, agent) => Endpoint::agent(agent.as_deref().map(text).unwrap_or_default()),
+        (None, Some(agent)) => Endpoint::agent(text(&agent)),
+        (None, None) => Endpoint::network(arguments.agent_address.unwrap_or_default()),
     };
     let spec = HypervisorSpec {
         role: match arguments.role {

@@ -125,6 +125,7 @@ fn destroy_those_of(global: &Global, input: &Input) -> Result<Documents, Failure
         .block_on(destroy_machines(&local, &|step: &Step| line.say(&step.to_string())))
         .map_err(Failure::other)?;
     documents.hypervisors.retain(|_, machine| !is_local(machine));
+    documents.forget_installations();
     Ok(documents)
 }
 

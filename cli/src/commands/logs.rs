@@ -11,11 +11,11 @@ use keelway_hypervisor_agent::{
     files::Log,
     layout::is_named_after,
     logs::Wanted,
-    reach::{ComponentLogs, ReachError, Reached},
+    reach::{ComponentLogs, ReachError},
 };
 
 use super::{
-    named::{absent, component},
+    named::{absent, component, reach},
     session::runtime,
 };
 use crate::{
@@ -26,14 +26,17 @@ use crate::{
 
 pub(super) fn run(global: &Global, arguments: &LogsArguments) -> Result<Code, Failure> {
     let documents = Input::read(&global.files)?.documents()?;
-    let (pod, socket) = component(&documents, &arguments.component)?;
+    let (pod, machine) = component(&documents, &arguments.component)?;
     let executor = runtime()?;
-    let logs = executor.block_on(async { Reached::behind(&socket).await?.logs(&pod).await });
+    let logs = executor.block_on(async {
+        let machine = reach(&documents, machine).await?;
+        machine.logs(&pod).await.map_err(Failure::other)
+    });
     let none = || {
         let problem = format!("{} has no log on its machine", arguments.component);
         Failure::usage(problem, "it is written once the component was started: keelway reconcile")
     };
-    let logs = logs.map_err(Failure::other)?.ok_or_else(none)?;
+    let logs = logs?.ok_or_else(none)?;
     let log = choose(&logs, &pod, arguments)?.ok_or_else(none)?;
     let since = arguments.since.map(|since| Timestamp::now().checked_sub(Duration::from(since)));
     let wanted = Wanted {

@@ -1,8 +1,10 @@
 //! Documents as command lines name them.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{collections::BTreeSet, path::Path};
 
-use keelway_api::{Component, Documents, name::PodName};
+use keelway_api::{Component, Documents, Hypervisor, hypervisor::Way, name::PodName};
+use keelway_hypervisor_agent::reach::Reached;
+use keelway_reconciler::agent_channel;
 
 use crate::exit::Failure;
 
@@ -18,8 +20,16 @@ pub(super) fn absent(kind: &str, name: &str, there: &BTreeSet<String>) -> Failur
     Failure::usage(format!("there is no {kind} {name}"), mend)
 }
 
-/// A component, and the socket on this machine behind which its machine is found.
-pub(super) fn component(documents: &Documents, name: &str) -> Result<(PodName, PathBuf), Failure> {
+/// A machine, the way that its document names.
+pub(super) async fn reach(documents: &Documents, machine: &Hypervisor) -> Result<Reached, Failure> {
+    match machine.spec.endpoint.way() {
+        Way::Runtime(socket) | Way::Agent(socket) => Reached::behind(Path::new(socket)).await.map_err(Failure::other),
+        Way::Network(_) => Ok(Reached::over(agent_channel(documents, machine).map_err(Failure::other)?)),
+    }
+}
+
+/// A component, and its machine.
+pub(super) fn component<'a>(documents: &'a Documents, name: &str) -> Result<(PodName, &'a Hypervisor), Failure> {
     let found = documents.components.iter().find(|(pod, component)| title(pod, component) == name);
     let (pod, component) = found.ok_or_else(|| {
         let there = documents.components.iter().map(|(pod, component)| title(pod, component)).collect();
@@ -29,5 +39,5 @@ pub(super) fn component(documents: &Documents, name: &str) -> Result<(PodName, P
         let there = documents.hypervisors.keys().map(ToString::to_string).collect();
         absent("Hypervisor", component.spec.hypervisor.as_str(), &there)
     })?;
-    Ok((pod.clone(), PathBuf::from(machine.spec.endpoint.socket())))
+    Ok((pod.clone(), machine))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keelway_api::{Documents, jiff::Timestamp};
-use keelway_reconciler::{Context, DialledComponents, LocalMachines, PkiMinter, Run};
+use keelway_reconciler::{ConnectedMachines, Context, DialledComponents, PkiMinter, Run};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ impl Session {
     pub(super) fn over(pipe: Pipe, global: &Global) -> Self {
         let pipe = Arc::new(pipe);
         let run = Run { stop: CancellationToken::new(), progress: Arc::new(Line::of_terminal(global.quiet)) };
-        let machines = Arc::new(LocalMachines::new(cache_directory().join("images")));
+        let machines = Arc::new(ConnectedMachines::new(cache_directory().join("images")));
         let components = Arc::new(DialledComponents::new(machines.clone()));
         let context = Context { store: pipe.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
         Self { pipe, context, minter: minter() }

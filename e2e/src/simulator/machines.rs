@@ -9,12 +9,12 @@ use keelway_api::{
     name::{HypervisorName, InstallationId, PodName},
 };
 use keelway_hypervisor_agent::{
+    Connection,
     action::{Action, PodAction},
     execute::{Hands, Made, execute},
     report::Effect,
 };
 use keelway_reconciler::{Applying, Machines, Run};
-use tokio::net::TcpStream;
 
 use super::{
     bug::Bug,
@@ -94,7 +94,7 @@ impl Machines for SimulatedMachines {
         }
     }
 
-    async fn dial(&self, _machine: &Hypervisor, _address: SocketAddr, _patience: Duration) -> io::Result<TcpStream> {
+    async fn dial(&self, _machine: &Hypervisor, _address: SocketAddr, _patience: Duration) -> io::Result<Connection> {
         Err(io::Error::other("simulated components are asked, not dialled"))
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn agents_keep_to_themselves(plane: &ControlPlane<'_>) {
     for machine in plane.machines.iter().filter(|machine| machine.has_agent()) {
         let records =
             ["owner", "applied", "config", "events"].map(|name| (format!("/var/lib/keelway/{name}"), 0o100_600));
-        let socket = machine.document.spec.endpoint.socket();
+        let socket = machine.document.spec.endpoint.socket().unwrap();
         let within = Path::new("/run/keelway/agent.sock");
         assert!(Path::new(socket).ends_with("run/keelway/agent.sock"), "{socket}");
         let socket =

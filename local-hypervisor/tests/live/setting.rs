@@ -84,7 +84,7 @@ impl Drop for Setting {
 }
 
 pub(crate) fn socket(machine: &Hypervisor) -> &Path {
-    Path::new(machine.spec.endpoint.socket())
+    Path::new(machine.spec.endpoint.socket().unwrap())
 }
 
 /// The process behind a machine's socket, from which the rest of the machine is found.

@@ -11,10 +11,9 @@ use keelway_api::{
         SandboxState, ServerAdmin, ServerState,
     },
 };
-use keelway_hypervisor_agent::action::Action;
+use keelway_hypervisor_agent::{Connection, action::Action};
 use keelway_planner::{identify, plan};
 use rand::{SeedableRng, rngs::StdRng};
-use tokio::net::TcpStream;
 
 use super::*;
 use crate::{Applying, Minter, PkiMinter, Run, health::until_better};
@@ -105,7 +104,7 @@ impl Machines for Away {
     async fn apply(&self, _: &Hypervisor, _: &MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
         Applying::default()
     }
-    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<TcpStream> {
+    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<Connection> {
         Err(io::ErrorKind::NotConnected.into())
     }
     async fn changed(&self, _: &[&Hypervisor]) {}

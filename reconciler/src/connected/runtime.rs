@@ -7,11 +7,11 @@ use keelway_api::{
     name::HypervisorName,
 };
 use keelway_hypervisor_agent::{
-    LocalMachine,
+    Connection, LocalMachine,
     action::Action,
     report::{Effect, chain_text},
 };
-use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
+use tokio::{sync::Notify, task::JoinHandle};
 
 use super::Unseen;
 use crate::{Applying, Run};
@@ -56,7 +56,7 @@ impl Runtime {
         Applying { effects: report.done.len(), failures }
     }
 
-    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-        self.0.dial(address, patience).await.map_err(io::Error::other)
+    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<Connection> {
+        self.0.dial(address, patience).await.map(Connection::from).map_err(io::Error::other)
     }
 }

@@ -1,4 +1,4 @@
-//! A machine behind its agent's socket: the agent does what there is to do, and goes on when nobody listens.
+//! A machine that has an agent, behind its socket or on a network: the agent does what there is to do, and goes on when nobody listens.
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -8,11 +8,13 @@ use keelway_api::{
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{
+    Connection,
     access::Access,
     client::{Client, ClientError},
     report::chain_text,
 };
-use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
+use tokio::{sync::Notify, task::JoinHandle};
+use tonic::transport::Channel;
 
 use super::{LOOK, Unseen};
 use crate::{Applying, Run};
@@ -22,13 +24,18 @@ const WATCH: Duration = Duration::from_secs(5);
 
 pub(super) struct Agent {
     client: Client,
-    access: Access,
+    /// The machine's root and network, where they are on this one. Else the agent is asked for what they are needed for.
+    access: Option<Access>,
 }
 
 impl Agent {
-    pub(super) async fn connect(socket: &Path) -> Result<Self, String> {
+    pub(super) async fn on_socket(socket: &Path) -> Result<Self, String> {
         let access = Access::of_socket(socket).await.map_err(|error| chain_text(&error))?;
-        Ok(Self { client: Client::on_socket(socket), access })
+        Ok(Self { client: Client::on_socket(socket), access: Some(access) })
+    }
+
+    pub(super) fn on_network(channel: Channel) -> Self {
+        Self { client: Client::on_channel(channel), access: None }
     }
 
     /// Tells of each new revision of the machine's state, until the agent ends.
@@ -74,13 +81,20 @@ impl Agent {
 
     /// The agent reads its owner's record with each config that it takes.
     pub(super) async fn adopt(&self, installation: &InstallationId) -> Applying {
-        match self.access.write_owner(installation).await {
+        let written = match &self.access {
+            Some(access) => access.write_owner(installation).await.map_err(|error| chain_text(&error)),
+            None => self.client.adopt(installation, LOOK).await.map_err(|error| chain_text(&error)),
+        };
+        match written {
             Ok(()) => Applying { effects: 1, failures: Vec::new() },
-            Err(error) => Applying { effects: 0, failures: vec![chain_text(&error)] },
+            Err(why) => Applying { effects: 0, failures: vec![why] },
         }
     }
 
-    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-        self.access.dial(address, patience).await.map_err(io::Error::other)
+    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<Connection> {
+        match &self.access {
+            Some(access) => access.dial(address, patience).await.map(Connection::from).map_err(io::Error::other),
+            None => self.client.dial(address, patience).await.map_err(io::Error::other),
+        }
     }
 }

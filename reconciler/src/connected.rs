@@ -1,6 +1,7 @@
-//! Machines that are found behind a socket on this one: their runtime's, or their agent's.
+//! Machines that are found behind a socket on this one, their runtime's or their agent's, or by an agent on a network.
 
 mod agent;
+mod network;
 mod runtime;
 
 use std::{
@@ -15,14 +16,13 @@ use std::{
 use async_trait::async_trait;
 use futures::future::{join_all, select_all};
 use keelway_api::{
-    Hypervisor,
-    hypervisor::Endpoint,
+    Documents, Hypervisor,
+    hypervisor::Way,
     machine::{MachineConfig, MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::action::Action;
+use keelway_hypervisor_agent::{Connection, action::Action};
 use tokio::{
-    net::TcpStream,
     sync::{Notify, OnceCell},
     task::JoinHandle,
     time::{Instant, timeout_at},
@@ -30,15 +30,37 @@ use tokio::{
 
 use crate::{Applying, Machines, Run};
 use agent::Agent;
+use network::Introduction;
 use runtime::Runtime;
+
+pub use network::{NetworkError, agent_channel};
 
 /// How long a look at a machine may take, before it counts as out of reach.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Machines whose sockets are on this one; a connection to each is kept.
-pub struct LocalMachines {
+/// Machines as their documents say how to reach them; a connection to each is kept.
+pub struct ConnectedMachines {
     archives: PathBuf,
-    connected: Mutex<BTreeMap<PathBuf, Slot>>,
+    introduction: Introduction,
+    connected: Mutex<BTreeMap<Place, Slot>>,
+}
+
+/// Where a machine is found: a socket's path; or, over a network, which machine where.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Socket(PathBuf),
+    Network(String, String),
+}
+
+impl Place {
+    fn of(machine: &Hypervisor) -> Self {
+        match machine.spec.endpoint.way() {
+            Way::Runtime(path) | Way::Agent(path) => Self::Socket(path.into()),
+            Way::Network(address) => {
+                Self::Network(machine.metadata.name.clone().unwrap_or_default(), address.to_owned())
+            }
+        }
+    }
 }
 
 /// Where the connection to a machine is kept, once it stands.
@@ -46,7 +68,7 @@ type Slot = Arc<OnceCell<Arc<Connected>>>;
 
 /// A machine that is reached.
 struct Connected {
-    way: Way,
+    by: By,
     changed: Arc<Notify>,
     /// Whoever tells of its changes, from the first time that somebody waits for one: most passes find nothing to wait for.
     listener: OnceCell<JoinHandle<()>>,
@@ -64,7 +86,8 @@ impl From<String> for Unseen {
     }
 }
 
-enum Way {
+/// Who does what there is to do.
+enum By {
     Runtime(Runtime),
     Agent(Agent),
 }
@@ -89,9 +112,9 @@ impl Connected {
         let listener = self.listener.get_or_try_init(|| async {
             began = true;
             let changed = Arc::clone(&self.changed);
-            match &self.way {
-                Way::Runtime(runtime) => Ok(runtime.listen(changed)),
-                Way::Agent(agent) => agent.listen(changed).await,
+            match &self.by {
+                By::Runtime(runtime) => Ok(runtime.listen(changed)),
+                By::Agent(agent) => agent.listen(changed).await,
             }
         });
         match listener.await {
@@ -104,37 +127,37 @@ impl Connected {
     }
 }
 
-impl LocalMachines {
+impl ConnectedMachines {
     /// Images that a machine without an agent lacks come from this directory of archives where it has them, else from their
     /// registry.
     #[must_use]
     pub fn new(archives: PathBuf) -> Self {
-        Self { archives, connected: Mutex::default() }
+        Self { archives, introduction: Introduction::default(), connected: Mutex::default() }
     }
 
     /// Whoever comes while somebody else connects waits for that.
     async fn connect(&self, machine: &Hypervisor) -> Result<Arc<Connected>, String> {
-        let path = PathBuf::from(machine.spec.endpoint.socket());
-        let slot = self.slot(&path);
-        let made = || async { self.make(&machine.spec.endpoint, &path).await.map(Arc::new) };
+        let slot = self.slot(Place::of(machine));
+        let made = || async { self.make(machine).await.map(Arc::new) };
         slot.get_or_try_init(made).await.map(Arc::clone)
     }
 
-    fn slot(&self, path: &Path) -> Slot {
+    fn slot(&self, place: Place) -> Slot {
         let mut slots = self.held();
         // A connection that tells of no more changes is worth nothing to who waits for them.
-        if slots.get(path).and_then(|slot| slot.get()).is_some_and(|found| found.is_deaf()) {
-            slots.remove(path);
+        if slots.get(&place).and_then(|slot| slot.get()).is_some_and(|found| found.is_deaf()) {
+            slots.remove(&place);
         }
-        Arc::clone(slots.entry(path.to_owned()).or_default())
+        Arc::clone(slots.entry(place).or_default())
     }
 
-    async fn make(&self, endpoint: &Endpoint, socket: &Path) -> Result<Connected, String> {
-        let way = match endpoint {
-            Endpoint::Unix { .. } => Way::Runtime(Runtime::connect(socket, self.archives.clone()).await?),
-            Endpoint::Agent(_) => Way::Agent(Agent::connect(socket).await?),
+    async fn make(&self, machine: &Hypervisor) -> Result<Connected, String> {
+        let by = match machine.spec.endpoint.way() {
+            Way::Runtime(socket) => By::Runtime(Runtime::connect(Path::new(socket), self.archives.clone()).await?),
+            Way::Agent(socket) => By::Agent(Agent::on_socket(Path::new(socket)).await?),
+            Way::Network(_) => By::Agent(Agent::on_network(self.introduction.channel(machine)?)),
         };
-        Ok(Connected { way, changed: Arc::default(), listener: OnceCell::new() })
+        Ok(Connected { by, changed: Arc::default(), listener: OnceCell::new() })
     }
 
     /// A machine with its name, to do something on it; else what came of that.
@@ -146,10 +169,10 @@ impl LocalMachines {
 
     /// The next call connects anew.
     fn forget(&self, machine: &Hypervisor) {
-        self.held().remove(Path::new(machine.spec.endpoint.socket()));
+        self.held().remove(&Place::of(machine));
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, Slot>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Place, Slot>> {
         // Whoever panicked with it left a map of whole entries behind.
         self.connected.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -159,18 +182,25 @@ impl LocalMachines {
         let late = || format!("no answer within {} s", LOOK.as_secs());
         let deadline = Instant::now() + LOOK;
         let connected = timeout_at(deadline, self.connect(machine)).await.map_err(|_| late())??;
-        match &connected.way {
-            Way::Runtime(runtime) => {
+        match &connected.by {
+            By::Runtime(runtime) => {
                 let silent = |_| Unseen { silent: Silent::Runtime, why: late() };
                 timeout_at(deadline, runtime.observe()).await.map_err(silent)?
             }
-            Way::Agent(agent) => timeout_at(deadline, agent.observe()).await.map_err(|_| late())?,
+            By::Agent(agent) => timeout_at(deadline, agent.observe()).await.map_err(|_| late())?,
         }
     }
 }
 
 #[async_trait]
-impl Machines for LocalMachines {
+impl Machines for ConnectedMachines {
+    fn introduce(&self, documents: &Documents) {
+        if self.introduction.learn(documents) {
+            // Whoever was spoken with as somebody else is met anew.
+            self.held().retain(|place, _| matches!(place, Place::Socket(_)));
+        }
+    }
+
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
         match self.look(machine).await {
             Ok(state) => Seen::Known(state),
@@ -186,9 +216,9 @@ impl Machines for LocalMachines {
             Ok(reached) => reached,
             Err(applying) => return applying,
         };
-        match &connected.way {
-            Way::Runtime(runtime) => runtime.execute(&name, actions, run).await,
-            Way::Agent(agent) => agent.apply(&name, config, run).await,
+        match &connected.by {
+            By::Runtime(runtime) => runtime.execute(&name, actions, run).await,
+            By::Agent(agent) => agent.apply(&name, config, run).await,
         }
     }
 
@@ -197,25 +227,24 @@ impl Machines for LocalMachines {
             Ok(reached) => reached,
             Err(applying) => return applying,
         };
-        match &connected.way {
-            Way::Runtime(runtime) => runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await,
-            Way::Agent(agent) => agent.adopt(installation).await,
+        match &connected.by {
+            By::Runtime(runtime) => runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await,
+            By::Agent(agent) => agent.adopt(installation).await,
         }
     }
 
-    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> io::Result<Connection> {
         let connected = self.connect(machine).await.map_err(io::Error::other)?;
-        match &connected.way {
-            Way::Runtime(runtime) => runtime.dial(address, patience).await,
-            Way::Agent(agent) => agent.dial(address, patience).await,
+        match &connected.by {
+            By::Runtime(runtime) => runtime.dial(address, patience).await,
+            By::Agent(agent) => agent.dial(address, patience).await,
         }
     }
 
     async fn changed(&self, machines: &[&Hypervisor]) {
         let held: Vec<Arc<Connected>> = {
             let held = self.held();
-            let paths = machines.iter().map(|machine| Path::new(machine.spec.endpoint.socket()));
-            paths.filter_map(|path| held.get(path)?.get().cloned()).collect()
+            machines.iter().filter_map(|machine| held.get(&Place::of(machine))?.get().cloned()).collect()
         };
         if held.is_empty() {
             return std::future::pending().await;

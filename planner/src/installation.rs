@@ -1,0 +1,131 @@
+//! Which keys and certificates an installation wants for what goes over a network between its driver and its agents. Where no
+//! agent listens on a network it wants none.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+
+use keelway_api::{
+    Documents,
+    cluster::CertificatesSpec,
+    documents::SecretName,
+    fault::Faults,
+    hypervisor::agent_name,
+    jiff::Timestamp,
+    name::{HypervisorName, InstallationId},
+};
+
+use crate::{
+    Certificates, Identity, MintRequest, Observation, Subject,
+    access::DRIVER,
+    certificates::{DRIVER_SECRET, INFRASTRUCTURE, client, says},
+    plan::Plan,
+    world::World,
+};
+
+/// The common name of every agent: which machine it is of is its DNS name.
+const AGENT: &str = "keelway:agent";
+/// The driver's certificate within its Secret.
+const CLIENT: &str = "client";
+/// An agent's certificate within its Secret.
+const SERVER: &str = "server";
+
+/// The Secret of the authority that the driver and the agents of an installation know each other by: `bundle.crt`.
+#[must_use]
+pub fn installation_authority(id: &InstallationId) -> SecretName {
+    SecretName::of_installation(id, INFRASTRUCTURE)
+}
+
+/// Whom agents on a network take for the driver of their installation.
+#[must_use]
+pub fn installation_driver(id: &InstallationId) -> Identity {
+    Identity { secret: SecretName::of_installation(id, DRIVER_SECRET), name: CLIENT }
+}
+
+/// Who the agent of a machine is on the network.
+#[must_use]
+pub fn agent_identity(id: &InstallationId, machine: &HypervisorName) -> Identity {
+    Identity { secret: SecretName::of_installation(id, &format!("agent-{machine}")), name: SERVER }
+}
+
+pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) {
+    let wanted = certificates(&plan.documents, world, &seen.certificates, now);
+    plan.mint.extend(wanted);
+}
+
+/// What an installation wants minted, with nothing but its documents at hand: no agent on a network can be reached before that.
+///
+/// # Errors
+/// A document does not mean anything.
+pub fn installation_certificates(
+    documents: &Documents,
+    seen: &Certificates,
+    now: Timestamp,
+) -> Result<Vec<MintRequest>, Faults> {
+    Ok(certificates(documents, &World::of(documents)?, seen, now))
+}
+
+/// The authority where it is not there, and each certificate that is not there, says something else than it should, or has
+/// lived two thirds of its life.
+fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: Timestamp) -> Vec<MintRequest> {
+    let Some(id) = documents.installation() else { return Vec::new() };
+    let on_network = world.machines.values().filter(|machine| machine.endpoint.address().is_some());
+    let agents: Vec<Wanted> = on_network.map(|machine| agent(id, &machine.name)).collect();
+    if agents.is_empty() {
+        return Vec::new();
+    }
+    let ttl = CertificatesSpec::default();
+    let authority = installation_authority(id);
+    let first = (!documents.secrets.contains_key(&authority)).then(|| MintRequest::Authority {
+        secret: authority.clone(),
+        common_name: "infrastructure".to_string(),
+        ttl: ttl.authority_ttl,
+    });
+    // What a lost authority signed is worth nothing under the next one.
+    let is_due = |want: &Wanted| first.is_some() || want.is_due(documents, seen, now);
+    let due: Vec<Wanted> = [driver(id)].into_iter().chain(agents).filter(is_due).collect();
+    let certificate = |Wanted { identity, subject }| MintRequest::Certificate {
+        secret: identity.secret,
+        name: identity.name.to_string(),
+        authority: authority.clone(),
+        subject,
+        ttl: ttl.component_ttl,
+    };
+    let certificates: Vec<MintRequest> = due.into_iter().map(certificate).collect();
+    first.into_iter().chain(certificates).collect()
+}
+
+/// One certificate that is wanted.
+struct Wanted {
+    identity: Identity,
+    subject: Subject,
+}
+
+fn driver(id: &InstallationId) -> Wanted {
+    Wanted { identity: installation_driver(id), subject: client(DRIVER, &[id.as_str()]) }
+}
+
+fn agent(id: &InstallationId, machine: &HypervisorName) -> Wanted {
+    let subject = Subject {
+        common_name: AGENT.to_string(),
+        organizations: vec![id.to_string()],
+        dns_names: vec![agent_name(machine)],
+        addresses: Vec::new(),
+        server: true,
+        client: false,
+    };
+    Wanted { identity: agent_identity(id, machine), subject }
+}
+
+impl Wanted {
+    fn is_due(&self, documents: &Documents, seen: &Certificates, now: Timestamp) -> bool {
+        let Identity { secret, name } = &self.identity;
+        let data = documents.secrets.get(secret).and_then(|secret| secret.data.as_ref());
+        let has_key = data.is_some_and(|data| data.contains_key(&format!("{name}.key")));
+        let found = seen.get(&(secret.clone(), String::from(*name)));
+        !has_key || found.is_none_or(|found| found.renew_at <= now || !says(found, &self.subject))
+    }
+}
