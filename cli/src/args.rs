@@ -461,6 +461,12 @@ pub(crate) enum LocalCommand {
         after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml\n  keelway hypervisor local destroy --fleet local"
     )]
     Destroy(LocalDestroyArguments),
+    /// Have the agents of local hypervisors answer on the network between them, with certificates, and write documents that
+    /// reach them there only: from a place that has a way into that network
+    #[command(
+        after_help = "Example:\n  keelway hypervisor local create | keelway hypervisor local enroll > world.yaml\n  nsenter --net=/run/keelway-local/local/public-1/net keelway reconcile < world.yaml"
+    )]
+    Enroll,
     /// Take the power from local hypervisors
     #[command(after_help = "Example:\n  keelway hypervisor local stop private-1")]
     Stop(LocalMachines),

@@ -2,6 +2,8 @@
 
 use std::{
     env,
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, OnceLock},
@@ -16,16 +18,38 @@ use crate::{
     ran::{Ran, Runs},
 };
 
+/// The state of a user who has no right on this machine, and who that is.
+const NOBODY: &str = "nobody";
+const NOBODYS_ID: u32 = 65534;
+
 /// Runs `keelway` in a directory of its own, with `$XDG_STATE_HOME` in it, and keeps what it says on stderr.
 pub struct Keelway {
     directory: PathBuf,
     said: Mutex<String>,
+    /// The words before `keelway` itself.
+    through: Vec<String>,
 }
 
 impl Keelway {
     /// In a new directory of this name.
     pub fn new(name: &str) -> Self {
-        Self { directory: host::directory(name), said: Mutex::default() }
+        Self { directory: host::directory(name), said: Mutex::default(), through: Vec::new() }
+    }
+
+    /// The same program in a network namespace, run by a user without any right on this machine. The directory is the same, and
+    /// the state is that user's own.
+    #[must_use]
+    pub fn of_nobody_within(&self, network: &Path) -> Self {
+        let state = self.directory.join(NOBODY);
+        fs::create_dir_all(&state).unwrap();
+        chown(&state, Some(NOBODYS_ID), Some(NOBODYS_ID)).unwrap();
+        // Others pass through to it, and see no name on the way.
+        fs::set_permissions(self.directory.parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
+        let network = format!("--net={}", network.display());
+        let user = [format!("--reuid={NOBODYS_ID}"), format!("--regid={NOBODYS_ID}")];
+        let words = ["nsenter".to_owned(), network, "setpriv".to_owned()].into_iter().chain(user);
+        let through = words.chain(["--clear-groups".to_owned()]).collect();
+        Self { directory: self.directory.clone(), said: Mutex::default(), through }
     }
 
     /// Where it runs.
@@ -35,7 +59,11 @@ impl Keelway {
 
     /// `$XDG_STATE_HOME/keelway`.
     pub fn state(&self) -> PathBuf {
-        self.directory.join("state/keelway")
+        self.directory.join(self.state_name()).join("keelway")
+    }
+
+    fn state_name(&self) -> &'static str {
+        if self.through.is_empty() { "state" } else { NOBODY }
     }
 
     /// Runs `keelway` with these arguments on these documents.
@@ -75,8 +103,10 @@ impl Keelway {
     fn command(&self, program: &str) -> Command {
         let folders = [self::program().parent().unwrap().to_owned(), cache().unwrap().join("bin")];
         let path = env::join_paths(folders.into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap()))).unwrap();
-        let mut command = Command::new(program);
-        command.current_dir(&self.directory).env("PATH", path).env("XDG_STATE_HOME", self.directory.join("state"));
+        let mut words = self.through.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().unwrap_or(program));
+        command.args(words).current_dir(&self.directory).env("PATH", path);
+        command.env("XDG_STATE_HOME", self.directory.join(self.state_name()));
         command
     }
 

@@ -96,6 +96,11 @@ impl Machine {
         matches!(self.document.spec.endpoint, Endpoint::Agent(_))
     }
 
+    /// Its network namespace.
+    pub fn network(&self) -> PathBuf {
+        local(&self.document).join("net")
+    }
+
     /// Where its agent listens, if there is one beside its runtime.
     pub fn agent_socket(&self) -> &Path {
         Path::new(self.document.spec.endpoint.socket().unwrap())

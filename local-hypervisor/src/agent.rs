@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::{
     Error, Launcher, Progress, Step,
     create::blocking,
+    enroll,
     fleet::Machine,
     launch::Launch,
     processes::{self, AGENT_GROUP},
@@ -35,11 +36,11 @@ impl Agent {
         [program, &self.archives].into_iter().filter(|path| path.is_dir()).map(Path::to_owned).collect()
     }
 
-    /// The arguments of the unit's program, and those of a machine without a registry.
-    fn arguments(&self) -> Vec<String> {
+    /// The arguments of the unit's program, and those of a machine without a registry, which listens on a network where `port` says so.
+    fn arguments(&self, port: Vec<String>) -> Vec<String> {
         let line = UNIT.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap_or_default();
         let shipped = line.split_ascii_whitespace().skip(1).map(str::to_owned);
-        shipped.chain([format!("--image-archives={}", self.archives.display())]).collect()
+        shipped.chain([format!("--image-archives={}", self.archives.display())]).chain(port).collect()
     }
 }
 
@@ -72,7 +73,7 @@ pub(crate) async fn ensure_running(
         binds: Vec::new(),
         overlays: Vec::new(),
         program: agent.program.clone(),
-        arguments: agent.arguments(),
+        arguments: agent.arguments(enroll::arguments(machine)?),
         environment: vec![service.notify_socket()],
     };
     service.start(&launch, launcher).await
@@ -87,7 +88,7 @@ mod tests {
     fn the_unit_names_the_sockets_that_are_looked_for() {
         let agent = Agent { program: "/usr/bin/agent".into(), archives: "/images".into() };
         assert_eq!(
-            agent.arguments(),
+            agent.arguments(Vec::new()),
             [
                 "run".to_owned(),
                 format!("--runtime-endpoint=unix:///run/{SOCKET}"),

@@ -15,9 +15,18 @@ pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
 
 /// Writes a file in one step: readers see the old content or the new one.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
+    write(path, content, 0o644)
+}
+
+/// The same, for root's eyes.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
+    write(path, content, 0o600)
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
     let new = path.with_extension("new");
     let write = || {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
         io::Write::write_all(&mut file, content)?;
         file.sync_all()?;
         fs::rename(&new, path)

@@ -33,6 +33,9 @@ pub(crate) const SOCKET: &str = "containerd/containerd.sock";
 /// Where the agent listens, seen from within a machine's `/run`; as the shipped unit says.
 pub(crate) const AGENT_SOCKET: &str = "keelway/agent.sock";
 
+/// What the agent answers with on a network, seen from within a machine's `/var/lib`.
+pub(crate) const AGENT_IDENTITY: &str = "keelway-agent";
+
 /// Linux' limit for an interface's name, without the final zero.
 const LONGEST_INTERFACE: usize = 15;
 
@@ -129,6 +132,11 @@ impl Machine {
 
     pub(crate) fn agent_log(&self) -> PathBuf {
         self.log().join("keelway-hypervisor-agent.log")
+    }
+
+    /// What its agent answers with on a network, where it does.
+    pub(crate) fn agent_identity(&self) -> PathBuf {
+        self.lib().join(AGENT_IDENTITY)
     }
 
     /// The agent's socket, seen from the host.

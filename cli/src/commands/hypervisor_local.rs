@@ -8,7 +8,7 @@ use keelway_local_hypervisor::{
     run_machine,
 };
 
-use super::{print, session::runtime};
+use super::{hypervisor_enroll, print, session::runtime};
 use crate::{
     args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalMachines},
     directories::cache_directory,
@@ -25,6 +25,7 @@ pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failur
         LocalCommand::Create(arguments) => make(global, &arguments),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: Some(fleet) }) => destroy_fleet(global, &fleet),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: None }) => destroy_documents(global),
+        LocalCommand::Enroll => hypervisor_enroll::run(global),
         LocalCommand::Stop(machines) => switch(global, &machines, Power::Off),
         LocalCommand::Start(machines) => switch(global, &machines, Power::On),
         LocalCommand::Reboot(machines) => switch(global, &machines, Power::Cycle),
@@ -47,7 +48,7 @@ pub(super) fn launcher() -> Result<Launcher, Failure> {
 }
 
 /// The program of agents is beside this one.
-fn request(fleet: &str, agent: bool) -> Result<CreateRequest, Failure> {
+pub(super) fn request(fleet: &str, agent: bool) -> Result<CreateRequest, Failure> {
     let launcher = launcher()?;
     let agent = agent.then(|| Agent {
         program: launcher.program.with_file_name("keelway-hypervisor-agent"),

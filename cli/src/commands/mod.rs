@@ -10,6 +10,7 @@ mod exec;
 mod explain;
 mod get;
 mod hypervisor_adopt;
+mod hypervisor_enroll;
 mod hypervisor_inject;
 mod hypervisor_local;
 mod hypervisor_schedule;

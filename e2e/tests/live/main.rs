@@ -10,6 +10,7 @@
 )]
 
 mod agent;
+mod enrolled;
 mod files;
 mod input;
 mod interrupted;

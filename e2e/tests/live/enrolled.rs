@@ -1,0 +1,56 @@
+//! Machines whose agents are on their network, driven from there by who has no right on any of them.
+
+use std::fs;
+
+use keelway_api::Documents;
+use keelway_e2e::{ControlPlane, World, deadline, host::on_own_host, machine::find, process};
+
+use crate::{look, settled, workload};
+
+#[test]
+fn agents_on_a_network() {
+    on_own_host("enrolled::agents_on_a_network", scenario);
+}
+
+fn scenario() {
+    let mut world = World::new("e2enet");
+    let made = world.create_two();
+    let enrolled = world.keelway.run(&["hypervisor", "local", "enroll"], &made).succeeded().stdout;
+    let documents = Documents::read(&enrolled).unwrap();
+    assert!(documents.hypervisors.values().all(|machine| machine.spec.endpoint.address().is_some()));
+    // Once more changes nothing.
+    assert_eq!(world.keelway.run(&["hypervisor", "local", "enroll"], &enrolled).succeeded().stdout, enrolled);
+
+    let machines = world.machines();
+    let public = machines.iter().find(|machine| machine.is_public()).unwrap();
+    let driver = world.keelway.of_nobody_within(&public.network());
+    let injected = driver.run(&["cluster", "inject", "--name", "c1"], &enrolled).succeeded().stdout;
+    let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
+    let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
+    fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
+    fs::write(driver.directory().join("c1.yaml"), &text).unwrap();
+    let plane = ControlPlane::new(&driver, text, "c1.kubeconfig");
+
+    settled::a_second_pass_does_nothing(&plane);
+    workload::write(&plane);
+    workload::secret_is_there(&plane);
+    look::logs(&plane);
+    look::commands(&plane);
+    comes_back(&plane, "kube-scheduler-0");
+    let log = look::follow(&plane);
+
+    let deleted = driver.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
+    let empty = driver.run(&["reconcile"], &deleted).succeeded().stdout;
+    look::ended(&driver, log);
+    assert!(plane.running().is_empty());
+    let left = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded().stdout;
+    assert!(Documents::read(&left).unwrap().is_empty());
+}
+
+/// With nobody's help but its agent's.
+fn comes_back(plane: &ControlPlane<'_>, component: &str) {
+    let (machine, before) = find(&plane.machines, component);
+    process::kill(machine.container_pid(&before.container));
+    let is_new = || plane.running().get(component).is_some_and(|now| now.container != before.container);
+    deadline::until("a new container", deadline::KUBERNETES, is_new);
+}

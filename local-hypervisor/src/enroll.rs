@@ -1,0 +1,84 @@
+//! Agents of local hypervisors that are reached over a network, too.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use crate::{
+    CreateRequest, Error, Progress, agent,
+    create::{blocking, require_root},
+    files::{make_dir, read_if_there, write_atomically, write_private},
+    fleet::Machine,
+    layout::AGENT_IDENTITY,
+    lock::Lock,
+    processes,
+    record::Record,
+};
+
+/// Where the address is that an agent listens on.
+const LISTEN: &str = "listen";
+/// Its files, and the arguments that name them.
+const FILES: [(&str, &str); 3] =
+    [("agent.crt", "--tls-certificate"), ("agent.key", "--tls-key"), ("ca.crt", "--tls-authority")];
+
+/// What an agent answers with on a network.
+pub struct AgentIdentity {
+    /// Where it listens, on its machine.
+    pub listen: SocketAddr,
+    /// Certificate, key and authorities, PEM.
+    pub files: [Vec<u8>; 3],
+}
+
+/// Gives agents of a fleet what they answer with, by the names of their machines. Those that did not listen where they are to,
+/// begin anew; what they run goes on.
+///
+/// Of the request only the fleet, the programs and the agent count.
+///
+/// # Errors
+/// A name that no machine of the fleet has is one, before anything is done.
+pub async fn enroll(
+    request: &CreateRequest,
+    identities: &BTreeMap<String, AgentIdentity>,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    require_root()?;
+    let Some(agent) = &request.agent else { return Ok(()) };
+    agent.require()?;
+    let fleet = &request.fleet;
+    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let entries = Record::load(fleet)?.map(|record| record.machines).unwrap_or_default();
+    let machines: BTreeMap<String, Machine> =
+        entries.iter().map(|entry| fleet.machine(entry.id)).map(|machine| (machine.name(), machine)).collect();
+    let unknown = |name: &String| Error::NoMachine { name: name.clone(), fleet: fleet.name().to_owned() };
+    let chosen = identities
+        .iter()
+        .map(|(name, identity)| machines.get(name).map(|machine| (machine, identity)).ok_or_else(|| unknown(name)));
+    for (machine, identity) in chosen.collect::<Result<Vec<_>, Error>>()? {
+        if write(machine, identity)? {
+            let before = machine.clone();
+            blocking(move || processes::end_agent(&before)).await?;
+        }
+        agent::ensure_running(machine, agent, &request.launcher, progress).await?;
+    }
+    Ok(())
+}
+
+/// Returns whether the agent has to begin anew. Files alone it reads again by itself.
+fn write(machine: &Machine, identity: &AgentIdentity) -> Result<bool, Error> {
+    let folder = machine.agent_identity();
+    make_dir(&folder, 0o700)?;
+    for ((name, _), content) in FILES.iter().zip(&identity.files) {
+        write_private(&folder.join(name), content)?;
+    }
+    let (path, listen) = (folder.join(LISTEN), identity.listen.to_string());
+    let moves = read_if_there(&path)?.is_none_or(|before| before != listen);
+    if moves {
+        write_atomically(&path, listen.as_bytes())?;
+    }
+    Ok(moves)
+}
+
+/// What a machine's agent is told of the network.
+pub(crate) fn arguments(machine: &Machine) -> Result<Vec<String>, Error> {
+    let Some(listen) = read_if_there(&machine.agent_identity().join(LISTEN))? else { return Ok(Vec::new()) };
+    let files = FILES.iter().map(|(name, argument)| format!("{argument}=/var/lib/{AGENT_IDENTITY}/{name}"));
+    Ok([format!("--listen={listen}")].into_iter().chain(files).collect())
+}
