@@ -30,6 +30,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["hypervisor", "uncordon", "hv-1"],
     &["hypervisor", "drain", "hv-1"],
     &["hypervisor", "adopt", "--from", "0123456789abcdef"],
+    &["hypervisor", "local", "enroll"],
     &["hypervisor", "local", "destroy"],
     &["cluster", "inject", "--name", "c9"],
     &["cluster", "delete", "--name", "c1"],
