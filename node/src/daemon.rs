@@ -6,6 +6,7 @@ use std::{
     error::Error,
     fs, io,
     net::SocketAddr,
+    os::fd::IntoRawFd,
     panic::resume_unwind,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -116,7 +117,7 @@ struct Daemon {
 pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let not_joined = |path: &std::path::Path| RunError::NotJoined(path.display().to_string());
     let options = layout.read_options()?.ok_or_else(|| not_joined(&layout.options()))?;
-    let _lock = lock(&layout).await?;
+    lock(&layout).await?;
     let known = Known::kept(&layout)?.ok_or_else(|| not_joined(&layout.information()))?;
     let given = files::read_json::<Given>(&layout.peer())?.ok_or_else(|| not_joined(&layout.peer()))?;
     let key = peer::kept_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
@@ -166,8 +167,9 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
     Ok(())
 }
 
-/// One daemon at a time; the lock ends with the process. One that was killed has it for a moment longer.
-async fn lock(layout: &Layout) -> Result<fs::File, RunError> {
+/// One daemon at a time. The lock ends with the process and not before: until then it listens where the next one has to. One that was
+/// killed has it for a moment longer.
+async fn lock(layout: &Layout) -> Result<(), RunError> {
     let path = layout.daemon_process();
     let file = fs::File::options().create(true).append(true).open(path.with_extension("lock"));
     let file = file.map_err(FileError::new("open", &path))?;
@@ -177,10 +179,11 @@ async fn lock(layout: &Layout) -> Result<fs::File, RunError> {
     let Ok(Ok(Ok(held))) = timeout(LOCK, locked).await else {
         return Err(RunError::Running(layout.root().display().to_string()));
     };
+    let _until_the_end = held.into_raw_fd();
     if let Some(own) = ProcessId::of(std::process::id()) {
         files::write_json_for_now(&path, &own)?;
     }
-    Ok(held)
+    Ok(())
 }
 
 fn listen(known: &Known) -> Result<Vec<tokio::net::TcpListener>, RunError> {
