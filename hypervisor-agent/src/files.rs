@@ -63,12 +63,12 @@ impl<'a> Files<'a> {
 
     /// The config that is in effect, where one is kept.
     pub fn read_config(self) -> Result<Option<Vec<u8>>, FileError> {
-        self.read_below("", layout::CONFIG)
+        self.read_below(layout::CONFIG)
     }
 
     /// What happened on the machine, where that is kept.
     pub fn read_events(self) -> Result<Option<Vec<u8>>, FileError> {
-        self.read_below("", layout::EVENTS)
+        self.read_below(layout::EVENTS)
     }
 
     /// Adds lines to what happened on the machine, or begins it anew with them. Lost with the power: nothing relies on it.
@@ -80,26 +80,28 @@ impl<'a> Files<'a> {
 
     /// A file of a pod; `None` where it is not there.
     pub fn read_file(self, pod: &PodName, file: &str) -> Result<Option<Vec<u8>>, FileError> {
-        let path = layout::file_path(pod, file);
-        let (parent, name) = split(&path);
-        self.read_below(parent, name)
+        self.read_below(&layout::file_path(pod, file))
     }
 
-    fn read_below(self, parent: &str, name: &str) -> Result<Option<Vec<u8>>, FileError> {
-        let read = || Folder::under(self.root, STATE_DIRECTORY)?.descend(parent)?.read_bytes(name);
+    fn read_below(self, path: &str) -> Result<Option<Vec<u8>>, FileError> {
+        let read = || {
+            let (parent, name) = Folder::under(self.root, STATE_DIRECTORY)?.parent_of(path)?;
+            parent.read_bytes(name)
+        };
         match read() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            other => other.map_err(FileError::read(name)),
+            other => other.map_err(FileError::read(path)),
         }
     }
 
     /// A way to a socket of a pod's, for as long as it is held: whatever takes its place meanwhile is not followed.
     pub fn open_socket(self, pod: &PodName, path: &str) -> Result<OwnedFd, FileError> {
         let path = format!("{}/{path}", layout::pod_directory(pod));
-        let (parent, name) = split(&path);
-        Folder::under(self.root, STATE_DIRECTORY)
-            .and_then(|state| state.descend(parent)?.open_socket(name))
-            .map_err(FileError::read(&path))
+        let open = || {
+            let (parent, name) = Folder::under(self.root, STATE_DIRECTORY)?.parent_of(&path)?;
+            parent.open_socket(name)
+        };
+        open().map_err(FileError::read(&path))
     }
 
     fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {
@@ -113,10 +115,11 @@ impl<'a> Files<'a> {
 
     /// Makes a directory in one that exists, or gives it the right owner and mode.
     pub fn make_directory(self, directory: &Directory) -> Result<(), FileError> {
-        let (parent, name) = split(&directory.path);
-        top::make(self.root, STATE_DIRECTORY)
-            .and_then(|state| state.descend(parent)?.make(name, directory.into()))
-            .map_err(FileError::make(&directory.path))
+        let make = || {
+            let (parent, name) = top::make(self.root, STATE_DIRECTORY)?.parent_of(&directory.path)?;
+            parent.make(name, directory.into())
+        };
+        make().map_err(FileError::make(&directory.path))
     }
 
     /// Puts a pod's mark into a data directory that exists. It is root's: the component reads past it.
@@ -134,11 +137,11 @@ impl<'a> Files<'a> {
     /// Writes a file of a pod in one step: a reader sees the old content or the new. Its directory exists.
     pub fn write_file(self, pod: &PodName, user: u32, file: &File) -> Result<(), FileError> {
         let path = layout::file_path(pod, &file.path);
-        let (parent, name) = split(&path);
-        let attributes = Attributes::of_user(user, FILE_MODE);
-        Folder::under(self.root, STATE_DIRECTORY)
-            .and_then(|state| state.descend(parent)?.replace(name, &file.content, attributes))
-            .map_err(FileError::write(&path))
+        let write = || {
+            let (parent, name) = Folder::under(self.root, STATE_DIRECTORY)?.parent_of(&path)?;
+            parent.replace(name, &file.content, Attributes::of_user(user, FILE_MODE))
+        };
+        write().map_err(FileError::write(&path))
     }
 
     /// Removes a file, a link, or a directory with all that is in it, given relative to [`STATE_DIRECTORY`].
@@ -147,11 +150,11 @@ impl<'a> Files<'a> {
     }
 
     fn remove_below(self, top: &str, path: &str) -> Result<(), FileError> {
-        let (parent, name) = split(path);
-        let removed = Folder::under(self.root, top)
-            .and_then(|folder| folder.descend(parent))
-            .and_then(|folder| remove::tree(&folder, name));
-        match removed {
+        let remove = || {
+            let (parent, name) = Folder::under(self.root, top)?.parent_of(path)?;
+            remove::tree(&parent, name)
+        };
+        match remove() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map_err(FileError::remove(&format!("{top}/{path}"))),
         }

@@ -17,6 +17,8 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
 };
 
+use crate::layout::{is_plain_name, leads_downwards};
+
 /// How the name of a file that is not yet whole begins. One that a crash left behind is seen as a file that nobody wants.
 pub(super) const UNFINISHED: &str = ".keelway-new-";
 
@@ -89,9 +91,21 @@ impl Folder {
         Ok(Self(openat(&self.0, name, DIRECTORY, Mode::empty())?))
     }
 
-    /// Opens a directory further down, name by name. The empty path is this one.
+    /// Opens a directory further down, name by name. A path that leads anywhere else is an error.
     pub(super) fn descend(self, path: &str) -> io::Result<Self> {
-        path.split('/').filter(|name| !name.is_empty()).try_fold(self, |folder, name| folder.child(name))
+        if !leads_downwards(path) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path leads out of its directory"));
+        }
+        path.split('/').try_fold(self, |folder, name| folder.child(name))
+    }
+
+    /// Opens the directory of something further down, for which the name returned stands there.
+    pub(super) fn parent_of(self, path: &str) -> io::Result<(Self, &str)> {
+        match path.rsplit_once('/') {
+            Some((parent, name)) if is_plain_name(name) => Ok((self.descend(parent)?, name)),
+            None if is_plain_name(path) => Ok((self, path)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path leads out of its directory")),
+        }
     }
 
     /// Makes a directory in this one; one that is there only gets its attributes.

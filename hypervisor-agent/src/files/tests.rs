@@ -1,5 +1,7 @@
 //! On a temporary directory as the machine's root. Owners can only be set as root, as on machines.
 
+mod confined;
+
 use std::{
     fs,
     os::{

@@ -70,6 +70,11 @@ impl Machine {
         self.root.path().join("var/lib/keelway").join(name)
     }
 
+    /// How often its runtime was asked for this.
+    pub(crate) fn calls(&self, method: &str) -> u64 {
+        self.fake.calls().iter().filter(|call| call.method == method).count().try_into().unwrap()
+    }
+
     /// Where the logs of all components are.
     pub(crate) fn log_folder(&self) -> PathBuf {
         self.root.path().join("var/log/keelway")

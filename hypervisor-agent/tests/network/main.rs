@@ -3,6 +3,7 @@
 
 mod bounds;
 mod conversations;
+mod cuts;
 mod installation;
 mod machine;
 mod refusals;
