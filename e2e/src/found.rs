@@ -106,7 +106,9 @@ impl Place {
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
             let of = words.iter().position(|word| *word == "-").unwrap();
-            self.add("mount", words[4], format!("{} {} {}", words[3], words[5], words[of + 1]));
+            if !host::is_work(Path::new(words[4])) {
+                self.add("mount", words[4], format!("{} {} {}", words[3], words[5], words[of + 1]));
+            }
         }
     }
 

@@ -26,7 +26,7 @@ const NOBODYS_ID: u32 = 65534;
 pub struct Keelway {
     directory: PathBuf,
     said: Mutex<String>,
-    /// The words before `keelway` itself.
+    /// The words before `keelway` itself, where it does not make machines.
     through: Vec<String>,
 }
 
@@ -36,8 +36,8 @@ impl Keelway {
         Self { directory: host::directory(name), said: Mutex::default(), through: Vec::new() }
     }
 
-    /// The same program in a network namespace, run by a user without any right on this machine. The directory is the same, and
-    /// the state is that user's own.
+    /// The same program in a network namespace, run by a user without any right on this machine, but for what makes machines here.
+    /// The directory is the same, and the state is that user's own.
     #[must_use]
     pub fn of_nobody_within(&self, network: &Path) -> Self {
         let state = self.directory.join(NOBODY);
@@ -73,15 +73,14 @@ impl Keelway {
 
     /// Runs `keelway` until it comes to this failpoint, where a signal ends it.
     pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], cut: &Cut) -> Ran {
-        let mut command = self.command("keelway-cut");
-        command.args(arguments).env("CUT", cut.to_string()).env("POINTS", self.directory.join("points"));
+        let mut command = self.command("keelway-cut", arguments);
+        command.env("CUT", cut.to_string()).env("POINTS", self.directory.join("points"));
         self.ended(Runs::start(&mut command, stdin).end(deadline::SETTLE))
     }
 
     /// Runs a line of the documentation, in a shell in its directory.
     pub fn shell(&self, line: &str) -> Ran {
-        let mut command = self.command("bash");
-        command.args(["-eo", "pipefail", "-c", line]);
+        let mut command = self.command("bash", &["-eo", "pipefail", "-c", line]);
         self.ended(Runs::start(&mut command, &[]).end(deadline::SETTLE))
     }
 
@@ -92,7 +91,7 @@ impl Keelway {
 
     /// Starts `keelway`, for those who have something to do while it runs. See [`Self::end`].
     pub fn start(&self, arguments: &[&str], stdin: &[u8]) -> Runs {
-        Runs::start(self.command("keelway").args(arguments), stdin)
+        Runs::start(&mut self.command("keelway", arguments), stdin)
     }
 
     /// The end of what was started.
@@ -100,10 +99,13 @@ impl Keelway {
         self.ended(running.end(deadline::SETTLE))
     }
 
-    fn command(&self, program: &str) -> Command {
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let folders = [self::program().parent().unwrap().to_owned(), cache().unwrap().join("bin")];
         let path = env::join_paths(folders.into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap()))).unwrap();
-        let mut words = self.through.iter().map(String::as_str).chain([program]);
+        // Machines are root's, whoever drives them.
+        let makes_machines = arguments.get(1) == Some(&"local");
+        let through = if makes_machines { &[][..] } else { &self.through };
+        let mut words = through.iter().map(String::as_str).chain([program]).chain(arguments.iter().copied());
         let mut command = Command::new(words.next().unwrap_or(program));
         command.args(words).current_dir(&self.directory).env("PATH", path);
         command.env("XDG_STATE_HOME", self.directory.join(self.state_name()));

@@ -26,6 +26,7 @@ pub mod listening;
 pub mod load;
 pub mod machine;
 pub mod metrics;
+mod operator;
 pub mod prober;
 pub mod process;
 pub mod ran;

@@ -102,13 +102,17 @@ impl Machine {
     }
 
     /// Where its agent listens, if there is one beside its runtime.
-    pub fn agent_socket(&self) -> &Path {
-        Path::new(self.document.spec.endpoint.socket().unwrap())
+    pub fn agent_socket(&self) -> PathBuf {
+        self.document
+            .spec
+            .endpoint
+            .socket()
+            .map_or_else(|| local(&self.document).join("run/keelway/agent.sock"), PathBuf::from)
     }
 
     /// Its agent.
     pub fn agent_pid(&self) -> u32 {
-        peer(self.agent_socket())
+        peer(&self.agent_socket())
     }
 
     /// The process of each component's container.

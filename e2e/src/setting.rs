@@ -42,7 +42,7 @@ impl Setting {
     /// All machines, of which so many are public. `workers`: names, and the NATs that each is behind, the one next to it first.
     pub fn new(tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
         let mut world = World::new(tag);
-        let documents = world.create(|keelway, fleet| {
+        let documents = world.create_remote(|keelway, fleet| {
             let create = ["hypervisor", "local", "create", "--fleet", fleet];
             keelway.run(&[&create[..], &["--public", public, "--private", "1"]].concat(), &[])
         });

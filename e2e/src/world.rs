@@ -1,11 +1,10 @@
 //! Machines of one test.
 
-use std::{fs, process::Command, thread};
+use std::{fs, path::Path, process::Command, thread};
 
 use keelway_api::Documents;
-use keelway_hypervisor_agent::layout::LOG_DIRECTORY;
 
-use crate::{Keelway, Machine, Ran, deadline, gap, host, keelway, process};
+use crate::{Keelway, Machine, Ran, deadline, gap, host, keelway, operator, process};
 
 /// A fleet, made by `keelway` and taken away by it, also when the test fails.
 pub struct World {
@@ -29,6 +28,16 @@ impl World {
         let made = create(&self.keelway, &self.fleet).succeeded().stdout;
         self.made.clone_from(&made);
         made
+    }
+
+    /// Machines with agents on their network, by the command that makes them. From then on they are driven from a place beside them, by a
+    /// user who has no right on any of them.
+    pub fn create_remote(&mut self, create: impl FnOnce(&Keelway, &str) -> Ran) -> Vec<u8> {
+        let made = self.create(create);
+        let enrolled = self.keelway.run(&["hypervisor", "local", "enroll"], &made).succeeded().stdout;
+        self.keelway = self.keelway.of_nobody_within(&operator::place(&self.fleet, &self.machines()));
+        self.made.clone_from(&enrolled);
+        enrolled
     }
 
     /// One public and one private machine, kept by passes alone.
@@ -75,20 +84,27 @@ impl World {
         Machine::all(&Documents::read(&self.made).unwrap())
     }
 
-    /// Copies what components wrote to `failed/FLEET` beside the program, and says so.
+    /// Copies what components and workers wrote to `failed/FLEET` beside the program, and says so.
     fn keep_logs(&self) {
         let kept = keelway::program().with_file_name("failed").join(&self.fleet);
         let _ = fs::remove_dir_all(&kept);
-        for machine in self.machines() {
-            let to = kept.join(machine.name());
-            let made = fs::create_dir_all(&to);
-            let copied =
-                made.and_then(|()| Command::new("cp").arg("-r").arg(machine.path(LOG_DIRECTORY)).arg(&to).status());
-            match copied {
-                Ok(status) if status.success() => println!("what components wrote: {}", to.display()),
-                other => println!("what components of {} wrote is not kept: {other:?}", machine.name()),
+        let machines = fs::read_dir(Path::new("/var/lib/keelway-local").join(&self.fleet));
+        for machine in machines.into_iter().flatten().flatten() {
+            let to = kept.join(machine.file_name());
+            for logs in ["log/keelway", "lib/keelway-node/log"].map(|logs| machine.path().join(logs)) {
+                if logs.exists() {
+                    copy(&logs, &to);
+                }
             }
         }
+    }
+}
+
+fn copy(logs: &Path, to: &Path) {
+    let copied = fs::create_dir_all(to).and_then(|()| Command::new("cp").arg("-r").arg(logs).arg(to).status());
+    match copied {
+        Ok(status) if status.success() => println!("what was written: {}", to.display()),
+        other => println!("{} is not kept: {other:?}", logs.display()),
     }
 }
 

@@ -22,7 +22,7 @@ use plane::Plane;
 
 /// Two public and three private machines; the last one's disk is of a size of its own.
 fn create(world: &mut World) -> Vec<u8> {
-    world.create(|keelway, fleet| {
+    world.create_remote(|keelway, fleet| {
         disk::of_its_own(fleet);
         keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "2", "--private", "3"], &[])
     })

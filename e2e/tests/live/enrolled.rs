@@ -5,7 +5,7 @@ use std::fs;
 use keelway_api::Documents;
 use keelway_e2e::{ControlPlane, World, deadline, host::on_own_host, machine::find, process};
 
-use crate::{look, settled, workload};
+use crate::{files, look, settled, strangers, workload};
 
 #[test]
 fn agents_on_a_network() {
@@ -36,6 +36,10 @@ fn scenario() {
     workload::secret_is_there(&plane);
     look::logs(&plane);
     look::commands(&plane);
+    files::files_are_private(&plane);
+    files::processes_have_no_privilege(&plane);
+    files::keys_are_nowhere_else(&plane);
+    strangers::take_nothing(&plane);
     comes_back(&plane, "kube-scheduler-0");
     let log = look::follow(&plane);
 

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use keelway_e2e::{ControlPlane, Machine, found::tree, keys::Keys, process};
@@ -120,13 +120,25 @@ fn has_no_privilege(name: &str, pid: u32, user: u32) {
     assert!(root[5].split(',').any(|option| option == "ro"), "{name}: {}", root[5]);
 }
 
+/// Where containerd keeps what it was told of pods and containers, which is what inspecting them shows: its database, their
+/// specifications and states. What images hold is elsewhere.
+const RUNTIME: [&str; 5] = [
+    "/run/containerd",
+    "/var/lib/containerd/io.containerd.metadata.v1.bolt",
+    "/var/lib/containerd/io.containerd.grpc.v1.cri",
+    "/var/lib/containerd/io.containerd.runtime.v2.task",
+    "/var/lib/containerd/io.containerd.sandbox.controller.v1.shim",
+];
+
 /// Keys are in Secret documents and in files for those who use them.
 pub(crate) fn keys_are_nowhere_else(plane: &ControlPlane<'_>) {
     let keys = Keys::of(&plane.documents);
     assert_eq!(keys.found_in(&plane.text), keys.count(), "the search finds what documents hold");
     let mut places: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     places.insert("what keelway says".to_owned(), plane.keelway.said().into_bytes());
-    for arguments in [["plan", "-v"], ["status", "-ojson"], ["status", "-oyaml"], ["status", "-owide"]] {
+    for arguments in
+        [["plan", "-v"], ["status", "-ojson"], ["status", "-oyaml"], ["status", "-owide"], ["events", "-oyaml"]]
+    {
         let ran = plane.keelway.run(&arguments, &plane.text).succeeded();
         places.insert(arguments.join(" "), [ran.stdout, ran.stderr.into_bytes()].concat());
     }
@@ -137,15 +149,20 @@ pub(crate) fn keys_are_nowhere_else(plane: &ControlPlane<'_>) {
     }
     let mut used = 0;
     for machine in &plane.machines {
-        for path in tree(&machine.path("/var/log")).into_iter().filter(|path| path.is_file()) {
-            places.insert(path.display().to_string(), fs::read(path).unwrap());
+        let kept = RUNTIME.iter().map(|path| machine.path(path)).chain([machine.path("/var/log")]);
+        let of_no_image = |path: &PathBuf| path.is_file() && !path.iter().any(|name| name == "rootfs");
+        for path in kept.flat_map(|path| tree(&path)).filter(of_no_image) {
+            // What a runtime keeps of a command that just ended is gone a moment later.
+            places.insert(path.display().to_string(), fs::read(path).unwrap_or_default());
         }
         for path in tree(&machine.path("/var/lib/keelway")).into_iter().filter(|path| path.is_file()) {
             used += keys.found_in(&fs::read(path).unwrap());
         }
     }
     assert!(used > 0, "the same search finds keys where they are used");
-    assert!(places.keys().any(|place| place.contains("/var/log/keelway/")), "there are logs");
+    for known in ["/var/log/keelway/", "/meta.db", "/config.json", "io.containerd.grpc.v1.cri/"] {
+        assert!(places.keys().any(|place| place.contains(known)), "nothing was found in {known}");
+    }
     for (place, bytes) in places {
         assert_eq!(keys.found_in(&bytes), 0, "a key is in {place}");
     }

@@ -19,6 +19,7 @@ mod one_control_plane;
 mod reach;
 mod recovery;
 mod settled;
+mod strangers;
 mod two_clusters;
 mod versions;
 mod watch;

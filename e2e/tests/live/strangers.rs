@@ -1,0 +1,58 @@
+//! What those who may not speak with an agent take of it by connecting.
+
+use std::{
+    io::{ErrorKind, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use keelway_e2e::{ControlPlane, Machine, process};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Connections that stay.
+const MANY: usize = 10_000;
+/// The most that an agent may have had, in KiB.
+const MOST: u64 = 100 << 10;
+/// The beginning of a TLS record of 16 KiB (RFC 8446, 5.1), whose end never comes.
+const BEGINNING: [u8; 5] = [22, 3, 1, 0x40, 0];
+
+/// Its agent serves all the while, and takes little for it.
+pub(crate) fn take_nothing(plane: &ControlPlane<'_>) {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let machine = plane.private();
+    let address: SocketAddr = machine.document.spec.endpoint.address().unwrap().parse().unwrap();
+    let silent = machine.within(|| begin(address, MANY / 2, &[]));
+    answers(plane);
+    let halting = machine.within(|| begin(address, MANY / 2, &[&BEGINNING[..], &[0; 12 << 10]].concat()));
+    answers(plane);
+    assert_eq!(silent.len() + halting.len(), MANY);
+    let most = most_resident(machine);
+    println!("{:>7} KiB at most of the agent, with {MANY} connections of strangers", most);
+    assert!(most < MOST, "{most} KiB");
+}
+
+/// Connections on which this was said.
+fn begin(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
+    let begin = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        match stream.write_all(says) {
+            // It gave way to another one already.
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}")
+            }
+            Ok(()) => {}
+        }
+        stream
+    };
+    (0..count).map(begin).collect()
+}
+
+fn answers(plane: &ControlPlane<'_>) {
+    let planned = plane.keelway.run(&["plan", "--exit-code"], &plane.text).succeeded();
+    assert!(planned.stderr.is_empty(), "{}", planned.stderr);
+}
+
+fn most_resident(machine: &Machine) -> u64 {
+    let text = process::status(machine.agent_pid(), "VmHWM").unwrap();
+    text.trim_end_matches(" kB").trim().parse().unwrap()
+}
