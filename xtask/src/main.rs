@@ -34,6 +34,7 @@ usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plai
        cargo xtask bench start [--rounds N]
        cargo xtask bench join [--rounds N]
        cargo xtask bench failover [--rounds N]
+       cargo xtask bench agent [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
 
 images makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
@@ -65,6 +66,11 @@ bench failover measures how long workers and their clients wait while public mac
 ingresses to others, and writes the table of docs/performance.md. It makes local hypervisors: as root.
 
   --rounds N     how often each machine is lost and each ingress moves (7)
+
+bench agent measures one driver with two hundred agents on a network, and writes the table of docs/performance.md. It makes
+namespaces: as root.
+
+  --rounds N     how often they begin anew (7)
 
 bench vpn measures the VPN beside others and writes the table of docs/performance.md. It makes network namespaces: as root.
 

@@ -11,10 +11,10 @@ const ROUNDS: usize = 7;
 /// Runs the benchmark that is named first, with the options after it.
 pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
     match arguments.next().as_deref() {
-        // Of control planes, of workers, and of both.
-        Some(benchmark @ ("start" | "join" | "failover")) => shipped::run(benchmark, ROUNDS, arguments),
+        // Of control planes, of workers, of both, and of hypervisors.
+        Some(benchmark @ ("start" | "join" | "failover" | "agent")) => shipped::run(benchmark, ROUNDS, arguments),
         Some("vpn") => vpn::run(arguments),
-        Some(other) => bail!("there is no benchmark {other}; there are start, join, failover and vpn"),
-        None => bail!("name a benchmark: start, join, failover or vpn"),
+        Some(other) => bail!("there is no benchmark {other}; there are start, join, failover, agent and vpn"),
+        None => bail!("name a benchmark: start, join, failover, agent or vpn"),
     }
 }
