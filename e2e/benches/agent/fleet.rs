@@ -152,7 +152,9 @@ fn start(root: &Path, address: SocketAddr, credentials: &AgentCredentials, stop:
         revocation_file: None,
     };
     let fake = Fake::new();
-    images().iter().for_each(|image| fake.add_image(image));
+    for image in images() {
+        fake.add_image(&image);
+    }
     let access = Access::of_root(File::open(root).unwrap().into());
     let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
     let entrances = Entrances {

@@ -27,7 +27,7 @@ pub(crate) fn take_nothing(plane: &ControlPlane<'_>) {
     answers(plane);
     assert_eq!(silent.len() + halting.len(), MANY);
     let most = most_resident(machine);
-    println!("{:>7} KiB at most of the agent, with {MANY} connections of strangers", most);
+    println!("{most:>7} KiB at most of the agent, with {MANY} connections of strangers");
     assert!(most < MOST, "{most} KiB");
 }
 
