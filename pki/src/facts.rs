@@ -13,6 +13,8 @@ use crate::{CertificateError, Usage, Validity, certificate, name};
 /// What a certificate says, in plain types. Nothing of it is verified here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
+    /// Its serial number, in hexadecimal digits.
+    pub serial: String,
     /// The subject's common name.
     pub common_name: Option<String>,
     /// The subject's organizations, in order.
@@ -48,6 +50,7 @@ impl CertificateFacts {
         let alternative_names = certificate::alternative_names(parsed)?;
         let constraints = certificate::basic_constraints(parsed)?;
         Ok(Self {
+            serial: hex(parsed.raw_serial()),
             common_name: name::common_name(parsed.subject()).map_err(CertificateError::Subject)?,
             organizations: name::organizations(parsed.subject()).map_err(CertificateError::Subject)?,
             dns_names: alternative_names.iter().filter_map(dns_name).collect(),

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use rand_core::CryptoRng;
-use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, PublicKeyData, SanType};
 
 use crate::{
-    Authority, CertificateError, KeyError, PrivateKeyPem, Validity, ValidityError, certificate, key::KeyPair, name,
-    statement::statement,
+    Authority, CertificateError, KeyError, PrivateKeyPem, Serial, Validity, ValidityError, certificate, key::KeyPair,
+    name, statement::statement,
 };
 
 /// The longest DNS name, in octets without a final dot (RFC 1035, 2.3.4).
@@ -174,23 +174,37 @@ pub(crate) fn issue<R: CryptoRng + ?Sized>(
     request: &LeafRequest,
     rng: &mut R,
 ) -> Result<IssuedCertificate, LeafError> {
+    let key = KeyPair::generate(rng).map_err(LeafError::Key)?;
+    Ok(IssuedCertificate {
+        certificate_pem: sign(authority, request, &key, None, rng)?,
+        key_pem: key.private_pem().clone(),
+    })
+}
+
+/// A certificate for a key, PEM. Its serial number is random where none is given.
+pub(crate) fn sign<R: CryptoRng + ?Sized>(
+    authority: &Authority,
+    request: &LeafRequest,
+    key: &impl PublicKeyData,
+    serial: Option<&Serial>,
+    rng: &mut R,
+) -> Result<String, LeafError> {
     request.check()?;
     let validity = request
         .validity
         .within(authority.certificate().validity())
         .map_err(|source| LeafError::AuthorityDates { common_name: request.common_name.clone(), source })?;
     let issuer = authority.issuer().map_err(LeafError::Authority)?;
-    let key = KeyPair::generate(rng).map_err(LeafError::Key)?;
-    let signed = leaf_statement(request, validity, rng)
-        .and_then(|statement| statement.signed_by(&key, &issuer))
-        .map_err(|source| LeafError::Sign { common_name: request.common_name.clone(), source })?;
-    Ok(IssuedCertificate {
-        certificate_pem: certificate::to_pem(signed.der()).map_err(LeafError::Encode)?,
-        key_pem: key.private_pem().clone(),
-    })
+    let sign = |source| LeafError::Sign { common_name: request.common_name.clone(), source };
+    let mut statement = statement_of(request, validity, rng).map_err(sign)?;
+    if let Some(serial) = serial {
+        statement.serial_number = Some(serial.octets().to_vec().into());
+    }
+    let signed = statement.signed_by(key, &issuer).map_err(sign)?;
+    certificate::to_pem(signed.der()).map_err(LeafError::Encode)
 }
 
-fn leaf_statement<R: CryptoRng + ?Sized>(
+pub(crate) fn statement_of<R: CryptoRng + ?Sized>(
     request: &LeafRequest,
     validity: Validity,
     rng: &mut R,

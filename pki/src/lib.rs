@@ -12,11 +12,13 @@
 //! - [`Generations`] holds the `next`, `active` and `previous` of each, and fills a Secret;
 //! - [`CertificateFacts`], [`key_matches_certificate`] and [`verify_issued_by`] read what exists;
 //! - [`Kubeconfig`] is the file that a client of Kubernetes reads;
-//! - [`JoinToken`] is what a worker is given to join with.
+//! - [`JoinToken`] is what a worker is given to join with, [`EnrollmentToken`] what an agent is given to be enrolled with.
 
 mod authority;
 mod certificate;
 mod encryption_key;
+mod enrollment_proof;
+mod enrollment_token;
 mod facts;
 mod generations;
 mod id;
@@ -26,7 +28,9 @@ mod keyring;
 mod kubeconfig;
 mod leaf;
 mod name;
+mod requested;
 mod revocation;
+mod serial;
 mod service_account;
 mod signing_request;
 mod statement;
@@ -39,6 +43,8 @@ mod wireguard_key;
 pub use authority::{Authority, AuthorityCertificate, AuthorityError};
 pub use certificate::CertificateError;
 pub use encryption_key::{EncryptionKey, EncryptionKeyError};
+pub use enrollment_proof::{ProvenChannel, Side};
+pub use enrollment_token::{EnrollmentToken, EnrollmentTokenError};
 pub use facts::CertificateFacts;
 pub use generations::Generations;
 pub use id::random_id;
@@ -50,7 +56,9 @@ pub use kubeconfig::{
 };
 pub use leaf::{IssuedCertificate, LeafError, LeafRequest, Usage};
 pub use rand_core::CryptoRng;
+pub use requested::RequestedError;
 pub use revocation::RevocationError;
+pub use serial::{Serial, SerialError};
 pub use service_account::ServiceAccountKey;
 pub use signing_request::{SigningRequestError, client_signing_request};
 pub use validity::{CLOCK_SKEW, Validity, ValidityError};

@@ -3,7 +3,7 @@
 use p256::pkcs8::{LineEnding, der::pem};
 use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
 
-use crate::{Authority, CertificateError, Validity, certificate};
+use crate::{Authority, CertificateError, Serial, Validity, certificate};
 
 const LABEL: &str = "X509 CRL";
 
@@ -25,23 +25,35 @@ impl Authority {
     /// A list that says of the certificates of these PEM texts that they hold no more, and no other one (RFC 5280, 5). Of two lists
     /// the one with the higher number is the newer one; `validity` says when it is made and when the next one is due at the latest.
     pub fn revoke(&self, revoked: &[&str], number: u64, validity: Validity) -> Result<String, RevocationError> {
+        let serial = |pem: &&str| Ok(certificate::parse(&certificate::decode_one(pem)?)?.raw_serial().to_vec());
+        let serials = revoked.iter().map(serial).collect::<Result<_, _>>().map_err(RevocationError::Certificate)?;
+        self.list(serials, number, validity)
+    }
+
+    /// The same of certificates that have these serial numbers, whether they were seen or not.
+    pub fn revoke_serials(
+        &self,
+        revoked: &[Serial],
+        number: u64,
+        validity: Validity,
+    ) -> Result<String, RevocationError> {
+        self.list(revoked.iter().map(|serial| serial.octets().to_vec()).collect(), number, validity)
+    }
+
+    fn list(&self, serials: Vec<Vec<u8>>, number: u64, validity: Validity) -> Result<String, RevocationError> {
         let (this_update, next_update) = validity.to_x509().map_err(RevocationError::Sign)?;
-        let revoked = revoked.iter().map(|pem| {
-            let der = certificate::decode_one(pem)?;
-            let serial_number = certificate::parse(&der)?.raw_serial().to_vec().into();
-            Ok(RevokedCertParams {
-                serial_number,
-                revocation_time: this_update,
-                reason_code: None,
-                invalidity_date: None,
-            })
+        let revoked = serials.into_iter().map(|serial| RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: this_update,
+            reason_code: None,
+            invalidity_date: None,
         });
         let list = CertificateRevocationListParams {
             this_update,
             next_update,
             crl_number: number.into(),
             issuing_distribution_point: None,
-            revoked_certs: revoked.collect::<Result<_, _>>().map_err(RevocationError::Certificate)?,
+            revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::PreSpecified(self.key_id().map_err(RevocationError::Certificate)?),
         };
         let signed = self.issuer().and_then(|issuer| list.signed_by(&issuer)).map_err(RevocationError::Sign)?;
@@ -91,6 +103,15 @@ mod tests {
             id.key_identifier.as_ref().map(|id| id.0.to_vec())
         });
         assert_eq!(named_key.as_deref(), certificate::subject_key_id(&own).unwrap());
+    }
+
+    #[test]
+    fn a_certificate_is_named_by_its_serial_number() {
+        let serial: Serial = "4123456789abcdef0123456789abcdef".parse().unwrap();
+        let list = der(&authority(1).revoke_serials(std::slice::from_ref(&serial), 2, hours(1)).unwrap());
+        let (_, list) = parse_x509_crl(&list).unwrap();
+        let named: Vec<_> = list.iter_revoked_certificates().map(|revoked| revoked.raw_serial().to_vec()).collect();
+        assert_eq!(named, [serial.octets().to_vec()]);
     }
 
     #[test]

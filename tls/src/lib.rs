@@ -6,6 +6,7 @@
 mod client;
 mod current;
 mod identity;
+mod provisional;
 mod server;
 mod stamp;
 mod told;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::client::Client;
+pub use self::provisional::{Greeted, Provisional, greet, meet};
 pub use self::server::{Server, Unwanted};
 pub use self::stamp::Stamp;
 pub use self::told::Told;
@@ -67,6 +69,9 @@ pub enum TlsError {
         /// How many there are.
         authorities: usize,
     },
+    /// What was given is not PEM.
+    #[error("a certificate or key is not PEM")]
+    Pem(#[source] rustls_pki_types::pem::Error),
     /// The server's own certificate cannot be made out.
     #[error("cannot read the certificate in {}", path.display())]
     Own {

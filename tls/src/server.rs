@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::current::Current;
-use crate::{HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
+use crate::{Greeted, HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
 
 /// How often it is asked whether those who speak still may: as often as files are looked at that nothing else makes somebody
 /// look at.
@@ -84,7 +84,18 @@ impl Server {
     {
         let acceptor = TlsAcceptor::from(Arc::clone(&self.current.get().config));
         let accepted = timeout(HANDSHAKE, acceptor.accept(stream)).await;
-        let stream = accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)?;
+        self.admit(accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)?)
+    }
+
+    /// The same with somebody who has begun to speak.
+    pub async fn finish<S>(&self, greeted: Greeted<S>) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.admit(greeted.finish(Arc::clone(&self.current.get().config)).await?)
+    }
+
+    fn admit<S>(&self, stream: TlsStream<S>) -> Result<TlsStream<S>, HandshakeError> {
         // Also of a session that is resumed, whose certificate was verified when it began.
         self.judge(stream.get_ref().1.peer_certificates().unwrap_or_default(), UnixTime::now())?;
         Ok(stream)

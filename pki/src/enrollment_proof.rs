@@ -1,0 +1,111 @@
+//! How both sides of an enrolment prove that they hold the token, to each other and to nobody between them.
+
+use ring::hmac;
+use sha2::{Digest, Sha256};
+
+use crate::EnrollmentToken;
+
+/// What a proof is for. Another protocol's proof under the same token would be no proof.
+const PURPOSE: &[u8] = b"keelway enrolment 1";
+
+/// Who proves. What one side sent is no proof of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The machine's agent.
+    Agent,
+    /// The installation's driver.
+    Driver,
+}
+
+/// The connection that a proof is for: on another one it proves nothing. Whoever passes bytes on between two connections has two of them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProvenChannel {
+    exported: [u8; 32],
+    certificate: [u8; 32],
+}
+
+impl ProvenChannel {
+    /// What of the connection to export from both ends of it (RFC 8446, 7.5; RFC 5705, 4).
+    pub const LABEL: &[u8] = b"EXPORTER-keelway-enrolment";
+
+    /// By what both ends exported, and the certificate that the agent showed, DER.
+    #[must_use]
+    pub fn new(exported: [u8; 32], agent: &[u8]) -> Self {
+        Self { exported, certificate: Sha256::digest(agent).into() }
+    }
+}
+
+impl EnrollmentToken {
+    /// Proves to be one of the two who hold the token.
+    #[must_use]
+    pub fn proof(&self, side: Side, channel: &ProvenChannel) -> Vec<u8> {
+        hmac::sign(&self.key(), &self.statement(side, channel)).as_ref().to_vec()
+    }
+
+    /// Whether that is the other side's proof. Takes as long whatever is wrong with it.
+    #[must_use]
+    pub fn proves(&self, side: Side, channel: &ProvenChannel, proof: &[u8]) -> bool {
+        hmac::verify(&self.key(), &self.statement(side, channel), proof).is_ok()
+    }
+
+    fn key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.secret)
+    }
+
+    /// Each part after its length, so that no two lists of parts are the same bytes.
+    fn statement(&self, side: Side, channel: &ProvenChannel) -> Vec<u8> {
+        let side: &[u8] = match side {
+            Side::Agent => b"agent",
+            Side::Driver => b"driver",
+        };
+        let names = [&self.installation, &self.machine, &self.id].map(String::as_bytes);
+        let parts = [PURPOSE, side, &channel.exported, &channel.certificate].into_iter().chain(names);
+        parts.flat_map(|part| (part.len() as u64).to_be_bytes().into_iter().chain(part.iter().copied())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        AuthorityHash,
+        testing::{authority, now, seeded},
+    };
+
+    fn token(seed: u64) -> EnrollmentToken {
+        let hash = AuthorityHash::of_pem(authority(1).certificate().pem()).unwrap();
+        EnrollmentToken::mint("00000000000000ff", "hv-1", vec![hash], now(), &mut seeded(seed))
+    }
+
+    #[test]
+    fn a_proof_is_of_one_side_on_one_connection_under_one_token() {
+        let (token_one, channel) = (token(1), ProvenChannel::new([1; 32], b"certificate"));
+        let proof = token_one.proof(Side::Agent, &channel);
+        assert!(token_one.proves(Side::Agent, &channel, &proof));
+        assert!(!token_one.proves(Side::Driver, &channel, &proof), "sent back");
+        assert!(!token_one.proves(Side::Agent, &ProvenChannel::new([2; 32], b"certificate"), &proof), "relayed");
+        assert!(!token_one.proves(Side::Agent, &ProvenChannel::new([1; 32], b"another"), &proof), "another server");
+        assert!(!token(2).proves(Side::Agent, &channel, &proof), "another token");
+        for (renamed, why) in [
+            (EnrollmentToken { machine: "hv-2".to_owned(), ..token_one.clone() }, "another machine"),
+            (
+                EnrollmentToken { installation: "00000000000000fe".to_owned(), ..token_one.clone() },
+                "another installation",
+            ),
+            (EnrollmentToken { id: "0000000000000000".to_owned(), ..token_one.clone() }, "another id"),
+        ] {
+            assert!(!renamed.proves(Side::Agent, &channel, &proof), "{why}");
+        }
+        for wrong in [&proof[..31], &[], &[0; 32]] {
+            assert!(!token_one.proves(Side::Agent, &channel, wrong));
+        }
+    }
+
+    #[test]
+    fn parts_are_kept_apart() {
+        let (one, channel) = (token(1), ProvenChannel::new([1; 32], b"certificate"));
+        let two =
+            EnrollmentToken { installation: "00000000000000ffh".to_owned(), machine: "v-1".to_owned(), ..one.clone() };
+        assert_ne!(one.proof(Side::Agent, &channel), two.proof(Side::Agent, &channel));
+    }
+}

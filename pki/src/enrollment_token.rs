@@ -1,0 +1,223 @@
+//! Enrolment tokens: what the agent of a machine and the driver of its installation know each other by, once.
+//!
+//! `kwe1.` and JSON in base64url without padding (RFC 4648, section 5). The number is the form's version.
+
+use core::{fmt, str::FromStr};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use rand_core::CryptoRng;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::{AuthorityHash, random_id};
+
+const PREFIX: &str = "kwe1.";
+/// What every version begins with.
+const FAMILY: &str = "kwe";
+/// Six authorities take less than a quarter of it.
+const LONGEST: usize = 4096;
+/// Bytes of the id, which is no secret, and of the secret.
+const ID: usize = 8;
+const SECRET: usize = 32;
+
+/// An enrolment token, read. It shows all but its secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EnrollmentToken {
+    /// The installation that the machine is to belong to.
+    pub installation: String,
+    /// The machine's name in it.
+    pub machine: String,
+    /// Which token it is.
+    pub id: String,
+    /// From when on it is worth nothing.
+    pub expires: Timestamp,
+    /// The authorities, one of which signs what the machine is given.
+    pub authorities: Vec<AuthorityHash>,
+    pub(crate) secret: Zeroizing<Vec<u8>>,
+}
+
+/// A text that is no enrolment token. No message quotes what may be a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrollmentTokenError {
+    /// It does not begin as one.
+    #[error("this is no enrolment token: one begins with kwe1.; copy all of what `keelway hypervisor enroll` printed")]
+    Prefix,
+    /// It is of another version.
+    #[error(
+        "this enrolment token is of a form that this program does not know: use the release of Keelway that made it"
+    )]
+    Version,
+    /// It is longer than any token.
+    #[error("this is longer than any enrolment token; copy what `keelway hypervisor enroll` printed and nothing else")]
+    TooLong,
+    /// It was damaged.
+    #[error("the enrolment token is damaged: a character was lost or changed; copy all of it anew")]
+    Encoding(#[source] base64::DecodeError),
+    /// What it holds is not what a token holds.
+    #[error("the enrolment token is damaged, or its end is missing; copy all of it anew")]
+    Form,
+}
+
+/// What is encoded.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    installation: String,
+    machine: String,
+    id: String,
+    secret: String,
+    expires: Timestamp,
+    authorities: Vec<String>,
+}
+
+impl Drop for Form {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+impl EnrollmentToken {
+    /// A new one.
+    pub fn mint<R: CryptoRng + ?Sized>(
+        installation: &str,
+        machine: &str,
+        authorities: Vec<AuthorityHash>,
+        expires: Timestamp,
+        rng: &mut R,
+    ) -> Self {
+        let id = random_id(rng, ID);
+        let mut secret = Zeroizing::new(vec![0; SECRET]);
+        rng.fill_bytes(&mut secret);
+        Self { installation: installation.to_owned(), machine: machine.to_owned(), id, expires, authorities, secret }
+    }
+
+    /// The text that the agent is given. It is a secret.
+    #[must_use]
+    pub fn encode(&self) -> Zeroizing<String> {
+        let form = Form {
+            installation: self.installation.clone(),
+            machine: self.machine.clone(),
+            id: self.id.clone(),
+            secret: URL_SAFE_NO_PAD.encode(&*self.secret),
+            expires: self.expires,
+            authorities: self.authorities.iter().map(ToString::to_string).collect(),
+        };
+        // Texts, and lists of them, can be written.
+        let json = Zeroizing::new(serde_json::to_vec(&form).unwrap_or_default());
+        let mut text = Zeroizing::new(PREFIX.to_owned());
+        URL_SAFE_NO_PAD.encode_string(&*json, &mut text);
+        text
+    }
+}
+
+impl FromStr for EnrollmentToken {
+    type Err = EnrollmentTokenError;
+
+    fn from_str(text: &str) -> Result<Self, EnrollmentTokenError> {
+        let text = text.trim();
+        let Some(encoded) = text.strip_prefix(PREFIX) else {
+            let is_other = text.strip_prefix(FAMILY).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            return Err(if is_other { EnrollmentTokenError::Version } else { EnrollmentTokenError::Prefix });
+        };
+        if text.len() > LONGEST {
+            return Err(EnrollmentTokenError::TooLong);
+        }
+        let json = Zeroizing::new(URL_SAFE_NO_PAD.decode(encoded).map_err(EnrollmentTokenError::Encoding)?);
+        // The parser's own message would quote the text.
+        serde_json::from_slice::<Form>(&json).ok().and_then(|form| form.read()).ok_or(EnrollmentTokenError::Form)
+    }
+}
+
+impl Form {
+    fn read(&self) -> Option<EnrollmentToken> {
+        let secret = Zeroizing::new(URL_SAFE_NO_PAD.decode(&self.secret).ok()?);
+        let is_id = self.id.len() == 2 * ID && self.id.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+        let authorities = self.authorities.iter().map(|hash| hash.parse()).collect::<Result<Vec<_>, _>>().ok()?;
+        let is_whole = is_id && secret.len() == SECRET && !authorities.is_empty();
+        is_whole.then(|| EnrollmentToken {
+            installation: self.installation.clone(),
+            machine: self.machine.clone(),
+            id: self.id.clone(),
+            expires: self.expires,
+            authorities,
+            secret,
+        })
+    }
+}
+
+impl fmt::Debug for EnrollmentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnrollmentToken")
+            .field("installation", &self.installation)
+            .field("machine", &self.machine)
+            .field("id", &self.id)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{authority, now, seeded};
+
+    fn token() -> EnrollmentToken {
+        let hash = AuthorityHash::of_pem(authority(1).certificate().pem()).unwrap();
+        EnrollmentToken::mint("00000000000000ff", "hv-1", vec![hash], now(), &mut seeded(7))
+    }
+
+    fn encoded(json: &str) -> String {
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let token = token();
+        let text = token.encode();
+        assert_eq!(format!(" {}\n", *text).parse::<EnrollmentToken>().unwrap(), token);
+        assert!(text.len() < LONGEST / 4);
+    }
+
+    #[test]
+    fn what_is_none_is_told_apart() {
+        let read = |text: &str| text.parse::<EnrollmentToken>().unwrap_err();
+        assert!(matches!(read("kwj1.e30"), EnrollmentTokenError::Prefix));
+        assert!(matches!(read("kwe2.e30"), EnrollmentTokenError::Version));
+        assert!(matches!(read("kwe1.e3 0"), EnrollmentTokenError::Encoding(_)));
+        assert!(matches!(read("kwe1.e30"), EnrollmentTokenError::Form));
+        assert!(matches!(read(&format!("kwe1.{}", "A".repeat(LONGEST))), EnrollmentTokenError::TooLong));
+        let whole = String::from_utf8(URL_SAFE_NO_PAD.decode(&token().encode()[PREFIX.len()..]).unwrap()).unwrap();
+        assert!(encoded(&whole).parse::<EnrollmentToken>().is_ok());
+        let id = token().id;
+        for wrong in [
+            whole.replace(&id, "x"),
+            whole.replace("sha256:", "sha1:"),
+            whole.replace("\"machine\":\"hv-1\",", ""),
+            whole.replacen('{', "{\"more\":1,", 1),
+            whole.replace("\"secret\":\"", "\"secret\":\"AAAA"),
+        ] {
+            assert_ne!(wrong, whole);
+            assert!(matches!(read(&encoded(&wrong)), EnrollmentTokenError::Form), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let token = token();
+        let secret = URL_SAFE_NO_PAD.encode(&*token.secret);
+        let shown = format!("{token:?}");
+        assert!(shown.contains(&token.id) && !shown.contains(&secret) && !shown.contains("secret"), "{shown}");
+        let damaged = encoded(&format!(r#"{{"secret":"{secret}"}}"#)).parse::<EnrollmentToken>().unwrap_err();
+        assert!(!format!("{damaged:?} {damaged}").contains(&secret));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic(text in "(kwe[0-9]\\.)?[ -~]{0,200}") {
+            let _ = text.parse::<EnrollmentToken>();
+        }
+    }
+}
