@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    condition,
-    machine::Amount,
+    Time, condition,
+    machine::{Amount, sha256_hex},
     name::{HypervisorName, InstallationId},
 };
 
@@ -205,10 +205,58 @@ pub struct HypervisorStatus {
     /// The last config that the machine took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
-    /// `Ready`: the machine answers, obeys this installation and can run components.
+    /// Who its agent is on its network. None: its certificates are files that somebody else keeps, or it is on none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentStatus>,
+    /// `Ready`: the machine answers, obeys this installation and can run components. `Enrolled`: its agent has a certificate of this
+    /// installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
+}
+
+/// Who the agent of a machine is on its network, by the token that it was enrolled with or is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AgentStatus {
+    /// The token's id, which is no secret.
+    pub token: String,
+    /// How many certificates it was granted with that token: the first, and one for each renewal. Their serial numbers follow from
+    /// both.
+    pub certificates: u32,
+    /// When the last that was seen ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_after: Option<Time>,
+    /// Whether all of them are revoked. The machine is not reached from then on, until it is enrolled again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub revoked: bool,
+}
+
+impl AgentStatus {
+    /// To be enrolled with this token.
+    #[must_use]
+    pub fn new(token: String) -> Self {
+        Self { token, certificates: 1, not_after: None, revoked: false }
+    }
+
+    /// The serial number of the last certificate that was granted: 32 hexadecimal digits. It is known before the certificate is made,
+    /// so that one whose answer was lost can be revoked, too.
+    #[must_use]
+    pub fn serial(&self) -> String {
+        self.number(self.certificates)
+    }
+
+    /// The serial numbers of all that were granted.
+    #[must_use]
+    pub fn serials(&self) -> Vec<String> {
+        (1..=self.certificates).map(|number| self.number(number)).collect()
+    }
+
+    /// Positive, and always as long (RFC 5280, 4.1.2.2).
+    fn number(&self, certificate: u32) -> String {
+        let digest = sha256_hex(format!("{}/{certificate}", self.token).as_bytes());
+        format!("4{}", digest.get(..31).unwrap_or_default())
+    }
 }
 
 /// Amounts as Kubernetes writes them.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    Time,
     hypervisor::Applied,
     name::{ClusterId, InstallationId, PodName},
 };
@@ -409,6 +410,23 @@ pub struct MachineState {
     /// no agent, none.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub healthy: BTreeSet<String>,
+    /// With what the machine's agent answers on a network. Where it was not enrolled, none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<AgentIdentity>,
+}
+
+/// With what an agent that was enrolled answers on a network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AgentIdentity {
+    /// The serial number of its certificate, in hexadecimal digits.
+    pub serial: String,
+    /// When two thirds of the certificate's life are over.
+    pub renew_at: Time,
+    /// When the certificate ends.
+    pub not_after: Time,
+    /// SHA-256 of the authorities that it takes for those of its driver, and of what these revoked.
+    pub trusts: String,
 }
 
 impl MachineState {

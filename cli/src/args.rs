@@ -356,6 +356,16 @@ pub(crate) enum HypervisorCommand {
         after_help = "Example:\n  keelway hypervisor inject --name hv-1 --role private --private-address 10.0.0.11 --socket /run/containerd/containerd.sock < world.yaml\n  keelway hypervisor inject --name hv-2 --role public --private-address 10.0.0.12 --public-address 203.0.113.12 --agent-socket /run/keelway/agent.sock < world.yaml"
     )]
     Inject(Box<HypervisorInjectArguments>),
+    /// Add a Hypervisor of yours that is reached over a network, or take one that is not enrolled yet, and tell what to run there:
+    /// keelway-hypervisor-agent with a token that is good once. The next reconcile gives it a certificate
+    #[command(
+        after_help = "Example:\n  keelway hypervisor enroll --name hv-1 --role private --zone eu-1 --address 10.0.0.5:7443 < world.yaml > enrolled.yaml\n  keelway hypervisor enroll --name hv-1 < enrolled.yaml > again.yaml"
+    )]
+    Enroll(Box<HypervisorEnrollArguments>),
+    /// Have the certificates of hypervisors' agents hold no more: nobody answers for those machines from then on. What runs there
+    /// stays in the documents, and is placed nowhere else by this
+    #[command(after_help = "Example:\n  keelway hypervisor revoke hv-1 < world.yaml | keelway reconcile > next.yaml")]
+    Revoke(HypervisorNames),
     /// Show hypervisors
     #[command(
         after_help = "Example:\n  keelway hypervisor get < world.yaml\n  keelway hypervisor get hv-1 -o yaml < world.yaml"
@@ -407,6 +417,34 @@ pub(crate) struct HypervisorInjectArguments {
     /// The ports that components may listen on [default: 20000-22767]
     #[arg(long, value_name = "FROM-TO", value_parser = port_range)]
     pub(crate) port_range: Option<PortRange>,
+}
+
+#[derive(Args)]
+pub(crate) struct HypervisorEnrollArguments {
+    /// The hypervisor's name
+    #[arg(long)]
+    pub(crate) name: HypervisorName,
+    /// Where its keelway-hypervisor-agent is reached; of a new one
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) address: Option<String>,
+    /// What it holds, of a new one: public ones ingresses, private ones etcd and Kubernetes' components
+    #[arg(long, value_enum)]
+    pub(crate) role: Option<RoleArgument>,
+    /// An address in the network of hypervisors; may be given many times [default: that of --address]
+    #[arg(long = "private-address", value_name = "ADDRESS")]
+    pub(crate) private_addresses: Vec<String>,
+    /// An address that users of clusters reach, of a public one; may be given many times
+    #[arg(long = "public-address", value_name = "ADDRESS")]
+    pub(crate) public_addresses: Vec<String>,
+    /// Its zone, as the label topology.kubernetes.io/zone
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Option<String>,
+    /// The ports that components may listen on [default: 20000-22767]
+    #[arg(long, value_name = "FROM-TO", value_parser = port_range)]
+    pub(crate) port_range: Option<PortRange>,
+    /// How long the token is good
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub(crate) ttl: Span,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -52,6 +52,11 @@ impl Keelway {
         Self { directory: self.directory.clone(), said: Mutex::default(), through }
     }
 
+    /// The agent of machines, as it was built beside it.
+    pub fn agent() -> PathBuf {
+        program().with_file_name("keelway-hypervisor-agent")
+    }
+
     /// Where it runs.
     pub fn directory(&self) -> &Path {
         &self.directory

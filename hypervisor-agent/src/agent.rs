@@ -107,7 +107,10 @@ pub async fn run(
     let changed = Arc::new(Notify::new());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&changed)));
     let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
-    let served = service::serve(service::Service { machine, book, board, journal }, entrances.into(), stop.clone());
+    let entrances = entrances.into();
+    let standing = entrances.network.as_ref().map(Network::stands_as);
+    let service = service::Service { machine, book, board, journal, standing };
+    let served = service::serve(service, entrances, stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),
         served = served => served.map_err(AgentError::Serve),

@@ -20,6 +20,7 @@ use tonic::{
 use crate::{
     agent::MAX_MESSAGE,
     connection::Connection,
+    enrollment::Trust,
     files::Log,
     logs::Wanted,
     proto::{self, agent_client::AgentClient, apply_event::Event},
@@ -27,7 +28,7 @@ use crate::{
     wire::WireError,
 };
 
-pub use network::channel;
+pub use network::{channel, reach};
 
 /// Why an agent did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -206,6 +207,31 @@ impl Client {
         let request = proto::AdoptRequest { installation: installation.to_string() };
         let answer = timeout(within, agent.adopt(request)).await.map_err(|_| ClientError::TimedOut { within })?;
         answer.map_err(|status| failed("the machine's owner could not be recorded", &status))?;
+        Ok(())
+    }
+
+    /// Has the agent make a new key. Returns its request for a certificate, PEM.
+    pub async fn request_certificate(&self, within: Duration) -> Result<String, ClientError> {
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.request_certificate(proto::RequestCertificateRequest {})).await;
+        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = answer.map_err(|status| failed("the machine's agent asks for no certificate", &status))?;
+        Ok(answer.into_inner().signing_request)
+    }
+
+    /// Gives the agent the certificate that it asked for, or goes on with the one before, and tells it whom to trust.
+    pub async fn give_identity(
+        &self,
+        certificate: Option<String>,
+        trust: Trust,
+        within: Duration,
+    ) -> Result<(), ClientError> {
+        let Trust { authorities, revoked } = trust;
+        let request = proto::GiveIdentityRequest { certificate, authorities, revoked };
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.give_identity(request)).await;
+        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        answer.map_err(|status| failed("the machine's agent does not take its certificate", &status))?;
         Ok(())
     }
 

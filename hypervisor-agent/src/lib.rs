@@ -10,6 +10,7 @@ pub mod agent;
 pub mod client;
 mod connection;
 pub mod converge;
+pub mod enrollment;
 pub mod execute;
 pub mod files;
 mod haproxy;

@@ -82,6 +82,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         kubelet_pods: pods.of_kubelet,
         disk_pressure,
         healthy: BTreeSet::new(),
+        identity: None,
     })
 }
 

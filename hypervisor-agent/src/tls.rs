@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::{VerifierBuilderError, WebPkiServerVerifier},
+};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject};
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -14,19 +17,35 @@ pub enum TlsError {
     /// The TLS library refuses what it was given.
     #[error("a certificate or key cannot be used for TLS")]
     Unusable(#[source] rustls::Error),
+    /// No server can be verified by the authorities and what they revoked.
+    #[error("the authorities, or the list of what they revoked, cannot verify anybody")]
+    Verifier(#[source] VerifierBuilderError),
 }
 
 /// A client from PEM texts: the authorities that it trusts, and a certificate with its key where it shows one.
 pub fn client_from_pem(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, TlsError> {
+    client_without(authorities, None, identity)
+}
+
+/// The same, which takes no server whose certificate is in a list of those that the authority revoked.
+pub fn client_without(
+    authorities: &[u8],
+    revoked: Option<&[u8]>,
+    identity: Option<(&[u8], &[u8])>,
+) -> Result<ClientConfig, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
         roots.add(certificate.map_err(TlsError::Pem)?).map_err(TlsError::Unusable)?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let lists = CertificateRevocationListDer::pem_slice_iter(revoked.unwrap_or_default());
+    let lists = lists.collect::<Result<Vec<_>, _>>().map_err(TlsError::Pem)?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let verifier = verifier.with_crls(lists).build().map_err(TlsError::Verifier)?;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Unusable)?
-        .with_root_certificates(roots);
+        .with_webpki_verifier(verifier);
     let Some((certificate, key)) = identity else { return Ok(builder.with_no_client_auth()) };
     let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>().map_err(TlsError::Pem)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::Pem)?;

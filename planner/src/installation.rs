@@ -12,6 +12,7 @@ use keelway_api::{
     Documents,
     cluster::CertificatesSpec,
     documents::SecretName,
+    duration::Span,
     fault::Faults,
     hypervisor::agent_name,
     jiff::Timestamp,
@@ -30,13 +31,27 @@ use crate::{
 const AGENT: &str = "keelway:agent";
 /// The driver's certificate within its Secret.
 const CLIENT: &str = "client";
+/// What the names of Secrets with agents' certificates begin with.
+pub(crate) const AGENT_PREFIX: &str = "agent";
 /// An agent's certificate within its Secret.
 const SERVER: &str = "server";
+/// The Secret of what the authority beside it revoked.
+pub const REVOKED: &str = "revoked";
+/// The serial numbers of the certificates that are revoked, a line each, within the same Secret. None: there are none.
+pub const REVOKED_SERIALS: &str = "serials";
+/// The list that says so, signed.
+pub const REVOCATION_LIST: &str = "revoked.crl";
 
 /// The Secret of the authority that the driver and the agents of an installation know each other by: `bundle.crt`.
 #[must_use]
 pub fn installation_authority(id: &InstallationId) -> SecretName {
     SecretName::of_installation(id, INFRASTRUCTURE)
+}
+
+/// The Secret of what that authority revoked: `revoked.crl`.
+#[must_use]
+pub fn installation_revoked(id: &InstallationId) -> SecretName {
+    SecretName::of_installation(id, REVOKED)
 }
 
 /// Whom agents on a network take for the driver of their installation.
@@ -48,7 +63,7 @@ pub fn installation_driver(id: &InstallationId) -> Identity {
 /// Who the agent of a machine is on the network.
 #[must_use]
 pub fn agent_identity(id: &InstallationId, machine: &HypervisorName) -> Identity {
-    Identity { secret: SecretName::of_installation(id, &format!("agent-{machine}")), name: SERVER }
+    Identity { secret: SecretName::of_installation(id, &format!("{AGENT_PREFIX}-{machine}")), name: SERVER }
 }
 
 pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) {
@@ -73,8 +88,9 @@ pub fn installation_certificates(
 fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: Timestamp) -> Vec<MintRequest> {
     let Some(id) = documents.installation() else { return Vec::new() };
     let on_network = world.machines.values().filter(|machine| machine.endpoint.address().is_some());
-    let agents: Vec<Wanted> = on_network.map(|machine| agent(id, &machine.name)).collect();
-    if agents.is_empty() {
+    let (enrolled, by_hand): (Vec<_>, Vec<_>) =
+        on_network.map(|machine| &machine.name).partition(|name| is_enrolled(documents, name));
+    if enrolled.is_empty() && by_hand.is_empty() {
         return Vec::new();
     }
     let ttl = CertificatesSpec::default();
@@ -86,7 +102,8 @@ fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: 
     });
     // What a lost authority signed is worth nothing under the next one.
     let is_due = |want: &Wanted| first.is_some() || want.is_due(documents, seen, now);
-    let due: Vec<Wanted> = [driver(id)].into_iter().chain(agents).filter(is_due).collect();
+    let due: Vec<Wanted> =
+        [driver(id)].into_iter().chain(by_hand.into_iter().map(|name| agent(id, name))).filter(is_due).collect();
     let certificate = |Wanted { identity, subject }| MintRequest::Certificate {
         secret: identity.secret,
         name: identity.name.to_string(),
@@ -95,7 +112,37 @@ fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: 
         ttl: ttl.component_ttl,
     };
     let certificates: Vec<MintRequest> = due.into_iter().map(certificate).collect();
-    first.into_iter().chain(certificates).collect()
+    let is_listed = documents
+        .secrets
+        .get(&installation_revoked(id))
+        .is_some_and(|secret| secret.data.as_ref().is_some_and(|data| data.contains_key(REVOCATION_LIST)));
+    let list = (!enrolled.is_empty() && (first.is_some() || !is_listed)).then(|| MintRequest::RevocationList {
+        secret: installation_revoked(id),
+        name: REVOCATION_LIST.to_string(),
+        authority: authority.clone(),
+        serials: revoked_serials(documents, id),
+        ttl: ttl.authority_ttl,
+    });
+    first.into_iter().chain(certificates).chain(list).collect()
+}
+
+/// Whether the key of a machine's agent is on that machine alone.
+fn is_enrolled(documents: &Documents, machine: &HypervisorName) -> bool {
+    let document = documents.hypervisors.get(machine);
+    document.and_then(|document| document.status.as_ref()?.agent.as_ref()).is_some()
+}
+
+/// The serial numbers of what is revoked.
+fn revoked_serials(documents: &Documents, id: &InstallationId) -> Vec<String> {
+    let data = documents.secrets.get(&installation_revoked(id)).and_then(|secret| secret.data.as_ref());
+    let text = data.and_then(|data| core::str::from_utf8(&data.get(REVOKED_SERIALS)?.0).ok());
+    text.unwrap_or_default().lines().map(ToString::to_string).collect()
+}
+
+/// What the agent of a machine is granted when it is enrolled: whom it stands for, of which authority, and for how long.
+#[must_use]
+pub fn agent_grant(id: &InstallationId, machine: &HypervisorName) -> (Subject, SecretName, Span) {
+    (agent(id, machine).subject, installation_authority(id), CertificatesSpec::default().component_ttl)
 }
 
 /// One certificate that is wanted.

@@ -13,6 +13,7 @@ mod choice;
 mod config;
 mod deletion;
 mod draining;
+mod enrollment;
 mod etcd_ids;
 mod fleet;
 mod gateways;
@@ -40,8 +41,12 @@ pub use access::{
 };
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
 pub use config::{configure, machine_configs, note_issued};
+pub use enrollment::{AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
 pub use identify::identify;
-pub use installation::{agent_identity, installation_authority, installation_certificates, installation_driver};
+pub use installation::{
+    REVOCATION_LIST, REVOKED, REVOKED_SERIALS, agent_grant, agent_identity, installation_authority,
+    installation_certificates, installation_driver, installation_revoked,
+};
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Decision, Plan, Waiting, plan};

@@ -47,6 +47,19 @@ pub enum MintRequest {
         /// How long it lives.
         ttl: Span,
     },
+    /// A list of certificates that hold no more, signed.
+    RevocationList {
+        /// Where it goes.
+        secret: SecretName,
+        /// The key within the Secret.
+        name: String,
+        /// The authority that signs it.
+        authority: SecretName,
+        /// Their serial numbers, in hexadecimal digits.
+        serials: Vec<String>,
+        /// How long it holds.
+        ttl: Span,
+    },
 }
 
 impl MintRequest {
@@ -58,7 +71,8 @@ impl MintRequest {
             | Self::ServiceAccountKey { secret }
             | Self::EncryptionKey { secret }
             | Self::WireGuardKey { secret, .. }
-            | Self::Certificate { secret, .. } => secret,
+            | Self::Certificate { secret, .. }
+            | Self::RevocationList { secret, .. } => secret,
         }
     }
 }
@@ -89,6 +103,7 @@ impl fmt::Display for MintRequest {
             }
             Self::WireGuardKey { secret, name } => write!(f, "mint key {}/{name}", secret.name),
             Self::Certificate { secret, name, .. } => write!(f, "mint certificate {}/{name}", secret.name),
+            Self::RevocationList { secret, name, .. } => write!(f, "sign {}/{name}", secret.name),
         }
     }
 }

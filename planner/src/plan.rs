@@ -1,6 +1,7 @@
 //! The plan: what to write down, mint and do next, and why.
 
 use alloc::{
+    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -16,8 +17,8 @@ use keelway_api::{
 };
 
 use crate::{
-    MintRequest, Observation, access, birth, certificates, deletion, draining, installation, placement, status,
-    world::World,
+    AgentOrder, MintRequest, Observation, access, birth, certificates, deletion, draining, enrollment, installation,
+    placement, status, world::World,
 };
 
 /// What one pass decided.
@@ -28,6 +29,8 @@ pub struct Plan {
     pub documents: Documents,
     /// Keys and certificates that they want.
     pub mint: Vec<MintRequest>,
+    /// What the agents of machines on a network are to be given.
+    pub agents: BTreeMap<HypervisorName, AgentOrder>,
     /// Clusters whose first bindings are to be applied.
     pub bindings: Vec<ClusterId>,
     /// What was decided, in order.
@@ -98,9 +101,15 @@ pub struct Waiting {
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
 pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
     let world = World::of(&documents)?;
-    let mut plan =
-        Plan { documents, mint: Vec::new(), bindings: Vec::new(), decisions: Vec::new(), waiting: Vec::new() };
-    wait_for_machines(&mut plan, seen);
+    let mut plan = Plan {
+        documents,
+        mint: Vec::new(),
+        agents: BTreeMap::new(),
+        bindings: Vec::new(),
+        decisions: Vec::new(),
+        waiting: Vec::new(),
+    };
+    wait_for_machines(&mut plan, seen, now);
     if seen.stale() {
         return Ok(plan);
     }
@@ -110,6 +119,7 @@ pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<
     birth::plan_member_phases(&mut plan, &world, seen);
     birth::plan_initialization(&mut plan, &world, seen);
     installation::plan_certificates(&mut plan, &world, seen, now);
+    enrollment::plan_agents(&mut plan, seen, &Time(now));
     certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, seen, &Time(now));
@@ -118,14 +128,17 @@ pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<
 }
 
 /// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.
-fn wait_for_machines(plan: &mut Plan, seen: &Observation) {
+fn wait_for_machines(plan: &mut Plan, seen: &Observation, now: Timestamp) {
     for (name, state) in &seen.machines {
         if let Some(refused) = seen.refused.get(name) {
             plan.wait(name, format!("a mend: {refused}"));
             continue;
         }
         match state {
-            Seen::Unreachable { silent: Silent::Asked, why } => plan.wait(name, format!("an answer: {why}")),
+            Seen::Unreachable { silent: Silent::Asked, why } => {
+                let on = enrollment::waits_for(&plan.documents, name, now);
+                plan.wait(name, on.unwrap_or_else(|| format!("an answer: {why}")));
+            }
             Seen::Unreachable { silent: Silent::Runtime, why } => plan.wait(name, silent_runtime(why)),
             Seen::Known(state) if state.disk_pressure => plan.wait(name, full_disk()),
             Seen::Known(_) => {}

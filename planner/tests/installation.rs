@@ -107,3 +107,190 @@ fn a_lost_authority_and_all_that_it_signed_are_made_anew() {
     world.documents.secrets.remove(&authority).unwrap();
     assert_eq!(world.minted(), ALL);
 }
+
+/// Machines on a network whose agents are to be enrolled, or are.
+mod enrolled {
+    use keelway_api::{
+        ByteString, Time,
+        condition::is_true,
+        hypervisor::AgentStatus,
+        jiff::SignedDuration,
+        machine::{AgentIdentity, Seen, sha256_hex},
+        name::HypervisorName,
+    };
+    use keelway_planner::{
+        AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, Plan, REVOCATION_LIST, REVOKED_SERIALS, enrollment_secret,
+        installation_revoked,
+    };
+
+    use super::*;
+
+    fn hour(hours: i64) -> Timestamp {
+        NOW + SignedDuration::from_hours(hours)
+    }
+
+    /// One machine with a token that is good for two hours, whose agent does not answer.
+    fn one() -> World {
+        let mut world = World::new(&["{agent: {address: '10.0.0.1:7443'}}"]);
+        let (name, id) = (name(), world.documents.installation().unwrap().clone());
+        let status = world.documents.hypervisors.get_mut(&name).unwrap().status.as_mut().unwrap();
+        status.agent = Some(AgentStatus::new("0123456789abcdef".to_owned()));
+        let values = [(ENROLLMENT_TOKEN, "kwe1.".to_owned()), (ENROLLMENT_EXPIRES, hour(2).to_string())];
+        let values = values.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())));
+        world.documents.keep(&enrollment_secret(&id, &name), values);
+        world.seen.machines.insert(name, Seen::unreachable("no connection"));
+        world
+    }
+
+    fn name() -> HypervisorName {
+        "hv-1".parse().unwrap()
+    }
+
+    impl World {
+        fn pass_at(&mut self, now: Timestamp) -> Plan {
+            let mut plan = plan(self.documents.clone(), &self.seen, now).unwrap();
+            mint(&mut plan, &mut self.seen.certificates);
+            self.documents = plan.documents.clone();
+            plan
+        }
+
+        fn agent(&self) -> &AgentStatus {
+            self.documents.hypervisors[&name()].status.as_ref().unwrap().agent.as_ref().unwrap()
+        }
+
+        fn has_token(&self) -> bool {
+            let id = self.documents.installation().unwrap();
+            self.documents.secrets.contains_key(&enrollment_secret(id, &name()))
+        }
+
+        fn is_enrolled(&self) -> bool {
+            is_true(&self.documents.hypervisors[&name()].status.as_ref().unwrap().conditions, "Enrolled")
+        }
+
+        fn trusts(&self) -> String {
+            let id = self.documents.installation().unwrap();
+            let value = |secret, key: &str| self.documents.secrets[secret].data.as_ref().unwrap()[key].0.clone();
+            let (authority, list) = (installation_authority(id), installation_revoked(id));
+            sha256_hex(&[value(&authority, "bundle.crt"), value(&list, REVOCATION_LIST)].concat())
+        }
+
+        /// The agent answers with a certificate of this number, which is to be renewed then.
+        fn answers(&mut self, serial: String, renew_at: Timestamp) {
+            let trusts = self.trusts();
+            let (renew_at, not_after) = (Time(renew_at), Time(hour(24 * 365)));
+            let identity = Some(AgentIdentity { serial, renew_at, not_after, trusts });
+            let state = keelway_api::machine::MachineState { identity, ..empty() };
+            self.seen.machines.insert(name(), Seen::Known(state));
+        }
+    }
+
+    fn ordered(plan: &Plan) -> Option<&AgentOrder> {
+        plan.agents.get(&name())
+    }
+
+    #[test]
+    fn an_agent_is_enrolled_while_its_token_is_good_and_its_key_is_nowhere_else() {
+        let mut world = one();
+        let plan = world.pass_at(hour(1));
+        let minted: Vec<String> = plan.mint.iter().map(ToString::to_string).collect();
+        assert_eq!(minted, [ALL[0], ALL[1], "sign revoked/revoked.crl"]);
+        assert_eq!(ordered(&plan), Some(&AgentOrder::Enroll(world.agent().serial())));
+        assert!(world.has_token() && !world.is_enrolled());
+        // Again, for as long as nobody saw that it was: with the same number.
+        assert_eq!(ordered(&world.pass_at(hour(1))), ordered(&plan));
+        let late = world.pass_at(hour(2));
+        assert_eq!(ordered(&late), None);
+        assert!(late.waiting[0].on.contains("a new token"), "{:?}", late.waiting);
+    }
+
+    #[test]
+    fn an_agent_that_answers_is_enrolled_and_its_token_is_gone() {
+        let mut world = one();
+        let _ = world.pass_at(hour(1));
+        world.answers(world.agent().serial(), hour(100));
+        let plan = world.pass_at(hour(1));
+        assert_eq!((ordered(&plan), plan.waiting.len()), (None, 0));
+        assert!(world.is_enrolled() && !world.has_token());
+        let before = world.documents.clone();
+        let _ = world.pass_at(hour(1));
+        assert!(world.documents == before, "a settled world plans to nothing");
+        // Nor does it lose that when it is away.
+        world.seen.machines.insert(name(), Seen::unreachable("no connection"));
+        assert_eq!(ordered(&world.pass_at(hour(1))), None);
+        assert!(world.is_enrolled());
+    }
+
+    #[test]
+    fn a_certificate_is_counted_before_it_is_granted_and_granted_until_it_is_seen() {
+        let mut world = one();
+        let _ = world.pass_at(hour(1));
+        let first = world.agent().serial();
+        world.answers(first.clone(), hour(100));
+        assert_eq!(ordered(&world.pass_at(hour(99))), None);
+        let plan = world.pass_at(hour(100));
+        let second = world.agent().serial();
+        assert_ne!(first, second);
+        assert_eq!(world.agent().serials(), [first, second.clone()]);
+        assert_eq!(ordered(&plan), Some(&AgentOrder::Renew(second.clone())));
+        assert_eq!(ordered(&world.pass_at(hour(101))), ordered(&plan), "nobody saw it yet");
+        world.answers(second, hour(200));
+        assert_eq!(ordered(&world.pass_at(hour(101))), None);
+    }
+
+    #[test]
+    fn an_agent_is_told_of_a_new_list() {
+        let mut world = one();
+        let _ = world.pass_at(hour(1));
+        world.answers(world.agent().serial(), hour(100));
+        let list = installation_revoked(world.documents.installation().unwrap());
+        let serials = ByteString(b"40000000000000000000000000000000\n".to_vec());
+        world.documents.keep(&list, [(REVOKED_SERIALS.to_owned(), serials)]);
+        world.documents.secrets.get_mut(&list).unwrap().data.as_mut().unwrap().remove(REVOCATION_LIST);
+        let plan = world.pass_at(hour(1));
+        let signs = |wanted: &MintRequest| matches!(wanted, MintRequest::RevocationList { serials, .. } if serials == &["40000000000000000000000000000000"]);
+        assert!(plan.mint.len() == 1 && signs(&plan.mint[0]), "{:?}", plan.mint);
+        let list = world.documents.secrets.get_mut(&list).unwrap().data.as_mut().unwrap();
+        list.insert(REVOCATION_LIST.to_owned(), ByteString(b"another".to_vec()));
+        assert_eq!(ordered(&world.pass_at(hour(1))), Some(&AgentOrder::Trust));
+    }
+
+    #[test]
+    fn a_machine_that_is_gone_leaves_nothing_behind_and_one_that_is_enrolled_no_key() {
+        let mut world = World::new(&["{agent: {address: '10.0.0.1:7443'}}", "{agent: {address: '10.0.0.2:7443'}}"]);
+        let _ = world.pass_at(NOW);
+        let secrets = |world: &World| world.documents.secrets.keys().map(|name| name.name.clone()).collect::<Vec<_>>();
+        assert_eq!(secrets(&world), ["agent-hv-1", "agent-hv-2", "driver", "infrastructure-ca"]);
+        let status = world.documents.hypervisors.get_mut(&name()).unwrap().status.as_mut().unwrap();
+        status.agent = Some(AgentStatus::new("0123456789abcdef".to_owned()));
+        let _ = world.pass_at(NOW);
+        assert_eq!(secrets(&world), ["agent-hv-2", "driver", "infrastructure-ca", "revoked"]);
+        let gone = "hv-2".parse().unwrap();
+        world.documents.hypervisors.remove(&gone);
+        world.seen.machines.remove(&gone);
+        let _ = world.pass_at(NOW);
+        assert_eq!(secrets(&world), ["driver", "infrastructure-ca", "revoked"]);
+    }
+
+    #[test]
+    fn who_is_revoked_is_given_nothing() {
+        let mut world = one();
+        let _ = world.pass_at(hour(1));
+        let id = world.documents.installation().unwrap().clone();
+        world.documents.secrets.remove(&enrollment_secret(&id, &name()));
+        world
+            .documents
+            .hypervisors
+            .get_mut(&name())
+            .unwrap()
+            .status
+            .as_mut()
+            .unwrap()
+            .agent
+            .as_mut()
+            .unwrap()
+            .revoked = true;
+        let plan = world.pass_at(hour(1));
+        assert_eq!((ordered(&plan), world.is_enrolled()), (None, false));
+        assert!(plan.waiting[0].on.contains("its certificates are revoked"), "{:?}", plan.waiting);
+    }
+}

@@ -1,6 +1,7 @@
 //! Machines that are found behind a socket on this one, their runtime's or their agent's, or by an agent on a network.
 
 mod agent;
+mod certify;
 mod network;
 mod runtime;
 
@@ -22,13 +23,14 @@ use keelway_api::{
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{Connection, action::Action};
+use keelway_planner::AgentOrder;
 use tokio::{
     sync::{Notify, OnceCell},
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
 
-use crate::{Applying, Machines, Run};
+use crate::{Applying, Certifying, Machines, Run};
 use agent::Agent;
 use network::Introduction;
 use runtime::Runtime;
@@ -231,6 +233,15 @@ impl Machines for ConnectedMachines {
             By::Runtime(runtime) => runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await,
             By::Agent(agent) => agent.adopt(installation).await,
         }
+    }
+
+    async fn certify(&self, machine: &Hypervisor, certifying: &Certifying<'_>, run: &Run) -> Applying {
+        let done = certify::certify(self, machine, certifying, run).await;
+        if matches!(certifying.order(), AgentOrder::Enroll(_)) {
+            // It answers as somebody else from now on.
+            self.forget(machine);
+        }
+        done
     }
 
     async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> io::Result<Connection> {

@@ -1,7 +1,18 @@
 //! Certificates of an installation, before any of its agents on a network can be reached.
 
-use keelway_api::{Documents, jiff::Timestamp, name::HypervisorName};
-use keelway_planner::{agent_identity, installation_authority, installation_certificates};
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    ByteString, Documents, condition,
+    hypervisor::AgentStatus,
+    jiff::{SignedDuration, Timestamp},
+    name::HypervisorName,
+};
+use keelway_pki::{AuthorityHash, CertificateError, EnrollmentToken};
+use keelway_planner::{
+    ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, REVOCATION_LIST, REVOKED_SERIALS, agent_identity, enrollment_secret,
+    installation_authority, installation_certificates, installation_revoked,
+};
 
 use crate::{Minter, PassError, certificates, pass::identified, tls};
 
@@ -23,6 +34,106 @@ pub fn enroll(documents: &Documents, minter: &mut dyn Minter, now: Timestamp) ->
     Ok(documents)
 }
 
+/// Why there is no token for a machine.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrollFault {
+    /// There is no document of that name.
+    #[error("there is no Hypervisor {0} in the documents")]
+    Missing(HypervisorName),
+    /// Its agent has a certificate, or has never had one of ours.
+    #[error("the agent of {0} is enrolled already")]
+    Enrolled(HypervisorName),
+    /// There is nothing to revoke.
+    #[error("the agent of {0} was never enrolled")]
+    Never(HypervisorName),
+    /// The token would have no end.
+    #[error("a token cannot be good for that long")]
+    Ttl,
+    /// The authority's certificate cannot be read.
+    #[error("the authority of the installation cannot be read")]
+    Authority(#[source] CertificateError),
+    /// The documents cannot be worked with.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+}
+
+/// The documents with a token that a machine of theirs is to be enrolled with, and the token. One that was made for it before is worth
+/// nothing from then on.
+pub fn issue_token(
+    documents: &Documents,
+    machine: &HypervisorName,
+    ttl: SignedDuration,
+    minter: &mut dyn Minter,
+    now: Timestamp,
+) -> Result<(Documents, EnrollmentToken), EnrollFault> {
+    let mut documents = documents.clone();
+    let document = documents.hypervisors.get_mut(machine).ok_or_else(|| EnrollFault::Missing(machine.clone()))?;
+    let status = document.status.get_or_insert_default();
+    if condition::is_true(&status.conditions, "Enrolled") && status.agent.as_ref().is_some_and(|agent| !agent.revoked) {
+        return Err(EnrollFault::Enrolled(machine.clone()));
+    }
+    status.conditions.retain(|condition| condition.type_ != "Enrolled");
+    // Its id comes with the token below. What the token before may have brought, unseen, holds no more.
+    let before = status.agent.replace(AgentStatus::new(String::new()));
+    let documents = identified(&documents, minter)?;
+    let mut documents = match before.filter(|agent| !agent.revoked) {
+        Some(before) => revoked(documents, &before.serials(), minter, now)?,
+        None => enroll(&documents, minter, now)?,
+    };
+    let id = documents.installation().cloned().ok_or_else(|| EnrollFault::Missing(machine.clone()))?;
+    let bundle = tls::value(&documents, &installation_authority(&id), "bundle.crt").unwrap_or_default();
+    let authorities = AuthorityHash::of_bundle(&String::from_utf8_lossy(bundle)).map_err(EnrollFault::Authority)?;
+    let end = now.checked_add(ttl).and_then(|end| Timestamp::from_second(end.as_second()));
+    let expires = end.map_err(|_| EnrollFault::Ttl)?;
+    let token = EnrollmentToken::mint(id.as_str(), machine.as_str(), authorities, expires, &mut rand::rng());
+    if let Some(agent) = documents.hypervisors.get_mut(machine).and_then(|found| found.status.as_mut()?.agent.as_mut())
+    {
+        agent.token.clone_from(&token.id);
+    }
+    let values = [(ENROLLMENT_TOKEN, token.encode().to_string()), (ENROLLMENT_EXPIRES, expires.to_string())];
+    let values = values.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())));
+    documents.keep(&enrollment_secret(&id, machine), values);
+    Ok((documents, token))
+}
+
+/// The documents in which the certificates of a machine's agent hold no more.
+pub fn revoke_agent(
+    documents: &Documents,
+    machine: &HypervisorName,
+    minter: &mut dyn Minter,
+    now: Timestamp,
+) -> Result<Documents, EnrollFault> {
+    let mut documents = identified(documents, minter)?;
+    let id = documents.installation().cloned().ok_or_else(|| EnrollFault::Missing(machine.clone()))?;
+    let document = documents.hypervisors.get_mut(machine).ok_or_else(|| EnrollFault::Missing(machine.clone()))?;
+    let status = document.status.get_or_insert_default();
+    let agent = status.agent.as_mut().ok_or_else(|| EnrollFault::Never(machine.clone()))?;
+    let serials = agent.serials();
+    agent.revoked = true;
+    status.conditions.retain(|condition| condition.type_ != "Enrolled");
+    documents.secrets.remove(&enrollment_secret(&id, machine));
+    Ok(revoked(documents, &serials, minter, now)?)
+}
+
+/// The documents in which certificates of these serial numbers hold no more.
+fn revoked(
+    mut documents: Documents,
+    serials: &[String],
+    minter: &mut dyn Minter,
+    now: Timestamp,
+) -> Result<Documents, PassError> {
+    let Some(list) = documents.installation().map(installation_revoked) else { return Ok(documents) };
+    let before = tls::value(&documents, &list, REVOKED_SERIALS).unwrap_or_default();
+    let mut all: BTreeSet<String> = String::from_utf8_lossy(before).lines().map(str::to_owned).collect();
+    all.extend(serials.iter().cloned());
+    let lines: String = all.into_iter().map(|serial| serial + "\n").collect();
+    documents.keep(&list, [(REVOKED_SERIALS.to_owned(), ByteString(lines.into_bytes()))]);
+    if let Some(data) = documents.secrets.get_mut(&list).and_then(|secret| secret.data.as_mut()) {
+        data.remove(REVOCATION_LIST);
+    }
+    enroll(&documents, minter, now)
+}
+
 /// What the agent of a machine answers with; none where it listens on no network, or was not enrolled.
 #[must_use]
 pub fn agent_credentials(documents: &Documents, machine: &HypervisorName) -> Option<AgentCredentials> {
@@ -34,4 +145,121 @@ pub fn agent_credentials(documents: &Documents, machine: &HypervisorName) -> Opt
         key: value(&identity.secret, &format!("{}.key", identity.name))?,
         authorities: value(&installation_authority(id), "bundle.crt")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::{condition::Status, condition::Verdict};
+    use keelway_pki::{CertificateFacts, PrivateKeyPem, client_signing_request, verify_issued_by};
+    use keelway_planner::{AgentOrder, REVOKED};
+    use rand::{SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::{Certifying, PkiMinter};
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    fn minter() -> PkiMinter<StdRng> {
+        PkiMinter::new(StdRng::seed_from_u64(1))
+    }
+
+    fn name() -> HypervisorName {
+        "hv-1".parse().unwrap()
+    }
+
+    fn documents() -> Documents {
+        let text = "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec:\n  role: Private\n  \
+                    endpoint: {agent: {address: '10.0.0.5:7443'}}\n  addresses: {private: [10.0.0.5]}\n";
+        Documents::read(text.as_bytes()).unwrap()
+    }
+
+    fn issued(documents: &Documents) -> (Documents, EnrollmentToken) {
+        issue_token(documents, &name(), HOUR, &mut minter(), now()).unwrap()
+    }
+
+    fn agent(documents: &Documents) -> &AgentStatus {
+        documents.hypervisors[&name()].status.as_ref().unwrap().agent.as_ref().unwrap()
+    }
+
+    /// What is revoked, and which is the list of it.
+    fn listed(documents: &Documents) -> (Vec<String>, String) {
+        let secret = documents.secrets.iter().find(|(secret, _)| secret.name == REVOKED).unwrap().1;
+        let data = secret.data.as_ref().unwrap();
+        let text =
+            |key: &str| data.get(key).map(|value| String::from_utf8(value.0.clone()).unwrap()).unwrap_or_default();
+        (text(REVOKED_SERIALS).lines().map(str::to_owned).collect(), text(REVOCATION_LIST))
+    }
+
+    #[test]
+    fn a_token_names_its_machine_and_the_authority_and_its_secret_is_in_a_secret() {
+        let (documents, token) = issued(&documents());
+        let id = documents.installation().unwrap();
+        assert_eq!((token.machine.as_str(), token.installation.as_str()), ("hv-1", id.as_str()));
+        assert_eq!((token.expires, &agent(&documents).token), (now() + HOUR, &token.id));
+        let (name, order) = (name(), AgentOrder::Enroll(agent(&documents).serial()));
+        let certifying = Certifying::new(&documents, (&name, &order), now());
+        assert_eq!(certifying.token().unwrap(), token);
+        assert!(agent_credentials(&documents, &name).is_none(), "no key of it is here");
+        let written = documents.write();
+        assert!(Documents::read(written.as_bytes()).unwrap() == documents);
+    }
+
+    #[test]
+    fn a_certificate_is_for_the_machine_whatever_was_asked_for() {
+        let (documents, _) = issued(&documents());
+        let serial = agent(&documents).serial();
+        let (name, order) = (name(), AgentOrder::Enroll(serial.clone()));
+        let certifying = Certifying::new(&documents, (&name, &order), now());
+        let key = PrivateKeyPem::mint(&mut StdRng::seed_from_u64(2)).unwrap();
+        let granted = certifying.grant(&client_signing_request(&key, "keelway:driver", "x").unwrap()).unwrap();
+        verify_issued_by(&granted.certificate, &granted.trust.authorities, now()).unwrap();
+        let facts = CertificateFacts::from_pem(&granted.certificate).unwrap();
+        assert_eq!((facts.dns_names, facts.serial), (vec!["hv-1.hypervisor.keelway".to_owned()], serial));
+        assert_eq!(facts.organizations, [documents.installation().unwrap().to_string()]);
+        assert!(certifying.grant("no request").is_err());
+        let trust = Certifying::new(&documents, (&name, &AgentOrder::Trust), now());
+        assert!(trust.grant(&client_signing_request(&key, "a", "b").unwrap()).is_err());
+        assert_eq!(trust.trust().unwrap(), granted.trust);
+    }
+
+    #[test]
+    fn another_token_takes_the_place_of_the_first_and_of_all_that_it_brought() {
+        let (first, token) = issued(&documents());
+        let serials = agent(&first).serials();
+        assert_eq!(listed(&first).0, [""; 0]);
+        let (second, other) = issued(&first);
+        assert_ne!(token.id, other.id);
+        assert_eq!(listed(&second).0, serials);
+        assert_ne!(listed(&second).1, listed(&first).1);
+        assert!(!serials.contains(&agent(&second).serial()));
+    }
+
+    #[test]
+    fn who_is_enrolled_is_revoked_before_it_is_enrolled_again() {
+        let (mut documents, _) = issued(&documents());
+        let status = documents.hypervisors.get_mut(&name()).unwrap().status.as_mut().unwrap();
+        let says = Verdict { status: Status::True, reason: "Certified".to_owned(), message: String::new() };
+        condition::set(&mut status.conditions, "Enrolled", says, None, &keelway_api::Time(now()));
+        status.agent.as_mut().unwrap().certificates = 2;
+        let again = issue_token(&documents, &name(), HOUR, &mut minter(), now());
+        assert!(matches!(again, Err(EnrollFault::Enrolled(_))));
+        let revoked = revoke_agent(&documents, &name(), &mut minter(), now()).unwrap();
+        let mut serials = agent(&documents).serials();
+        serials.sort();
+        assert_eq!((serials.len(), listed(&revoked).0), (2, serials));
+        assert!(agent(&revoked).revoked);
+        assert!(!revoked.secrets.keys().any(|secret| secret.name == "enroll-hv-1"));
+        assert!(!agent(&issued(&revoked).0).revoked);
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_revoked() {
+        let revoke = |name: &str| revoke_agent(&documents(), &name.parse().unwrap(), &mut minter(), now());
+        assert!(matches!(revoke("hv-2"), Err(EnrollFault::Missing(_))));
+        assert!(matches!(revoke("hv-1"), Err(EnrollFault::Never(_))));
+    }
 }

@@ -2,6 +2,7 @@
 
 mod adopt;
 mod certificates;
+mod certify;
 mod components;
 mod connected;
 mod dial;
@@ -18,9 +19,10 @@ mod tls;
 mod workers;
 
 pub use adopt::{AdoptError, adopt};
+pub use certify::Certifying;
 pub use components::DialledComponents;
 pub use connected::{ConnectedMachines, NetworkError, agent_channel};
-pub use enroll::{AgentCredentials, agent_credentials, enroll};
+pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue_token, revoke_agent};
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
 pub use run::{End, Limits, run};
@@ -87,6 +89,10 @@ pub trait Machines: Send + Sync {
             others: BTreeSet::new(),
         };
         self.apply(machine, &nothing, vec![Action::WriteOwner(installation.clone())], run).await
+    }
+    /// Gives the agent of a machine on a network who it is there. One that does not listen yet is no failure.
+    async fn certify(&self, _machine: &Hypervisor, _certifying: &Certifying<'_>, _run: &Run) -> Applying {
+        Applying::default()
     }
     /// A connection from within the machine's network.
     async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<Connection>;

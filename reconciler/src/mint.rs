@@ -11,8 +11,8 @@ use keelway_api::{
 };
 use keelway_pki::{
     Authority, AuthorityError, AuthorityKeyring, EncryptionKey, EncryptionKeyring, IssuedCertificate, KeyError,
-    KeyringError, LeafError, LeafRequest, ServiceAccountKey, ServiceAccountKeyring, Usage, Validity, ValidityError,
-    WireGuardKey, random_id,
+    KeyringError, LeafError, LeafRequest, RequestedError, RevocationError, Serial, SerialError, ServiceAccountKey,
+    ServiceAccountKeyring, Usage, Validity, ValidityError, WireGuardKey, random_id,
 };
 use keelway_planner::{MintRequest, Subject};
 use rand::CryptoRng;
@@ -46,6 +46,15 @@ pub enum MintError {
     /// A key could not be made.
     #[error("could not make a key")]
     Key(#[source] KeyError),
+    /// A serial number is none.
+    #[error("could not number a certificate")]
+    Serial(#[source] SerialError),
+    /// A list of revoked certificates could not be made.
+    #[error("could not list the certificates that are revoked")]
+    Revoke(#[source] RevocationError),
+    /// A request for a certificate is not answered.
+    #[error("could not certify a key")]
+    Request(#[source] RequestedError),
     /// The times of a certificate make no sense.
     #[error("the life of a certificate makes no sense")]
     Validity(#[source] ValidityError),
@@ -92,6 +101,15 @@ impl<R: CryptoRng> PkiMinter<R> {
                 issued.write_to(&mut data, name);
                 Ok(data)
             }
+            MintRequest::RevocationList { name, authority, serials, ttl, .. } => {
+                let serials: Vec<Serial> =
+                    serials.iter().map(|serial| serial.parse()).collect::<Result<_, _>>().map_err(MintError::Serial)?;
+                // It only ever grows, so that a longer one is the newer one.
+                let number = serials.len() as u64 + 1;
+                let keyring = authority_of(documents, authority)?;
+                let list = keyring.active.revoke_serials(&serials, number, validity(now, *ttl)?);
+                Ok([(name.clone(), list.map_err(MintError::Revoke)?.into_bytes())].into())
+            }
         }
     }
 }
@@ -124,16 +142,34 @@ pub(crate) fn issue<R: CryptoRng + ?Sized>(
     validity: Validity,
 ) -> Result<IssuedCertificate, MintError> {
     let keyring = authority_of(documents, authority)?;
+    keyring.active.issue(&request(subject, validity), rng).map_err(MintError::Leaf)
+}
+
+fn request(subject: &Subject, validity: Validity) -> LeafRequest {
     let usages = [(subject.server, Usage::ServerAuth), (subject.client, Usage::ClientAuth)];
-    let request = LeafRequest {
+    LeafRequest {
         common_name: subject.common_name.clone(),
         organizations: subject.organizations.clone(),
         dns_names: subject.dns_names.clone(),
         ip_addresses: subject.addresses.clone(),
         usages: usages.into_iter().filter(|(wanted, _)| *wanted).map(|(_, usage)| usage).collect(),
         validity,
-    };
-    keyring.active.issue(&request, rng).map_err(MintError::Leaf)
+    }
+}
+
+/// Signs a certificate for a key that is elsewhere, by the request of whoever has it. All but the key is said here.
+pub(crate) fn certify(
+    documents: &Documents,
+    (authority, subject, ttl): (&SecretName, &Subject, Span),
+    signing_request: &str,
+    serial: &str,
+    now: Timestamp,
+) -> Result<String, MintError> {
+    let keyring = authority_of(documents, authority)?;
+    let serial = serial.parse().map_err(MintError::Serial)?;
+    let request = request(subject, validity(now, ttl)?);
+    let certified = keyring.active.certify(signing_request, &request, &serial, &mut rand::rng());
+    certified.map_err(MintError::Request)
 }
 
 fn authority_of(documents: &Documents, name: &SecretName) -> Result<AuthorityKeyring, MintError> {

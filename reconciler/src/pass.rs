@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use futures::future::join_all;
+use futures::future::{join_all, join3};
 use keelway_api::{
     Documents, Time,
     fault::Faults,
@@ -13,7 +13,9 @@ use keelway_api::{
 use keelway_hypervisor_agent::{action::Action, converge::converge};
 use keelway_planner::{Observation, Plan, Refused, configure, identify, plan, refuse};
 
-use crate::{Components, Machines, MintError, Minter, Run, Store, StoreError, certificates, observe::observe};
+use crate::{
+    Components, Machines, MintError, Minter, Run, Store, StoreError, certificates, certify::certify, observe::observe,
+};
 
 /// Tells the time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -94,6 +96,7 @@ impl Preview {
         let idle = self.machines.values().all(|actions| actions.as_ref().is_ok_and(Vec::is_empty));
         idle && self.refused.is_empty()
             && self.plan.mint.is_empty()
+            && self.plan.agents.is_empty()
             && self.plan.bindings.is_empty()
             && self.plan.decisions.is_empty()
             && self.plan.waiting.is_empty()
@@ -181,10 +184,11 @@ fn actions(config: &MachineConfig, name: &HypervisorName, seen: &Observation) ->
 async fn execute(context: &Context, preview: &Preview) -> (usize, Vec<Failure>) {
     let machines = join_all(preview.configs.iter().map(|(name, config)| machine(context, preview, name, config)));
     let clusters = join_all(preview.plan.bindings.iter().map(|id| cluster(context, &preview.plan.documents, id)));
-    let (machines, clusters) = futures::future::join(machines, clusters).await;
+    let agents = certify(context, preview);
+    let (machines, clusters, agents) = join3(machines, clusters, agents).await;
     let mut effects = 0;
     let mut failures = Vec::new();
-    for (done, failed) in machines.into_iter().chain(clusters) {
+    for (done, failed) in machines.into_iter().chain(clusters).chain(agents) {
         effects += done;
         failures.extend(failed);
     }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use keelway_api::{Documents, documents::SecretName, machine::sha256_hex};
-use keelway_hypervisor_agent::tls::client_from_pem;
-use keelway_planner::Identity;
+use keelway_hypervisor_agent::tls::client_without;
+use keelway_planner::{Identity, REVOCATION_LIST, REVOKED};
 use rustls::ClientConfig;
 
 /// Certificates that cannot be used.
@@ -64,13 +64,16 @@ impl Clients {
             })
             .transpose()?;
         let (certificate, key) = shown.unwrap_or_default();
-        let of = sha256_hex(&[trusted, certificate, key].concat());
+        // An authority without such a list has revoked nothing.
+        let list = SecretName { namespace: authority.namespace.clone(), name: REVOKED.to_owned() };
+        let revoked = value(documents, &list, REVOCATION_LIST).ok();
+        let of = sha256_hex(&[trusted, certificate, key, revoked.unwrap_or_default()].concat());
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (authority.clone(), identity.cloned());
         if let Some(made) = kept.get(&name).filter(|made| made.of == of) {
             return Ok(Arc::clone(&made.config));
         }
-        let config = Arc::new(client_from_pem(trusted, shown)?);
+        let config = Arc::new(client_without(trusted, revoked, shown)?);
         kept.insert(name, Made { of, config: Arc::clone(&config) });
         Ok(config)
     }

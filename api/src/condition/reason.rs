@@ -17,6 +17,14 @@ pub enum Reason {
     UsedByKubelet,
     /// No pass has looked at the machine yet.
     NotObserved,
+    /// The machine's agent has a certificate of this installation.
+    Certified,
+    /// The machine's agent was not enrolled yet.
+    TokenIssued,
+    /// The machine's agent was not enrolled while its token was good.
+    TokenExpired,
+    /// The certificates of the machine's agent are revoked.
+    Revoked,
     /// The disk below /var/lib/keelway is full.
     DiskFull,
     /// No component is on the machine.
@@ -77,6 +85,10 @@ pub const ALL: &[Reason] = &[
     Reason::StaleDocuments,
     Reason::UsedByKubelet,
     Reason::NotObserved,
+    Reason::Certified,
+    Reason::TokenIssued,
+    Reason::TokenExpired,
+    Reason::Revoked,
     Reason::DiskFull,
     Reason::Empty,
     Reason::MembersStay,
@@ -155,6 +167,34 @@ impl Reason {
             Self::NotObserved => {
                 ("NotObserved", "Hypervisor", "Ready", "no pass has looked at the machine yet", "`keelway reconcile`")
             }
+            Self::Certified => (
+                "Certified",
+                "Hypervisor",
+                "Enrolled",
+                "the machine's agent has a certificate of this installation",
+                "nothing; it is renewed by `keelway reconcile` when two thirds of its life are over",
+            ),
+            Self::TokenIssued => (
+                "TokenIssued",
+                "Hypervisor",
+                "Enrolled",
+                "the machine's agent was not enrolled yet",
+                "run on the machine what `keelway hypervisor enroll` printed; then `keelway reconcile`",
+            ),
+            Self::TokenExpired => (
+                "TokenExpired",
+                "Hypervisor",
+                "Enrolled",
+                "the machine's agent was not enrolled while its token was good",
+                "make a new token: `keelway hypervisor enroll --name NAME`",
+            ),
+            Self::Revoked => (
+                "Revoked",
+                "Hypervisor",
+                "Enrolled",
+                "the certificates of the machine's agent are revoked",
+                "take the machine out of the documents, or enrol it again: `keelway hypervisor enroll --name NAME`",
+            ),
             Self::DiskFull => (
                 "DiskFull",
                 "Hypervisor",

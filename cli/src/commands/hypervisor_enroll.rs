@@ -1,74 +1,128 @@
-//! `keelway hypervisor local enroll`.
+//! `keelway hypervisor enroll`.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{io::Write, net::SocketAddr};
 
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{Endpoint, Way},
-    jiff::Timestamp,
-    name::HypervisorName,
+    fault::Faults,
+    hypervisor::Endpoint,
+    jiff::{SignedDuration, Timestamp},
+    validated::{ValidatedHypervisor, ZONE_LABEL},
 };
-use keelway_local_hypervisor::{AgentIdentity, FLEET_LABEL, Step, enroll};
-use keelway_reconciler::{AgentCredentials, agent_credentials};
+use keelway_pki::EnrollmentToken;
+use keelway_reconciler::{EnrollFault, issue_token};
 
-use super::{
-    hypervisor_local::request,
-    print,
-    session::{minter, runtime},
-};
+use super::{hypervisor_inject::hypervisor, print, session::minter};
 use crate::{
-    args::Global,
+    args::{Global, HypervisorEnrollArguments, HypervisorInjectArguments},
     exit::{Code, Failure},
     input::Input,
-    progress::Line,
 };
 
-/// Where agents of local hypervisors listen: outside of the ports of components.
+/// Where an agent listens where nobody says so.
 const PORT: u16 = 7443;
 
-pub(super) fn run(global: &Global) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
-    let enrolled = enroll_those_of(global, &input).map_err(|failure| failure.echoing(&input))?;
-    print(&enrolled.write())?;
+pub(super) fn run(global: &Global, arguments: HypervisorEnrollArguments) -> Result<Code, Failure> {
+    let input = Input::read_or_nothing(&global.files)?;
+    let (documents, listen, token) = enroll(&input, arguments).map_err(|failure| failure.echoing(&input))?;
+    print(&documents.write())?;
+    tell(&listen, &token);
     Ok(Code::Done)
 }
 
-/// The documents, whose agents on local hypervisors are reached over a network by now.
-fn enroll_those_of(global: &Global, input: &Input) -> Result<Documents, Failure> {
-    let mut documents = input.documents()?;
-    let mut fleets: BTreeMap<String, Vec<(HypervisorName, SocketAddr)>> = BTreeMap::new();
-    for (name, machine) in &mut documents.hypervisors {
-        let Some((fleet, listen)) = place(machine) else { continue };
-        machine.spec.endpoint = Endpoint::network(listen.to_string());
-        fleets.entry(fleet).or_default().push((name.clone(), listen));
-    }
-    if fleets.is_empty() {
-        let mend = "make some: keelway hypervisor local create";
-        return Err(Failure::usage("the documents hold no local hypervisor with an agent", mend));
-    }
-    let documents = keelway_reconciler::enroll(&documents, &mut minter(), Timestamp::now()).map_err(Failure::other)?;
-    let line = Line::of_terminal(global.quiet);
-    let executor = runtime()?;
-    for (fleet, machines) in fleets {
-        let identities = machines.into_iter().filter_map(|(name, listen)| {
-            let AgentCredentials { certificate, key, authorities } = agent_credentials(&documents, &name)?;
-            Some((name.to_string(), AgentIdentity { listen, files: [certificate, key, authorities] }))
-        });
-        let request = request(&fleet, true)?;
-        let say = |step: &Step| line.say(&step.to_string());
-        executor.block_on(enroll(&request, &identities.collect(), &say)).map_err(Failure::other)?;
-    }
-    Ok(documents)
+/// What to run there is all that people need of it, and it is told also where nothing else is.
+fn tell(listen: &str, token: &EnrollmentToken) {
+    let token = token.encode();
+    let _ = writeln!(std::io::stderr(), "keelway-hypervisor-agent run --enroll {} --listen {listen}", *token);
 }
 
-/// The fleet of a local hypervisor that has an agent, and where that is to listen.
-fn place(machine: &Hypervisor) -> Option<(String, SocketAddr)> {
-    let fleet = machine.metadata.labels.as_ref()?.get(FLEET_LABEL)?;
-    match machine.spec.endpoint.way() {
-        Way::Runtime(_) => None,
-        Way::Agent(_) | Way::Network(_) => {
-            let address = machine.spec.addresses.private.first()?.parse().ok()?;
-            Some((fleet.clone(), SocketAddr::new(address, PORT)))
-        }
+fn enroll(
+    input: &Input,
+    arguments: HypervisorEnrollArguments,
+) -> Result<(Documents, String, EnrollmentToken), Failure> {
+    let mut documents = input.documents()?;
+    let (name, ttl) = (arguments.name.clone(), arguments.ttl);
+    if ttl.seconds() == 0 {
+        return Err(Failure::usage("a token that lives for no time enrols nobody", "give --ttl 1m or more"));
     }
+    let wanted = match documents.hypervisors.get(&name) {
+        Some(there) => changed(there.clone(), arguments)?,
+        None => new(arguments)?,
+    };
+    ValidatedHypervisor::parse(&wanted).map_err(|faults| Failure::faults(Faults(faults), &Input::flags()))?;
+    let listen = listen(&wanted);
+    documents.hypervisors.insert(name.clone(), wanted);
+    let ttl = SignedDuration::from_secs(i64::try_from(ttl.seconds()).unwrap_or(i64::MAX));
+    let issued = issue_token(&documents, &name, ttl, &mut minter(), Timestamp::now());
+    let (documents, token) = issued.map_err(|error| match error {
+        EnrollFault::Enrolled(_) => Failure::usage(
+            error.to_string(),
+            format!("revoke its certificates first: keelway hypervisor revoke {name}"),
+        ),
+        EnrollFault::Ttl => Failure::usage(error.to_string(), "give a shorter --ttl"),
+        other
+        @ (EnrollFault::Missing(_) | EnrollFault::Never(_) | EnrollFault::Authority(_) | EnrollFault::Pass(_)) => {
+            Failure::other(other)
+        }
+    })?;
+    Ok((documents, listen, token))
+}
+
+fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
+    let missing =
+        |flag: &str| Failure::usage(format!("there is no hypervisor {} yet", arguments.name), format!("give {flag}"));
+    let role = arguments.role.ok_or_else(|| missing("--role"))?;
+    let address = arguments.address.clone().ok_or_else(|| missing("--address"))?;
+    let own = || address.parse().map(|address: SocketAddr| address.ip().to_string()).into_iter().collect();
+    let private = Some(arguments.private_addresses).filter(|given| !given.is_empty());
+    Ok(hypervisor(HypervisorInjectArguments {
+        name: arguments.name,
+        role,
+        socket: None,
+        agent_socket: None,
+        private_addresses: private.unwrap_or_else(own),
+        agent_address: Some(address),
+        public_addresses: arguments.public_addresses,
+        zone: arguments.zone,
+        port_range: arguments.port_range,
+    }))
+}
+
+/// One that is there is changed by what was given of it.
+fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
+    let spec = &mut there.spec;
+    match arguments.address {
+        Some(address) => spec.endpoint = Endpoint::network(address),
+        None if spec.endpoint.address().is_none() => {
+            let problem = format!("the document of {} does not say where its agent is reached", arguments.name);
+            return Err(Failure::usage(problem, "give --address"));
+        }
+        None => {}
+    }
+    if let Some(role) = arguments.role {
+        spec.role = role.into();
+    }
+    if !arguments.private_addresses.is_empty() {
+        spec.addresses.private = arguments.private_addresses;
+    }
+    if !arguments.public_addresses.is_empty() {
+        spec.addresses.public = arguments.public_addresses;
+    }
+    if let Some(range) = arguments.port_range {
+        spec.port_range = range;
+    }
+    if let Some(zone) = arguments.zone {
+        there.metadata.labels.get_or_insert_default().insert(ZONE_LABEL.to_owned(), zone);
+    }
+    Ok(there)
+}
+
+/// Where the agent is to listen: where it is reached, unless that is a name, which may lead there by another way.
+fn listen(machine: &Hypervisor) -> String {
+    let address = machine.spec.endpoint.address().unwrap_or_default();
+    let of_name = || {
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(PORT);
+        format!("[::]:{port}")
+    };
+    address.parse::<SocketAddr>().map_or_else(|_| of_name(), |address| address.to_string())
 }

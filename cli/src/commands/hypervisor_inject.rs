@@ -36,7 +36,7 @@ fn inject(input: &Input, arguments: HypervisorInjectArguments) -> Result<Documen
     Ok(documents)
 }
 
-fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
+pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let endpoint = match (arguments.socket, arguments.agent_socket) {
         (Some(socket), _) => Endpoint::Unix { path: text(&socket) },
@@ -44,10 +44,7 @@ fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
         (None, None) => Endpoint::network(arguments.agent_address.unwrap_or_default()),
     };
     let spec = HypervisorSpec {
-        role: match arguments.role {
-            RoleArgument::Public => HypervisorRole::Public,
-            RoleArgument::Private => HypervisorRole::Private,
-        },
+        role: arguments.role.into(),
         endpoint,
         addresses: Addresses { private: arguments.private_addresses, public: arguments.public_addresses },
         port_range: arguments.port_range.unwrap_or_default(),
@@ -61,4 +58,13 @@ fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
         ..ObjectMeta::default()
     };
     hypervisor
+}
+
+impl From<RoleArgument> for HypervisorRole {
+    fn from(role: RoleArgument) -> Self {
+        match role {
+            RoleArgument::Public => Self::Public,
+            RoleArgument::Private => Self::Private,
+        }
+    }
 }

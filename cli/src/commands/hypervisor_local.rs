@@ -8,7 +8,7 @@ use keelway_local_hypervisor::{
     run_machine,
 };
 
-use super::{hypervisor_enroll, print, session::runtime};
+use super::{hypervisor_local_enroll, print, session::runtime};
 use crate::{
     args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalMachines},
     directories::cache_directory,
@@ -25,7 +25,7 @@ pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failur
         LocalCommand::Create(arguments) => make(global, &arguments),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: Some(fleet) }) => destroy_fleet(global, &fleet),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: None }) => destroy_documents(global),
-        LocalCommand::Enroll => hypervisor_enroll::run(global),
+        LocalCommand::Enroll => hypervisor_local_enroll::run(global),
         LocalCommand::Stop(machines) => switch(global, &machines, Power::Off),
         LocalCommand::Start(machines) => switch(global, &machines, Power::On),
         LocalCommand::Reboot(machines) => switch(global, &machines, Power::Cycle),

@@ -13,6 +13,8 @@ mod hypervisor_adopt;
 mod hypervisor_enroll;
 mod hypervisor_inject;
 mod hypervisor_local;
+mod hypervisor_local_enroll;
+mod hypervisor_revoke;
 mod hypervisor_schedule;
 mod join_token;
 mod logs;
@@ -45,6 +47,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
     match arguments.command {
         Command::Hypervisor(HypervisorCommand::Local(command)) => hypervisor_local::run(&global, command),
         Command::Hypervisor(HypervisorCommand::Inject(arguments)) => hypervisor_inject::run(&global, *arguments),
+        Command::Hypervisor(HypervisorCommand::Enroll(arguments)) => hypervisor_enroll::run(&global, *arguments),
+        Command::Hypervisor(HypervisorCommand::Revoke(names)) => hypervisor_revoke::run(&global, &names),
         Command::Hypervisor(HypervisorCommand::Get(arguments)) => get::hypervisors(&global, &arguments),
         Command::Hypervisor(HypervisorCommand::Cordon(names)) => hypervisor_schedule::cordon(&global, &names),
         Command::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),

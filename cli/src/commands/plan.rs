@@ -55,6 +55,8 @@ fn render(preview: &Preview) -> String {
         "Keys",
         keys.map(|wanted| format!("{}: {wanted}", names.of_namespace(&wanted.secret().namespace))),
     );
+    let agents = preview.plan.agents.iter();
+    section(&mut text, "Agents", agents.map(|(machine, order)| format!("{machine}: {order}")));
     for (machine, refused) in &preview.refused {
         section(&mut text, &format!("On {machine}"), std::iter::once(format!("refused: {refused}")));
     }

@@ -110,6 +110,7 @@ impl Machine {
             capacity: None,
             disk_pressure: self.is_full(),
             healthy: BTreeSet::new(),
+            identity: None,
             kubelet_pods: 0,
             images: self.runtime.images.clone(),
             ports: PortFacts { ephemeral: self.ephemeral, listening },

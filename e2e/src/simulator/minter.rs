@@ -66,6 +66,9 @@ impl SimulatedMinter {
                 let ttl = if self.0.world().bug == Some(Bug::MintsForNoTime) { Span::hours(0) } else { *ttl };
                 vec![(format!("{name}.crt"), certificate(subject, now, ttl)), (format!("{name}.key"), key)]
             }
+            MintRequest::RevocationList { name, serials, .. } => {
+                vec![(name.clone(), format!("{}\n", serials.join("\n")))]
+            }
         };
         let entries = entries.into_iter().map(|(name, value)| (name, ByteString(value.into_bytes())));
         (request.secret().clone(), entries.collect())

@@ -11,6 +11,7 @@
 
 mod agent;
 mod enrolled;
+mod enrollment;
 mod files;
 mod input;
 mod interrupted;

@@ -5,12 +5,14 @@
 //! again and again, or says nothing, keeps nobody out.
 
 mod conversation;
+mod standing;
 mod strangers;
 
-use std::{collections::BTreeSet, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::Stream;
-use keelway_tls::{Server, TlsError, TlsFiles, Told};
+use keelway_pki::EnrollmentToken;
+use keelway_tls::{TlsError, TlsFiles, Told, greet};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{Semaphore, mpsc},
@@ -19,8 +21,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server as Http;
 
-use crate::report::chain_text;
+use crate::{
+    enrollment::{EnrollingError, IdentityFolder, RefusedEnrollment},
+    report::chain_text,
+};
 use conversation::Conversation;
+pub(crate) use standing::Standing;
 use strangers::Strangers;
 
 /// The common name of whoever drives the machines of an installation, which is the organization of its certificate.
@@ -52,6 +58,24 @@ pub enum NetworkError {
     /// Nobody can be shown who the agent is, or be known.
     #[error("cannot use the agent's certificates")]
     Tls(#[from] TlsError),
+    /// What it was given cannot be read.
+    #[error("cannot read the agent's identity in {}", path.display())]
+    Folder {
+        /// Where it is kept.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It was given none, and has no way to one.
+    #[error(
+        "the agent has no identity in {}: give --enroll with a new token of `keelway hypervisor enroll`, or --tls-certificate",
+        .0.display()
+    )]
+    Nobody(PathBuf),
+    /// It cannot be enrolled.
+    #[error(transparent)]
+    Enrolling(#[from] EnrollingError),
 }
 
 /// How much of the agent others can take.
@@ -76,16 +100,34 @@ impl Default for Bounds {
 #[derive(Debug)]
 pub struct Network {
     listener: TcpListener,
-    server: Server,
+    standing: Arc<Standing>,
     bounds: Bounds,
 }
 
 impl Network {
     /// Listens on an address, as whom the files say.
     pub fn bind(address: SocketAddr, files: TlsFiles, bounds: Bounds) -> Result<Self, NetworkError> {
-        let server = Server::new(files, BTreeSet::from([DRIVER.to_owned()]))?.of_own_organization();
+        Self::standing(address, Standing::of_files(files)?, bounds)
+    }
+
+    /// The same as whom the agent was enrolled; with a token that was not used yet, it waits to be enrolled.
+    pub fn enrolled(
+        address: SocketAddr,
+        folder: IdentityFolder,
+        token: Option<EnrollmentToken>,
+        bounds: Bounds,
+    ) -> Result<Self, NetworkError> {
+        Self::standing(address, Standing::of_folder(folder, token)?, bounds)
+    }
+
+    fn standing(address: SocketAddr, standing: Standing, bounds: Bounds) -> Result<Self, NetworkError> {
         let listener = listen(address).map_err(|source| NetworkError::Listen { address, source })?;
-        Ok(Self { listener, server, bounds })
+        Ok(Self { listener, standing: Arc::new(standing), bounds })
+    }
+
+    /// As whom the agent answers.
+    pub(super) fn stands_as(&self) -> Arc<Standing> {
+        Arc::clone(&self.standing)
     }
 
     /// Where it listens.
@@ -125,9 +167,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Receives whoever comes, for as long as anybody waits for conversations.
 async fn receive(network: Network, found: mpsc::Sender<io::Result<Conversation>>, stop: CancellationToken) {
-    let Network { listener, server, bounds } = network;
+    let Network { listener, standing, bounds } = network;
     let places = Arc::new(Semaphore::new(bounds.conversations));
-    let reception = Arc::new(Reception { server: Arc::new(server), places, told: Told::default(), found, stop });
+    let reception = Arc::new(Reception { standing, places, told: Told::default(), found, stop });
     let mut strangers = Strangers::new(bounds.strangers);
     loop {
         let accepted = tokio::select! {
@@ -146,7 +188,7 @@ async fn receive(network: Network, found: mpsc::Sender<io::Result<Conversation>>
 
 /// Where strangers show who they are.
 struct Reception {
-    server: Arc<Server>,
+    standing: Arc<Standing>,
     places: Arc<Semaphore>,
     told: Told,
     found: mpsc::Sender<io::Result<Conversation>>,
@@ -157,14 +199,26 @@ impl Reception {
     async fn meet(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
         // What is not set costs some milliseconds.
         let _ = stream.set_nodelay(true);
-        let stream = match self.server.accept(stream).await {
+        let greeted = match greet(stream).await {
+            Ok(greeted) => greeted,
+            Err(error) => return self.refuse(from, &chain_text(&error)),
+        };
+        if greeted.is_to_enroll() {
+            return match self.standing.enroll(greeted).await {
+                Ok(()) => {}
+                Err(error) => self.refuse(from, &chain_text(&error)),
+            };
+        }
+        let Some(server) = self.standing.server() else {
+            return self.refuse(from, &RefusedEnrollment::NotYet.to_string());
+        };
+        let stream = match server.finish(greeted).await {
             Ok(stream) => stream,
             Err(error) => return self.refuse(from, &chain_text(&error)),
         };
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return self.refuse(from, "there are too many conversations");
         };
-        let server = Arc::clone(&self.server);
         let conversation = Conversation::new(stream, from, server, self.stop.clone(), place);
         // Nobody waits for it where the agent stops.
         let _ = self.found.send(Ok(conversation)).await;

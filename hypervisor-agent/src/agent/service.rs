@@ -17,11 +17,13 @@ use super::{
     board::Board,
     book::{AcceptError, Book},
     journal::Journal,
+    network::Standing,
     passed::Passed,
     told_logs,
 };
 use crate::{
     FilesError, LocalMachine,
+    enrollment::{RefusedEnrollment, Trust},
     files::FileError,
     observe::ObserveError,
     proto::{
@@ -45,6 +47,8 @@ pub(super) struct Service {
     pub(super) book: Arc<Book>,
     pub(super) board: Arc<Board>,
     pub(super) journal: Arc<Journal>,
+    /// As whom it answers on a network, where it does.
+    pub(super) standing: Option<Arc<Standing>>,
 }
 
 /// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
@@ -89,6 +93,9 @@ impl Agent for Service {
             state.applied = Some(kept.fence.clone());
         }
         state.healthy.clone_from(&self.board.status().borrow().healthy);
+        if let Some(standing) = &self.standing {
+            state.identity = standing.identity().await;
+        }
         Ok(Response::new(proto::GetStateResponse { state: Some((&state).into()) }))
     }
 
@@ -197,6 +204,37 @@ impl Agent for Service {
         written.map_err(|error| Status::internal(chain_text(&error)))?;
         Ok(Response::new(proto::AdoptResponse {}))
     }
+
+    async fn request_certificate(
+        &self,
+        _request: Request<proto::RequestCertificateRequest>,
+    ) -> Result<Response<proto::RequestCertificateResponse>, Status> {
+        let signing_request = self.standing()?.ask().await.map_err(|error| not_taken(&error))?;
+        Ok(Response::new(proto::RequestCertificateResponse { signing_request }))
+    }
+
+    async fn give_identity(
+        &self,
+        request: Request<proto::GiveIdentityRequest>,
+    ) -> Result<Response<proto::GiveIdentityResponse>, Status> {
+        let proto::GiveIdentityRequest { certificate, authorities, revoked } = request.into_inner();
+        let standing = Arc::clone(self.standing()?);
+        // On a task of its own: what is begun is not left half done where its caller is cut off.
+        let taking = tokio::spawn(async move { standing.take(certificate, Trust { authorities, revoked }).await });
+        let taken = taking.await.map_err(|_| Status::internal("the identity was not taken to its end"))?;
+        taken.map_err(|error| not_taken(&error))?;
+        Ok(Response::new(proto::GiveIdentityResponse {}))
+    }
+}
+
+impl Service {
+    fn standing(&self) -> Result<&Arc<Standing>, Status> {
+        self.standing.as_ref().ok_or_else(|| Status::failed_precondition("this agent is on no network"))
+    }
+}
+
+fn not_taken(error: &RefusedEnrollment) -> Status {
+    Status::failed_precondition(chain_text(error))
 }
 
 /// Progress that a slow caller has no room for is lost to it.

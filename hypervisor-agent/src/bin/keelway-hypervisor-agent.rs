@@ -8,7 +8,11 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand};
-use keelway_hypervisor_agent::agent::{Bounds, Entrances, Listener, Network, own_machine, run};
+use keelway_hypervisor_agent::{
+    agent::{Bounds, Entrances, Listener, Network, own_machine, run},
+    enrollment::IdentityFolder,
+};
+use keelway_pki::EnrollmentToken;
 use keelway_tls::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -47,10 +51,45 @@ enum Command {
         listen: Vec<Endpoint>,
         #[command(flatten)]
         identity: Option<Identity>,
+        #[command(flatten)]
+        enrollment: Enrollment,
         /// A directory of image archives to look into before asking a registry
         #[arg(long, value_name = "DIRECTORY")]
         image_archives: Option<PathBuf>,
     },
+}
+
+/// How the agent comes to who it is on the network, where that is not in files of somebody else's.
+#[derive(Args)]
+struct Enrollment {
+    /// The token of `keelway hypervisor enroll`. Others on the machine can see it for as long as this runs, and it is of no use to them
+    /// once it was used
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["enroll_file", "certificate"])]
+    enroll: Option<String>,
+    /// The same in a file, which nobody else can see; - is stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
+    enroll_file: Option<PathBuf>,
+    /// Where the agent keeps who it is
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/keelway-agent")]
+    identity_directory: PathBuf,
+}
+
+impl Enrollment {
+    /// The token, if there is one.
+    fn token(&self) -> anyhow::Result<Option<EnrollmentToken>> {
+        let text = match (&self.enroll, &self.enroll_file) {
+            (Some(text), _) => text.clone(),
+            (None, Some(file)) => read(file).with_context(|| format!("cannot read {}", file.display()))?,
+            (None, None) => return Ok(None),
+        };
+        // What the argument parser would tell of a token that is none is the token.
+        Ok(Some(text.parse()?))
+    }
+}
+
+/// A file, or stdin.
+fn read(file: &Path) -> std::io::Result<String> {
+    if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(file) }
 }
 
 /// Who the agent is on the network, and whom it trusts. The files are read again when they change.
@@ -121,11 +160,11 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn serve(command: Command) -> anyhow::Result<()> {
-    let Command::Run { runtime_endpoint, listen, identity, image_archives } = command;
+    let Command::Run { runtime_endpoint, listen, identity, enrollment, image_archives } = command;
     let stop = CancellationToken::new();
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let machine = own_machine(&runtime_endpoint, image_archives)?;
-    let entrances = open(listen, identity)?;
+    let entrances = open(listen, identity, &enrollment)?;
     sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell that the agent is ready")?;
     tokio::spawn({
         let stop = stop.clone();
@@ -139,7 +178,7 @@ async fn serve(command: Command) -> anyhow::Result<()> {
 }
 
 /// One socket, and one port where one is asked for.
-fn open(listen: Vec<Endpoint>, identity: Option<Identity>) -> anyhow::Result<Entrances> {
+fn open(listen: Vec<Endpoint>, identity: Option<Identity>, enrollment: &Enrollment) -> anyhow::Result<Entrances> {
     let (mut socket, mut port) = (None, None);
     for endpoint in listen {
         let again = match endpoint {
@@ -150,15 +189,17 @@ fn open(listen: Vec<Endpoint>, identity: Option<Identity>) -> anyhow::Result<Ent
             bail!("an agent has one socket and one port: give --listen once for each");
         }
     }
-    let port = match (port, identity) {
-        (Some(address), Some(identity)) => Some((address, identity)),
-        (Some(address), None) => bail!("nobody can be sure of who answers on {address}: give --tls-certificate, too"),
-        (None, Some(_)) => bail!("certificates are for a port: give --listen ADDRESS:PORT, too"),
-        (None, None) => None,
-    };
-    let socket = Listener::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
-    let network = port.map(|(address, identity)| Network::bind(address, identity.into(), Bounds::default()));
+    let token = enrollment.token()?;
+    if port.is_none() && (identity.is_some() || token.is_some()) {
+        bail!("certificates and tokens are for a port: give --listen ADDRESS:PORT, too");
+    }
+    let own = IdentityFolder::new(enrollment.identity_directory.clone());
+    let network = port.map(|address| match identity.map(TlsFiles::from) {
+        Some(files) => Network::bind(address, files, Bounds::default()),
+        None => Network::enrolled(address, own, token, Bounds::default()),
+    });
     let network = network.transpose()?;
+    let socket = Listener::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
     Ok(Entrances { socket, network })
 }
 
@@ -166,10 +207,12 @@ fn open(listen: Vec<Endpoint>, identity: Option<Identity>) -> anyhow::Result<Ent
 mod tests {
     use super::*;
 
-    fn parse(arguments: &str) -> Result<(Vec<Endpoint>, Option<Identity>), clap::Error> {
+    type Parsed = (Vec<Endpoint>, Option<Identity>, Enrollment);
+
+    fn parse(arguments: &str) -> Result<Parsed, clap::Error> {
         let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-        let Command::Run { listen, identity, .. } = Arguments::try_parse_from(all)?.command;
-        Ok((listen, identity))
+        let Command::Run { listen, identity, enrollment, .. } = Arguments::try_parse_from(all)?.command;
+        Ok((listen, identity, enrollment))
     }
 
     #[test]
@@ -182,6 +225,7 @@ mod tests {
         assert_eq!(files.revocation_file, Some("a.crl".into()));
         for part in ["--tls-certificate a.crt", "--tls-key a.key", "--tls-authority ca.crt", "--tls-revoked a.crl"] {
             assert!(parse(part).is_err(), "{part}");
+            assert!(parse(&format!("{whole} --enroll-file token")).is_err());
             let without = whole.replace(part, "");
             assert!(without == whole || parse(&without).is_err(), "{without}");
         }
@@ -189,7 +233,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_socket_or_a_port() {
-        let (listen, _) = parse("--listen unix:///run/a.sock --listen 10.0.0.5:7443 --listen [fd00::1]:7443").unwrap();
+        let (listen, ..) = parse("--listen unix:///run/a.sock --listen 10.0.0.5:7443 --listen [fd00::1]:7443").unwrap();
         let [Endpoint::Socket(path), Endpoint::Port(v4), Endpoint::Port(v6)] = &listen[..] else {
             panic!("{}", listen.len())
         };
@@ -200,12 +244,14 @@ mod tests {
         let wrong = [
             ("--listen 10.0.0.5:7443 --listen 10.0.0.6:7443", "once for each"),
             ("--listen /a --listen /b", "once for each"),
-            ("--listen 10.0.0.5:7443", "give --tls-certificate"),
+            ("--listen 10.0.0.5:7443 --identity-directory /nowhere", "no identity in /nowhere: give --enroll"),
+            ("--listen 10.0.0.5:7443 --enroll kwe1.e30", "the enrolment token is damaged"),
+            ("--listen 10.0.0.5:7443 --enroll-file /nowhere", "cannot read /nowhere"),
             ("--tls-certificate a.crt --tls-key a.key --tls-authority ca.crt", "give --listen"),
         ];
         for (arguments, word) in wrong {
-            let (listen, identity) = parse(arguments).unwrap();
-            assert!(open(listen, identity).unwrap_err().to_string().contains(word), "{arguments}");
+            let (listen, identity, enrollment) = parse(arguments).unwrap();
+            assert!(open(listen, identity, &enrollment).unwrap_err().to_string().contains(word), "{arguments}");
         }
     }
 }

@@ -15,6 +15,13 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// What is on its way to the driver and not read yet, in bytes: of one answer, and of a connection.
 const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
 
+/// A connection to a port at `HOST:PORT`, whoever listens there.
+pub async fn reach(address: &str) -> io::Result<TcpStream> {
+    let stream = timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
 /// The way to a machine's agent at `HOST:PORT`, which must prove to be that, for whoever `identity` shows. Nothing is dialled yet, and what broke
 /// is dialled again.
 ///
@@ -29,9 +36,7 @@ pub fn channel(
     let connector = tower::service_fn(move |_: http::Uri| {
         let (address, name, identity) = (address.clone(), name.clone(), Arc::clone(&identity));
         async move {
-            let stream = timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            stream.set_nodelay(true)?;
-            let stream = identity.connect(name, stream).await.map_err(io::Error::other)?;
+            let stream = identity.connect(name, reach(&address).await?).await.map_err(io::Error::other)?;
             Ok::<_, io::Error>(TokioIo::new(stream))
         }
     });

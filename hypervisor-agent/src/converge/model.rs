@@ -53,6 +53,7 @@ impl Model {
             kubelet_pods: 0,
             disk_pressure: false,
             healthy: std::collections::BTreeSet::new(),
+            identity: None,
         };
         Self { state, ids: 0, made: BTreeMap::new() }
     }

@@ -100,6 +100,7 @@ impl World {
             kubelet_pods: 0,
             disk_pressure: false,
             healthy: std::collections::BTreeSet::new(),
+            identity: None,
         };
         let mut world = Self { now, config, state, supervisor: Supervisor::default(), made: 0 };
         world.is(ContainerPhase::Running);

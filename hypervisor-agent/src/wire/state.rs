@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use keelway_api::{
+    Time,
     hypervisor::Applied,
     machine::{
-        Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineState, PortFacts,
-        RuntimeFacts, SandboxState, ServerAdmin, ServerState,
+        AgentIdentity, Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineState,
+        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState,
     },
     name::PodName,
 };
@@ -38,6 +39,7 @@ impl From<&MachineState> for proto::MachineState {
             kubelet_pods: state.kubelet_pods as u64,
             disk_pressure: state.disk_pressure,
             healthy: state.healthy.iter().cloned().collect(),
+            identity: state.identity.as_ref().map(Into::into),
         }
     }
 }
@@ -61,7 +63,29 @@ impl TryFrom<proto::MachineState> for MachineState {
             kubelet_pods: usize::try_from(state.kubelet_pods).map_err(|_| WireError::Range("the pods of a kubelet"))?,
             disk_pressure: state.disk_pressure,
             healthy: state.healthy.into_iter().collect(),
+            identity: state.identity.map(TryInto::try_into).transpose()?,
         })
+    }
+}
+
+impl From<&AgentIdentity> for proto::AgentIdentity {
+    fn from(identity: &AgentIdentity) -> Self {
+        Self {
+            serial: identity.serial.clone(),
+            renew_at: identity.renew_at.0.to_string(),
+            not_after: identity.not_after.0.to_string(),
+            trusts: identity.trusts.clone(),
+        }
+    }
+}
+
+impl TryFrom<proto::AgentIdentity> for AgentIdentity {
+    type Error = WireError;
+
+    fn try_from(identity: proto::AgentIdentity) -> Result<Self, WireError> {
+        let proto::AgentIdentity { serial, renew_at, not_after, trusts } = identity;
+        let time = |text: &str| text.parse().map(Time).map_err(|_| WireError::Range("a time"));
+        Ok(Self { serial, renew_at: time(&renew_at)?, not_after: time(&not_after)?, trusts })
     }
 }
 

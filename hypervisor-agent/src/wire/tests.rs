@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 
+use jiff::Timestamp;
 use keelway_api::{
+    Time,
     hypervisor::Applied,
     machine::{
-        Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState, DataState, File,
-        FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState,
-        ServerAdmin, ServerState, Servers, Start,
+        AgentIdentity, Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState,
+        DataState, File, FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts,
+        SandboxState, ServerAdmin, ServerState, Servers, Start,
     },
 };
 use proptest::{
@@ -144,6 +146,7 @@ prop_compose! {
         kubelet_pods in any::<u32>(),
         disk_pressure in any::<bool>(),
         healthy in proptest::collection::btree_set("[0-9a-f]{1,9}", 0..3),
+        identity in option::of(("[0-9a-f]{32}", 0_i64..4_000_000_000)),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -183,6 +186,12 @@ prop_compose! {
             kubelet_pods: kubelet_pods as usize,
             disk_pressure,
             healthy,
+            identity: identity.map(|(serial, end)| AgentIdentity {
+                trusts: serial.clone(),
+                serial,
+                renew_at: Time(Timestamp::from_second(end / 2).unwrap()),
+                not_after: Time(Timestamp::from_second(end).unwrap()),
+            }),
         }
     }
 }

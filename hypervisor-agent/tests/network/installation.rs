@@ -3,8 +3,11 @@
 use std::{fs, path::Path};
 
 use jiff::{SignedDuration, Timestamp};
-use keelway_hypervisor_agent::agent::DRIVER;
-use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_hypervisor_agent::{
+    agent::DRIVER,
+    enrollment::{Granted, Trust},
+};
+use keelway_pki::{Authority, AuthorityHash, EnrollmentToken, LeafRequest, Usage, Validity};
 use keelway_tls::TlsFiles;
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use rustls::RootCertStore;
@@ -59,23 +62,55 @@ impl Installation {
         folder
     }
 
-    /// Files of an agent, with nobody revoked. In place of those that are there.
-    pub(crate) fn write_agent(&mut self, folder: &Path) {
-        let request = LeafRequest {
+    /// A token that a machine is enrolled with, for so many hours from now on.
+    pub(crate) fn token(&mut self, machine: &str, expires: i64) -> EnrollmentToken {
+        let authorities = AuthorityHash::of_bundle(self.authority.certificate().pem()).unwrap();
+        let expires = Timestamp::now() + SignedDuration::from_hours(expires);
+        EnrollmentToken::mint(ID, machine, authorities, expires, &mut self.random)
+    }
+
+    /// What is granted to an agent by its request, where `differs` changes nothing.
+    pub(crate) fn grant(&mut self, request: &str, serial: &str, differs: impl FnOnce(&mut LeafRequest)) -> Granted {
+        let mut wanted = self.of_agent();
+        differs(&mut wanted);
+        let certificate = self.authority.certify(request, &wanted, &serial.parse().unwrap(), &mut self.random).unwrap();
+        Granted { certificate, trust: self.trust(&[]) }
+    }
+
+    /// Whom members of it trust, but for certificates of those files.
+    pub(crate) fn trust(&self, revoked: &[&TempDir]) -> Trust {
+        Trust { authorities: self.authority.certificate().pem().to_owned(), revoked: self.list(revoked) }
+    }
+
+    /// That agents' certificates of these serial numbers hold no more.
+    pub(crate) fn revoke_serial(&self, serial: &str) -> String {
+        self.authority.revoke_serials(&[serial.parse().unwrap()], 2, hours(-1, 24)).unwrap()
+    }
+
+    fn of_agent(&self) -> LeafRequest {
+        LeafRequest {
             common_name: "keelway:agent".to_owned(),
             dns_names: vec![AGENT.to_owned()],
             usages: vec![Usage::ServerAuth],
             ..self.request.clone()
-        };
+        }
+    }
+
+    fn list(&self, revoked: &[&TempDir]) -> String {
+        let revoked: Vec<_> = revoked.iter().map(|of| fs::read_to_string(of.path().join("tls.crt")).unwrap()).collect();
+        let revoked: Vec<_> = revoked.iter().map(String::as_str).collect();
+        self.authority.revoke(&revoked, 1, hours(-1, 24)).unwrap()
+    }
+
+    /// Files of an agent, with nobody revoked. In place of those that are there.
+    pub(crate) fn write_agent(&mut self, folder: &Path) {
+        let request = self.of_agent();
         self.write(folder, &request);
         self.revoke(folder, &[]);
     }
 
     pub(crate) fn revoke(&self, folder: &Path, revoked: &[&TempDir]) {
-        let revoked: Vec<_> = revoked.iter().map(|of| fs::read_to_string(of.path().join("tls.crt")).unwrap()).collect();
-        let revoked: Vec<_> = revoked.iter().map(String::as_str).collect();
-        let list = self.authority.revoke(&revoked, 1, hours(-1, 24)).unwrap();
-        replace(&folder.join("revoked.crl"), &list);
+        replace(&folder.join("revoked.crl"), &self.list(revoked));
     }
 
     /// Has an agent of another one take certificates of this authority in place of its own one's.

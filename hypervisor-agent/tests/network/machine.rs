@@ -16,10 +16,13 @@ use keelway_cri::{Deadlines, fake::Fake};
 use keelway_hypervisor_agent::{
     LocalMachine,
     access::Access,
-    agent::{Bounds, Entrances, Listener, Network, run},
+    agent::{Bounds, Entrances, Listener, Network, NetworkError, run},
     client::{Client, channel},
+    enrollment::IdentityFolder,
 };
+use keelway_pki::EnrollmentToken;
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
@@ -28,36 +31,72 @@ use crate::{
     installation::{ID, Installation, MACHINE, files},
 };
 
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
 pub(crate) struct Machine {
     root: TempDir,
     pub(crate) fake: Fake,
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
+    running: Option<JoinHandle<()>>,
 }
 
 impl Machine {
     pub(crate) fn new(installation: &mut Installation, bounds: Bounds) -> Self {
+        Self::with(|root| {
+            fs::create_dir(root.join("tls")).unwrap();
+            installation.write_agent(&root.join("tls"));
+            Network::bind(LOOPBACK, files(&root.join("tls")), bounds)
+        })
+    }
+
+    /// One whose agent waits to be enrolled.
+    pub(crate) fn enrolling(token: &EnrollmentToken) -> Self {
+        Self::with(|root| Self::enrolled(root, Some(token)))
+    }
+
+    fn enrolled(root: &Path, token: Option<&EnrollmentToken>) -> Result<Network, NetworkError> {
+        Network::enrolled(LOOPBACK, IdentityFolder::new(root.join("identity")), token.cloned(), Bounds::default())
+    }
+
+    fn with(network: impl FnOnce(&Path) -> Result<Network, NetworkError>) -> Self {
         let root = tempfile::Builder::new().prefix("keelway-network-").tempdir().unwrap();
-        for path in ["var/lib", "var/log", "run", "tls"] {
+        for path in ["var/lib", "var/log", "run"] {
             fs::create_dir_all(root.path().join(path)).unwrap();
         }
         let fake = Fake::new();
         for image in ["example.test/etcd:1", "example.test/pause:1"] {
             fake.add_image(image);
         }
-        installation.write_agent(&root.path().join("tls"));
-        let access = Access::of_root(fs::File::open(root.path()).unwrap().into());
-        let local = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let network = Network::bind(loopback, files(&root.path().join("tls")), bounds).unwrap();
-        let (address, stop) = (network.address().unwrap(), CancellationToken::new());
-        let socket = Listener::bind(&root.path().join("run/agent.sock")).unwrap();
+        let network = network(root.path()).unwrap();
+        let address = network.address().unwrap();
+        let mut machine = Self { root, fake, address, stop: CancellationToken::new(), running: None };
+        machine.start(network);
+        machine
+    }
+
+    /// Runs an agent on it.
+    fn start(&mut self, network: Network) {
+        let access = Access::of_root(fs::File::open(self.root.path()).unwrap().into());
+        let local = LocalMachine::new(access, self.fake.runtime(Deadlines::default()), None);
+        self.address = network.address().unwrap();
+        self.stop = CancellationToken::new();
+        let socket = Listener::bind(&self.root.path().join("run/agent.sock")).unwrap();
         let entrances = Entrances { socket, network: Some(network) };
-        tokio::spawn({
-            let stop = stop.clone();
-            async move { run(local, entrances, stop).await.unwrap() }
-        });
-        Self { root, fake, address, stop }
+        let stop = self.stop.clone();
+        self.running = Some(tokio::spawn(async move { run(local, entrances, stop).await.unwrap() }));
+    }
+
+    /// The agent ends, and another one is started with this token, if any.
+    pub(crate) async fn restart(&mut self, token: Option<&EnrollmentToken>) {
+        self.stop.cancel();
+        self.running.take().unwrap().await.unwrap();
+        self.start(Self::enrolled(self.root.path(), token).unwrap());
+    }
+
+    /// Where an agent that was enrolled keeps who it is.
+    pub(crate) fn identity(&self) -> IdentityFolder {
+        IdentityFolder::new(self.root.path().join("identity"))
     }
 
     /// The files of its certificate.

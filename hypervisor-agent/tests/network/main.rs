@@ -4,9 +4,11 @@
 mod bounds;
 mod conversations;
 mod cuts;
+mod enrollment;
 mod installation;
 mod machine;
 mod refusals;
+mod renewal;
 mod through;
 
 use std::time::Duration;

@@ -82,17 +82,17 @@ async fn answer(machine: &Machine, says: &[u8]) -> Vec<u8> {
 
 /// What was logged while this is there.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
         (log, tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish()))
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }

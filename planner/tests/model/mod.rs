@@ -38,6 +38,7 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
                 certificates.insert((secret.clone(), name.clone()), seen);
                 (secret, vec![format!("{name}.crt"), format!("{name}.key")])
             }
+            MintRequest::RevocationList { secret, name, .. } => (secret, vec![name.clone()]),
         };
         for key in keys {
             keep(&mut plan.documents, secret, &key);
@@ -68,6 +69,7 @@ pub(crate) fn empty() -> MachineState {
         kubelet_pods: 0,
         disk_pressure: false,
         healthy: std::collections::BTreeSet::new(),
+        identity: None,
         servers: BTreeMap::new(),
     }
 }

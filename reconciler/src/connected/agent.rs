@@ -11,13 +11,14 @@ use keelway_hypervisor_agent::{
     Connection,
     access::Access,
     client::{Client, ClientError},
+    enrollment::Granted,
     report::chain_text,
 };
 use tokio::{sync::Notify, task::JoinHandle};
 use tonic::transport::Channel;
 
 use super::{LOOK, Unseen};
-use crate::{Applying, Run};
+use crate::{Applying, Certifying, Run};
 
 /// An agent's watch answers at once.
 const WATCH: Duration = Duration::from_secs(5);
@@ -89,6 +90,18 @@ impl Agent {
             Ok(()) => Applying { effects: 1, failures: Vec::new() },
             Err(why) => Applying { effects: 0, failures: vec![why] },
         }
+    }
+
+    /// Gives it another certificate, for a key that it makes.
+    pub(super) async fn renew(&self, certifying: &Certifying<'_>) -> Result<(), String> {
+        let request = self.client.request_certificate(LOOK).await.map_err(|error| chain_text(&error))?;
+        let Granted { certificate, trust } = certifying.grant(&request)?;
+        self.client.give_identity(Some(certificate), trust, LOOK).await.map_err(|error| chain_text(&error))
+    }
+
+    /// Tells it whom to trust.
+    pub(super) async fn trust(&self, certifying: &Certifying<'_>) -> Result<(), String> {
+        self.client.give_identity(None, certifying.trust()?, LOOK).await.map_err(|error| chain_text(&error))
     }
 
     pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<Connection> {

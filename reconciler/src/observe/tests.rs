@@ -90,6 +90,7 @@ fn empty() -> MachineState {
         kubelet_pods: 0,
         disk_pressure: false,
         healthy: std::collections::BTreeSet::new(),
+        identity: None,
     }
 }
 

@@ -1,0 +1,34 @@
+//! `keelway hypervisor revoke`.
+
+use keelway_api::{Documents, jiff::Timestamp};
+use keelway_reconciler::{EnrollFault, revoke_agent};
+
+use super::{print, session::minter};
+use crate::{
+    args::{Global, HypervisorNames},
+    exit::{Code, Failure},
+    input::Input,
+};
+
+pub(super) fn run(global: &Global, names: &HypervisorNames) -> Result<Code, Failure> {
+    let input = Input::read(&global.files)?;
+    let revoked = input.documents().and_then(|documents| revoke(documents, names));
+    print(&revoked.map_err(|failure| failure.echoing(&input))?.write())?;
+    Ok(Code::Done)
+}
+
+fn revoke(documents: Documents, names: &HypervisorNames) -> Result<Documents, Failure> {
+    let (now, mut minter) = (Timestamp::now(), minter());
+    names.names.iter().try_fold(documents, |documents, name| {
+        revoke_agent(&documents, name, &mut minter, now).map_err(|error| match error {
+            EnrollFault::Missing(_) => Failure::usage(error.to_string(), "see `keelway hypervisor get`"),
+            EnrollFault::Never(_) => {
+                Failure::usage(error.to_string(), "take its document away, or its address out of reach")
+            }
+            other
+            @ (EnrollFault::Enrolled(_) | EnrollFault::Ttl | EnrollFault::Authority(_) | EnrollFault::Pass(_)) => {
+                Failure::other(other)
+            }
+        })
+    })
+}

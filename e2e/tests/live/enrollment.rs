@@ -1,0 +1,136 @@
+//! Machines that are enrolled over their network: no key of theirs is in the documents, and nobody who drives them has a right on them.
+
+use std::{fs, process::Command};
+
+use keelway_api::{Documents, Hypervisor, condition};
+use keelway_e2e::{ControlPlane, Keelway, Machine, Ran, World, deadline, host::on_own_host, ran::Runs};
+
+use crate::{look, settled, workload};
+
+const PROGRAM: &str = "keelway-hypervisor-agent run --enroll kwe1.";
+
+#[test]
+fn machines_are_enrolled_over_their_network() {
+    on_own_host("enrollment::machines_are_enrolled_over_their_network", scenario);
+}
+
+fn scenario() {
+    let mut world = World::new("e2eenrol");
+    let made = world.create_two_without_agents();
+    let machines = world.machines();
+    let public = machines.iter().find(|machine| machine.is_public()).unwrap();
+    let private = machines.iter().find(|machine| !machine.is_public()).unwrap();
+    let driver = world.keelway.of_nobody_within(&public.network());
+
+    let (mut text, mut lines) = (made, Vec::new());
+    for machine in &machines {
+        let address = format!("{}:7443", machine.document.spec.addresses.private[0]);
+        let arguments = ["hypervisor", "enroll", "--name", machine.name(), "--zone", "eu-1", "--address", &address];
+        let enrolled = driver.run(&arguments, &text).succeeded();
+        lines.push(enrolled.stderr.lines().find(|line| line.starts_with(PROGRAM)).unwrap().to_owned());
+        text = enrolled.stdout;
+    }
+    let waiting = driver.run(&["reconcile", "--timeout", "3s"], &text);
+    assert_eq!(waiting.code(), 3);
+    assert!(waiting.stderr.contains("its agent, which has to run there with the token"), "{}", waiting.stderr);
+    let mut agents: Vec<Runs> = machines.iter().zip(&lines).map(|(machine, line)| start(machine, line)).collect();
+    let injected = driver.run(&["cluster", "inject", "--name", "c1"], &waiting.stdout).succeeded().stdout;
+    let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
+    are_enrolled(&text);
+
+    let plane = one_control_plane(&driver, text);
+    settled::a_second_pass_does_nothing(&plane);
+    workload::write(&plane);
+    look::logs(&plane);
+    look::commands(&plane);
+
+    // As a unit starts it again: with the token on its command line, which is spent.
+    let index = machines.iter().position(|machine| machine.name() == private.name()).unwrap();
+    stop(agents.remove(index));
+    agents.insert(index, start(private, &lines[index]));
+    settled::a_second_pass_does_nothing(&plane);
+
+    let running = plane.running();
+    let text = renewed(&driver, &plane.text, private);
+    let before = kept(public, "revoked.crl");
+    let (text, agent) = revoked_and_enrolled_again(&driver, &text, private, agents.remove(index));
+    assert_ne!(kept(public, "revoked.crl"), before, "the others are told");
+    agents.push(agent);
+    assert_eq!(plane.running(), running, "nothing of it was started anew");
+
+    let deleted = driver.run(&["cluster", "delete", "--name", "c1"], &text).succeeded().stdout;
+    let empty = driver.run(&["reconcile"], &deleted).succeeded().stdout;
+    assert!(plane.running().is_empty());
+    agents.into_iter().for_each(stop);
+    let left = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded().stdout;
+    assert!(Documents::read(&left).unwrap().is_empty());
+}
+
+/// What the console shows, run on the machine.
+fn start(machine: &Machine, line: &str) -> Runs {
+    let target = format!("--target={}", machine.pid());
+    let mut command = Command::new("nsenter");
+    command.args([&target, "--mount", "--net", "--"]).arg(Keelway::agent());
+    command.args(line.split_whitespace().skip(1));
+    command.arg(format!("--image-archives={}", keelway_cri::testing::cache().unwrap().join("images").display()));
+    Runs::start(&mut command, &[])
+}
+
+fn stop(agent: Runs) {
+    keelway_e2e::process::signal(agent.pid(), rustix::process::Signal::TERM);
+    let ended = agent.end(deadline::READ);
+    assert!(!ended.stderr.contains("kwe1."), "{}", ended.stderr);
+}
+
+fn one_control_plane(driver: &Keelway, text: Vec<u8>) -> ControlPlane<'_> {
+    let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
+    fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
+    fs::write(driver.directory().join("c1.yaml"), &text).unwrap();
+    ControlPlane::new(driver, text, "c1.kubeconfig")
+}
+
+/// All of them, and the documents hold neither a token nor an agent's key.
+fn are_enrolled(text: &[u8]) {
+    let documents = Documents::read(text).unwrap();
+    let is_enrolled = |machine: &Hypervisor| {
+        let status = machine.status.as_ref().unwrap();
+        condition::is_true(&status.conditions, "Enrolled") && status.agent.as_ref().unwrap().not_after.is_some()
+    };
+    assert!(documents.hypervisors.values().all(is_enrolled));
+    let of_installation = documents.installation().unwrap().namespace();
+    let secrets = documents.secrets.keys().filter(|name| name.namespace == of_installation);
+    let names: Vec<&str> = secrets.map(|name| name.name.as_str()).collect();
+    assert_eq!(names, ["driver", "infrastructure-ca", "revoked"]);
+}
+
+/// A file of an agent's identity, on its machine.
+fn kept(machine: &Machine, name: &str) -> String {
+    fs::read_to_string(machine.path("/var/lib/keelway-agent/current").join(name)).unwrap()
+}
+
+/// Another certificate is granted, as it is when two thirds of the first one's life are over: the agent makes another key.
+fn renewed(driver: &Keelway, text: &[u8], machine: &Machine) -> Vec<u8> {
+    let mut documents = Documents::read(text).unwrap();
+    let document = documents.hypervisors.get_mut(&machine.name().parse().unwrap()).unwrap();
+    document.status.as_mut().unwrap().agent.as_mut().unwrap().certificates += 1;
+    let before = ["tls.crt", "tls.key"].map(|name| kept(machine, name));
+    let text = driver.run(&["reconcile"], documents.write().as_bytes()).succeeded().stdout;
+    let after = ["tls.crt", "tls.key"].map(|name| kept(machine, name));
+    assert!(before.iter().zip(&after).all(|(before, after)| before != after));
+    text
+}
+
+/// The machine is nobody's in between, and what runs on it goes on.
+fn revoked_and_enrolled_again(driver: &Keelway, text: &[u8], machine: &Machine, agent: Runs) -> (Vec<u8>, Runs) {
+    let revoked = driver.run(&["hypervisor", "revoke", machine.name()], text).succeeded().stdout;
+    let waiting: Ran = driver.run(&["reconcile", "--timeout", "3s"], &revoked);
+    assert_eq!(waiting.code(), 3);
+    assert!(waiting.stderr.contains("its certificates are revoked"), "{}", waiting.stderr);
+    stop(agent);
+    let enrolled = driver.run(&["hypervisor", "enroll", "--name", machine.name()], &waiting.stdout).succeeded();
+    let line = enrolled.stderr.lines().find(|line| line.starts_with(PROGRAM)).unwrap();
+    let agent = start(machine, line);
+    let text = driver.run(&["reconcile"], &enrolled.stdout).succeeded().stdout;
+    are_enrolled(&text);
+    (text, agent)
+}

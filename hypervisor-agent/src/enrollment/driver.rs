@@ -1,0 +1,68 @@
+//! The driver's side of an enrolment.
+
+use std::io;
+
+use keelway_api::{hypervisor::agent_name, name::HypervisorName};
+use keelway_pki::{EnrollmentToken, Side};
+use keelway_tls::{HandshakeError, meet};
+use rustls_pki_types::{InvalidDnsNameError, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{
+    Granted,
+    frame::{self, OF_STRANGERS},
+};
+use crate::proto;
+
+/// Why a machine was not enrolled.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrollError {
+    /// Its name is none of a certificate.
+    #[error("the machine's name cannot stand in a certificate")]
+    Name(#[from] InvalidDnsNameError),
+    /// It cannot be spoken with.
+    #[error("cannot speak with its agent")]
+    Handshake(#[from] HandshakeError),
+    /// The connection broke.
+    #[error("its agent broke off")]
+    Io(#[from] io::Error),
+    /// The agent does not take it.
+    #[error("its agent refuses: {0}")]
+    Refused(String),
+    /// Whoever answered does not hold the token.
+    #[error(
+        "whoever answers there does not hold the token that was made for this machine: it is another machine, or somebody stands between"
+    )]
+    Proof,
+    /// No certificate was made.
+    #[error("no certificate could be made for it: {0}")]
+    Sign(String),
+}
+
+/// Enrols a machine over a connection to its agent. `sign` answers its request for a certificate, of which only the key counts.
+pub async fn enroll<S>(
+    stream: S,
+    machine: &HypervisorName,
+    token: &EnrollmentToken,
+    sign: impl FnOnce(&str) -> Result<Granted, String>,
+) -> Result<(), EnrollError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let name = ServerName::try_from(agent_name(machine))?;
+    let (mut stream, channel) = meet(name, stream).await?;
+    let hello = proto::EnrollHello { token: token.id.clone(), proof: token.proof(Side::Driver, &channel) };
+    frame::write(&mut stream, &hello).await?;
+    let answer: proto::EnrollAnswer = frame::read(&mut stream, OF_STRANGERS).await?;
+    if !answer.refused.is_empty() {
+        return Err(EnrollError::Refused(answer.refused));
+    }
+    if !token.proves(Side::Agent, &channel, &answer.proof) {
+        return Err(EnrollError::Proof);
+    }
+    let Granted { certificate, trust } = sign(&answer.signing_request).map_err(EnrollError::Sign)?;
+    let grant = proto::EnrollGrant { certificate, authorities: trust.authorities, revoked: trust.revoked };
+    frame::write(&mut stream, &grant).await?;
+    let end: proto::EnrollEnd = frame::read(&mut stream, OF_STRANGERS).await?;
+    if end.refused.is_empty() { Ok(()) } else { Err(EnrollError::Refused(end.refused)) }
+}

@@ -1,0 +1,223 @@
+//! Where an agent keeps who it is.
+//!
+//! ```text
+//! FOLDER/current -> identity-2          replaced in one step, by a rename
+//!       /identity-2/tls.crt, tls.key    its certificate and the key, which never leaves the machine
+//!                  /ca.crt, revoked.crl whom it takes for its driver
+//!                  /spent               tokens that were used, and until when each would have been good
+//! ```
+//!
+//! So a crash leaves all of one identity, or all of the next, and a token is spent exactly with what it brought.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use keelway_pki::PrivateKeyPem;
+use keelway_tls::TlsFiles;
+
+use super::{Granted, Trust};
+
+const CURRENT: &str = "current";
+const NEXT: &str = "current.new";
+const PREFIX: &str = "identity-";
+
+/// A directory with an agent's identity, or without one.
+#[derive(Debug, Clone)]
+pub struct IdentityFolder(PathBuf);
+
+/// Who an agent is.
+pub(crate) struct Identity {
+    pub(crate) key: PrivateKeyPem,
+    pub(crate) granted: Granted,
+    pub(crate) spent: Spent,
+}
+
+/// Tokens that were used, with the end of each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Spent(Vec<(String, Timestamp)>);
+
+impl Spent {
+    pub(crate) fn holds(&self, token: &str) -> bool {
+        self.0.iter().any(|(spent, _)| spent == token)
+    }
+
+    /// One more, without those that are worth nothing anyway.
+    #[must_use]
+    pub(crate) fn with(mut self, token: &str, expires: Timestamp, now: Timestamp) -> Self {
+        self.0.retain(|(_, expires)| *expires > now);
+        self.0.push((token.to_owned(), expires));
+        self
+    }
+
+    fn read(text: &str) -> io::Result<Self> {
+        let line = |line: &str| {
+            let (token, expires) = line.split_once(' ')?;
+            Some((token.to_owned(), expires.parse().ok()?))
+        };
+        let lines = text.lines().map(line).collect::<Option<_>>();
+        lines.map(Self).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a line is no token and its end"))
+    }
+
+    fn write(&self) -> String {
+        self.0.iter().map(|(token, expires)| token.clone() + " " + &expires.to_string() + "\n").collect()
+    }
+}
+
+impl IdentityFolder {
+    /// By its absolute path; it is made where it is missing.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The files of the identity that is there at each time.
+    #[must_use]
+    pub fn files(&self) -> TlsFiles {
+        let file = |name: &str| self.0.join(CURRENT).join(name);
+        TlsFiles {
+            certificate_file: file("tls.crt"),
+            key_file: file("tls.key"),
+            authority_file: file("ca.crt"),
+            revocation_file: Some(file("revoked.crl")),
+        }
+    }
+
+    /// The identity, if there is one.
+    pub(crate) fn read(&self) -> io::Result<Option<Identity>> {
+        let current = match fs::read_link(self.0.join(CURRENT)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // One and the same for all files, whatever is put in its place meanwhile.
+            link => self.0.join(link?),
+        };
+        let text = |name: &str| fs::read_to_string(current.join(name));
+        let trust = Trust { authorities: text("ca.crt")?, revoked: text("revoked.crl")? };
+        Ok(Some(Identity {
+            key: PrivateKeyPem::new(text("tls.key")?),
+            granted: Granted { certificate: text("tls.crt")?, trust },
+            spent: Spent::read(&text("spent")?)?,
+        }))
+    }
+
+    /// Puts an identity in the place of the one before. It is on disk when this returns. Only one at a time may do it.
+    pub(crate) fn write(&self, identity: &Identity) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        let before = fs::read_link(self.0.join(CURRENT)).ok();
+        let number = before.as_deref().and_then(number).unwrap_or_default() + 1;
+        let name = format!("{PREFIX}{number}");
+        let folder = self.0.join(&name);
+        self.remove_but(before.as_deref())?;
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        let Granted { certificate, trust } = &identity.granted;
+        let spent = identity.spent.write();
+        let files = [
+            ("tls.crt", certificate.as_str()),
+            ("tls.key", identity.key.expose()),
+            ("ca.crt", &trust.authorities),
+            ("revoked.crl", &trust.revoked),
+            ("spent", &spent),
+        ];
+        for (name, text) in files {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(name))?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+        }
+        File::open(&folder)?.sync_all()?;
+        symlink(&name, self.0.join(NEXT))?;
+        fs::rename(self.0.join(NEXT), self.0.join(CURRENT))?;
+        File::open(&self.0)?.sync_all()?;
+        self.remove_but(Some(Path::new(&name)))
+    }
+
+    /// Removes what was in use before, and what a crash left half written.
+    fn remove_but(&self, kept: Option<&Path>) -> io::Result<()> {
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == NEXT {
+                fs::remove_file(entry.path())?;
+            } else if number(Path::new(&name)).is_some() && kept != Some(Path::new(&name)) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(name: &Path) -> Option<u64> {
+    name.to_str()?.strip_prefix(PREFIX)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn identity(text: &str) -> Identity {
+        let of = |what: &str| format!("{what} {text}");
+        Identity {
+            key: PrivateKeyPem::new(of("key")),
+            granted: Granted {
+                certificate: of("certificate"),
+                trust: Trust { authorities: of("authorities"), revoked: of("revoked") },
+            },
+            spent: Spent::default().with(text, Timestamp::MAX, Timestamp::UNIX_EPOCH),
+        }
+    }
+
+    fn holds(folder: &IdentityFolder, text: &str) -> bool {
+        let (found, wanted) = (folder.read().unwrap().unwrap(), identity(text));
+        (found.key, found.granted, found.spent) == (wanted.key, wanted.granted, wanted.spent)
+    }
+
+    #[test]
+    fn an_identity_is_replaced_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = IdentityFolder::new(root.path().join("keelway-agent"));
+        assert!(folder.read().unwrap().is_none());
+        for text in ["one", "two", "three"] {
+            folder.write(&identity(text)).unwrap();
+            assert!(holds(&folder, text));
+            let names = fs::read_dir(folder.path()).unwrap().count();
+            assert_eq!(names, 2, "the link, and what it leads to");
+        }
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(folder.path()), mode(&folder.files().key_file)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn what_a_crash_left_is_in_nobodys_way() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = IdentityFolder::new(root.path().to_owned());
+        folder.write(&identity("one")).unwrap();
+        // It came as far as to the rename.
+        fs::create_dir(root.path().join("identity-2")).unwrap();
+        fs::write(root.path().join("identity-2/tls.crt"), "half").unwrap();
+        symlink("identity-2", root.path().join(NEXT)).unwrap();
+        assert!(holds(&folder, "one"));
+        folder.write(&identity("two")).unwrap();
+        assert!(holds(&folder, "two"));
+    }
+
+    #[test]
+    fn a_token_is_forgotten_once_it_is_worth_nothing() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let spent = Spent::default().with("one", at(10), at(1)).with("two", at(20), at(5));
+        assert!(spent.holds("one") && spent.holds("two") && !spent.holds("three"));
+        assert_eq!(Spent::read(&spent.write()).unwrap(), spent);
+        let later = spent.with("three", at(30), at(15));
+        assert!(!later.holds("one") && later.holds("two") && later.holds("three"));
+        assert!(Spent::read("one").is_err());
+    }
+}

@@ -1,0 +1,313 @@
+//! How an agent comes to its certificate, and who does not get one to take.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+};
+
+use keelway_hypervisor_agent::enrollment::{EnrollError, Granted, enroll};
+use keelway_pki::{EnrollmentToken, IssuedCertificate, LeafRequest, ProvenChannel, Side, Usage};
+use keelway_tls::{Provisional, greet, meet};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    WITHIN,
+    installation::{AGENT, ID, Installation, MACHINE, hours},
+    machine::Machine,
+    refusals::Log,
+};
+
+/// What is unlike the certificate that an agent is to have.
+type Differs = fn(&mut LeafRequest);
+
+pub(crate) const FIRST: &str = "4000000000000000000000000000000f";
+
+/// The driver's side, at an address.
+async fn enroll_at(
+    address: SocketAddr,
+    token: &EnrollmentToken,
+    grant: impl FnOnce(&str) -> Granted,
+) -> Result<(), EnrollError> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    enroll(stream, &MACHINE.parse().unwrap(), token, |request| Ok(grant(request))).await
+}
+
+pub(crate) async fn enrolled(
+    machine: &Machine,
+    installation: &mut Installation,
+    token: &EnrollmentToken,
+) -> Result<(), EnrollError> {
+    enroll_at(machine.address, token, |request| installation.grant(request, FIRST, |_| {})).await
+}
+
+fn changed(token: &EnrollmentToken, change: impl FnOnce(&mut EnrollmentToken)) -> EnrollmentToken {
+    let mut token = token.clone();
+    change(&mut token);
+    token
+}
+
+fn refused(enrolled: Result<(), EnrollError>) -> String {
+    let error = enrolled.unwrap_err();
+    assert!(matches!(error, EnrollError::Refused(_)), "{error:?}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn an_agent_answers_with_its_certificate_once_it_has_one() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let mut machine = Machine::enrolling(&token);
+    let driver = installation.driver(|_| {});
+    assert!(!machine.serves(&driver).await, "it has no certificate yet");
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+    let state = machine.client(&driver).state(WITHIN).await.unwrap();
+    assert_eq!(state.identity.unwrap().serial, FIRST);
+    // With the token of its command line, as its unit starts it again.
+    machine.restart(Some(&token)).await;
+    assert!(machine.serves(&driver).await);
+    machine.restart(None).await;
+    assert!(machine.serves(&driver).await);
+}
+
+#[tokio::test]
+async fn a_token_is_good_once() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let mut machine = Machine::enrolling(&token);
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+    let (log, _logging) = Log::begin();
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+    machine.restart(Some(&token)).await;
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+    let driver = installation.driver(|_| {});
+    assert!(machine.serves(&driver).await);
+    assert!(log.text().contains("used already") && !log.text().contains(&*token.encode()), "{}", log.text());
+    machine.restart(None).await;
+    assert!(enrolled(&machine, &mut installation, &token).await.is_err(), "it has none to compare with");
+    // Whoever forgets that it was used takes it again.
+    std::fs::remove_dir_all(machine.identity().path()).unwrap();
+    machine.restart(Some(&token)).await;
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+    // Another token brings another identity, and the one before serves until then.
+    let next = installation.token(MACHINE, 1);
+    machine.restart(Some(&next)).await;
+    assert!(machine.serves(&driver).await);
+    enrolled(&machine, &mut installation, &next).await.unwrap();
+    assert!(refused(enrolled(&machine, &mut installation, &next).await).contains("used already"));
+    machine.restart(Some(&token)).await;
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+}
+
+#[tokio::test]
+async fn who_does_not_hold_the_token_enrols_nobody() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let machine = Machine::enrolling(&token);
+    let guess = installation.token(MACHINE, 1);
+    let (log, _logging) = Log::begin();
+    assert!(refused(enrolled(&machine, &mut installation, &guess).await).contains("another token"));
+    let guess = changed(&guess, |guess| guess.id.clone_from(&token.id));
+    assert!(refused(enrolled(&machine, &mut installation, &guess).await).contains("proof"), "the id is no secret");
+    let other_machine = changed(&token, |token| token.machine = "hv-2".to_owned());
+    assert!(refused(enrolled(&machine, &mut installation, &other_machine).await).contains("proof"));
+    let other_installation = changed(&token, |token| token.installation = "00000000000000ee".to_owned());
+    assert!(refused(enrolled(&machine, &mut installation, &other_installation).await).contains("proof"));
+    assert!(!log.text().contains(&*token.encode()), "{}", log.text());
+    // The agent still serves who does.
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_hold_the_token_gets_no_certificate() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let mut grants = 0;
+    let impostor = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = impostor.local_addr().unwrap();
+    // It says what an agent would, with a proof that it made up.
+    tokio::spawn(async move {
+        let provisional = provisional();
+        let greeted = greet(impostor.accept().await.unwrap().0).await.unwrap();
+        let (mut stream, _) = provisional.finish(greeted).await.unwrap();
+        let length = stream.read_u32().await.unwrap();
+        stream.read_exact(&mut vec![0; usize::try_from(length).unwrap()]).await.unwrap();
+        // EnrollAnswer with a `proof` of 32 zeros.
+        let answer = [&[0x12, 32][..], &[0; 32]].concat();
+        stream.write_u32(34).await.unwrap();
+        stream.write_all(&answer).await.unwrap();
+        stream.flush().await.unwrap();
+        let _ = stream.read_u8().await;
+    });
+    let enrolled = enroll_at(address, &token, |request| {
+        grants += 1;
+        installation.grant(request, FIRST, |_| {})
+    });
+    assert!(matches!(enrolled.await, Err(EnrollError::Proof)));
+    assert_eq!(grants, 0);
+}
+
+#[tokio::test]
+async fn a_token_that_ended_enrols_nobody() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, -1);
+    let mut machine = Machine::enrolling(&token);
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("the token ended at"));
+    // But for its end it is a good one.
+    let token = changed(&token, |token| token.expires = installation.token(MACHINE, 1).expires);
+    machine.restart(Some(&token)).await;
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_the_authority_of_its_token() {
+    let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
+    let token = installation.token(MACHINE, 1);
+    let machine = Machine::enrolling(&token);
+    let unlike: [(&str, Differs); 4] = [
+        ("another machine", |of| of.dns_names = vec!["hv-2.hypervisor.keelway".to_owned()]),
+        ("another installation", |of| of.organizations = vec!["00000000000000ee".to_owned()]),
+        ("another machine", |of| of.usages = vec![Usage::ClientAuth]),
+        ("does not hold", |of| of.validity = hours(-2, -1)),
+    ];
+    for (why, differs) in unlike {
+        let enrolled = enroll_at(machine.address, &token, |request| installation.grant(request, FIRST, differs));
+        let refused = refused(enrolled.await);
+        assert!(refused.contains(why), "{refused}");
+    }
+    let enrolled_by_other = enroll_at(machine.address, &token, |request| other.grant(request, FIRST, |_| {}));
+    assert!(refused(enrolled_by_other.await).contains("none that the token names"));
+    let another_key = enroll_at(machine.address, &token, |_| {
+        let key = keelway_pki::PrivateKeyPem::mint(&mut ChaCha8Rng::seed_from_u64(9)).unwrap();
+        let request = keelway_pki::client_signing_request(&key, "a", "b").unwrap();
+        installation.grant(&request, FIRST, |_| {})
+    });
+    assert!(refused(another_key.await).contains("another key"));
+    // None of it spent the token.
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_is_cut_off_before_the_certificate_comes_comes_again() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let mut machine = Machine::enrolling(&token);
+    let name = MACHINE.parse().unwrap();
+    let cut_off =
+        enroll(TcpStream::connect(machine.address).await.unwrap(), &name, &token, |_| Err("cut off".to_owned()));
+    assert!(matches!(cut_off.await, Err(EnrollError::Sign(_))));
+    // The agent, too: the key that it had made is forgotten.
+    machine.restart(Some(&token)).await;
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_is_cut_off_before_the_last_word_finds_it_enrolled() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let machine = Machine::enrolling(&token);
+    let granted = Arc::new(AtomicBool::new(false));
+    let between = deaf_once(machine.address, Arc::clone(&granted)).await;
+    let cut_off = enroll_at(between, &token, |request| {
+        granted.store(true, SeqCst);
+        installation.grant(request, FIRST, |_| {})
+    });
+    assert!(matches!(cut_off.await, Err(EnrollError::Io(_))));
+    let driver = installation.driver(|_| {});
+    assert!(machine.serves(&driver).await);
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+}
+
+/// Passes all on, until it is told to keep to itself what the agent says: then it ends with the agent's next word.
+async fn deaf_once(agent: SocketAddr, deaf: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut driver_read, mut driver_write) = listener.accept().await.unwrap().0.into_split();
+        let (mut agent_read, mut agent_write) = TcpStream::connect(agent).await.unwrap().into_split();
+        let forwards = tokio::spawn(async move { tokio::io::copy(&mut driver_read, &mut agent_write).await });
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let count = agent_read.read(&mut bytes).await.unwrap_or_default();
+            if count == 0 || deaf.load(SeqCst) {
+                break;
+            }
+            driver_write.write_all(&bytes[..count]).await.unwrap();
+        }
+        forwards.abort();
+    });
+    address
+}
+
+fn provisional() -> Provisional {
+    let request = LeafRequest {
+        common_name: "keelway:agent".to_owned(),
+        organizations: vec![ID.to_owned()],
+        dns_names: vec![AGENT.to_owned()],
+        ip_addresses: Vec::new(),
+        usages: vec![Usage::ServerAuth],
+        validity: hours(-1, 1),
+    };
+    let shown = IssuedCertificate::self_signed(&request, &mut ChaCha8Rng::seed_from_u64(3)).unwrap();
+    Provisional::new(&shown.certificate_pem, shown.key_pem.expose()).unwrap()
+}
+
+/// A man in the middle: a connection to each side, with a certificate of his own, and what comes on one goes out on the other.
+async fn man_in_the_middle(agent: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let provisional = provisional();
+        while let Ok((stream, _)) = listener.accept().await {
+            let (mut driver, _) = provisional.finish(greet(stream).await.unwrap()).await.unwrap();
+            let to_agent = TcpStream::connect(agent).await.unwrap();
+            let (mut agent, _) = meet(ServerName::try_from(AGENT).unwrap(), to_agent).await.unwrap();
+            let _ = copy_bidirectional(&mut driver, &mut agent).await;
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_man_in_the_middle_has_nothing_to_pass_on() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let machine = Machine::enrolling(&token);
+    let between = man_in_the_middle(machine.address).await;
+    let through = enroll_at(between, &token, |request| installation.grant(request, FIRST, |_| {}));
+    assert!(refused(through.await).contains("proof"));
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+}
+
+/// The same man, between two whose proof is not of their connection.
+#[tokio::test]
+async fn a_proof_of_no_connection_passes_through_a_man_in_the_middle() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let anywhere = || ProvenChannel::new([0; 32], b"");
+    let agent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let between = man_in_the_middle(agent.local_addr().unwrap()).await;
+    let proven = tokio::spawn({
+        let token = token.clone();
+        async move {
+            let greeted = greet(agent.accept().await.unwrap().0).await.unwrap();
+            let (mut stream, channel) = provisional().finish(greeted).await.unwrap();
+            let mut proof = [0; 32];
+            stream.read_exact(&mut proof).await.unwrap();
+            (token.proves(Side::Driver, &anywhere(), &proof), channel)
+        }
+    });
+    let stream = TcpStream::connect(between).await.unwrap();
+    let (mut stream, channel) = meet(ServerName::try_from(AGENT).unwrap(), stream).await.unwrap();
+    stream.write_all(&token.proof(Side::Driver, &anywhere())).await.unwrap();
+    stream.flush().await.unwrap();
+    let (proven, of_agent) = proven.await.unwrap();
+    assert!(proven && channel != of_agent);
+}

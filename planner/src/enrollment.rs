@@ -1,0 +1,208 @@
+//! Who the agents of machines are on their network: which one is to be enrolled, to be given another certificate, or to be told whom to
+//! trust.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+};
+use core::{fmt, str};
+
+use keelway_api::{
+    Documents, Hypervisor, Time,
+    condition::{self, Status, Verdict, reason::Reason},
+    documents::SecretName,
+    hypervisor::{AgentStatus, Way},
+    jiff::Timestamp,
+    machine::{AgentIdentity, MachineState, Seen, Silent, sha256_hex},
+    name::{HypervisorName, InstallationId},
+};
+
+use crate::{
+    Observation,
+    installation::{AGENT_PREFIX, REVOCATION_LIST, installation_authority, installation_revoked},
+    plan::Plan,
+};
+
+/// What the names of Secrets with tokens begin with.
+const TOKEN_PREFIX: &str = "enroll";
+/// The token, as it is given to the agent, within its Secret.
+pub const ENROLLMENT_TOKEN: &str = "token";
+/// From when on it is worth nothing, within the same Secret.
+pub const ENROLLMENT_EXPIRES: &str = "expires";
+
+/// The Secret of the token that a machine's agent is to be enrolled with.
+#[must_use]
+pub fn enrollment_secret(id: &InstallationId, machine: &HypervisorName) -> SecretName {
+    SecretName::of_installation(id, &format!("{TOKEN_PREFIX}-{machine}"))
+}
+
+/// What the agent of a machine is to be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentOrder {
+    /// Its first certificate, of this serial number.
+    Enroll(String),
+    /// Another certificate, of this serial number.
+    Renew(String),
+    /// Whom it takes for its driver.
+    Trust,
+}
+
+impl fmt::Display for AgentOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Enroll(_) => "enrol its agent",
+            Self::Renew(_) => "renew its agent's certificate",
+            Self::Trust => "tell its agent whom to trust",
+        })
+    }
+}
+
+/// What is known of a machine's agent.
+enum Standing<'a> {
+    /// It answers with its certificate, and may tell of it.
+    Answers(Option<&'a AgentIdentity>),
+    /// It does not, and has a token that is good until then.
+    Token(Timestamp),
+    /// It does not, and has none.
+    Silent,
+}
+
+pub(crate) fn plan_agents(plan: &mut Plan, seen: &Observation, now: &Time) {
+    let Some(id) = plan.documents.installation().cloned() else { return };
+    forget(&mut plan.documents, &id);
+    let trusts = trusts(&plan.documents, &id);
+    let names: alloc::vec::Vec<HypervisorName> = plan.documents.hypervisors.keys().cloned().collect();
+    for name in names {
+        let secret = enrollment_secret(&id, &name);
+        let token = expires(&plan.documents, &secret);
+        let Some(document) = plan.documents.hypervisors.get_mut(&name) else { continue };
+        let Some(agent) = agent(document) else { continue };
+        let standing = match seen.machines.get(&name) {
+            Some(Seen::Known(MachineState { identity, .. })) => Standing::Answers(identity.as_ref()),
+            Some(Seen::Unreachable { silent: Silent::Runtime, .. }) => Standing::Answers(None),
+            _ => token.map_or(Standing::Silent, Standing::Token),
+        };
+        let order = order(agent, &standing, trusts.as_deref(), now.0);
+        if matches!(standing, Standing::Answers(_)) {
+            plan.documents.secrets.remove(&secret);
+        }
+        if let Some(order) = order.filter(|_| !seen.refused.contains_key(&name)) {
+            plan.agents.insert(name.clone(), order);
+        }
+        if let Some(document) = plan.documents.hypervisors.get_mut(&name) {
+            note(document, &standing, now);
+        }
+    }
+}
+
+/// Takes away the tokens of machines that are gone, and the keys of agents that are gone or have one of their own.
+fn forget(documents: &mut Documents, id: &InstallationId) {
+    let Documents { hypervisors, secrets, .. } = documents;
+    let namespace = id.namespace();
+    let machine = |name: &str| hypervisors.get(&name.parse::<HypervisorName>().ok()?);
+    let has_none = |machine: &Hypervisor| machine.status.as_ref().is_none_or(|status| status.agent.is_none());
+    secrets.retain(|SecretName { namespace: of, name }, _| {
+        let is_left = match name.split_once('-') {
+            Some((TOKEN_PREFIX, name)) => machine(name).is_some(),
+            Some((AGENT_PREFIX, name)) => machine(name).is_some_and(has_none),
+            _ => true,
+        };
+        is_left || *of != namespace
+    });
+}
+
+/// The agent of a machine that is reached over a network, where its certificates are granted here.
+fn agent(document: &mut Hypervisor) -> Option<&mut AgentStatus> {
+    match document.spec.endpoint.way() {
+        Way::Network(_) => document.status.as_mut()?.agent.as_mut(),
+        Way::Runtime(_) | Way::Agent(_) => None,
+    }
+}
+
+/// A certificate is counted before it is granted, so that none is ever granted that is not counted.
+fn order(agent: &mut AgentStatus, standing: &Standing<'_>, trusts: Option<&str>, now: Timestamp) -> Option<AgentOrder> {
+    match standing {
+        Standing::Token(expires) => (now < *expires).then(|| AgentOrder::Enroll(agent.serial())),
+        Standing::Answers(Some(identity)) if identity.serial != agent.serial() => {
+            Some(AgentOrder::Renew(agent.serial()))
+        }
+        Standing::Answers(Some(identity)) if identity.renew_at.0 <= now => {
+            agent.certificates += 1;
+            Some(AgentOrder::Renew(agent.serial()))
+        }
+        Standing::Answers(Some(identity)) => {
+            trusts.is_some_and(|trusts| trusts != identity.trusts).then_some(AgentOrder::Trust)
+        }
+        Standing::Answers(None) | Standing::Silent => None,
+    }
+}
+
+/// What is known now goes into the status.
+fn note(document: &mut Hypervisor, standing: &Standing<'_>, now: &Time) {
+    let generation = document.metadata.generation;
+    let status = document.status.get_or_insert_default();
+    let Some(agent) = &mut status.agent else { return };
+    if let Standing::Answers(Some(identity)) = standing {
+        agent.not_after = Some(identity.not_after.clone());
+    }
+    let is_enrolled = condition::is_true(&status.conditions, "Enrolled");
+    let says = match standing {
+        Standing::Answers(_) => {
+            let message = agent.not_after.as_ref().map(|end| format!("its certificate ends at {}", end.0));
+            verdict(Status::True, Reason::Certified, message.unwrap_or_default())
+        }
+        Standing::Token(expires) if now.0 < *expires => {
+            let message = format!("waits for its agent, started with the token that ends at {expires}");
+            verdict(Status::False, Reason::TokenIssued, message)
+        }
+        Standing::Token(expires) => {
+            verdict(Status::False, Reason::TokenExpired, format!("waits for {}", new_token(expires)))
+        }
+        Standing::Silent if agent.revoked => verdict(Status::False, Reason::Revoked, "its certificates are revoked"),
+        Standing::Silent if is_enrolled => return,
+        Standing::Silent => verdict(Status::False, Reason::TokenExpired, "waits for a new token"),
+    };
+    condition::set(&mut status.conditions, "Enrolled", says, generation, now);
+}
+
+fn verdict(status: Status, reason: Reason, message: impl Into<String>) -> Verdict {
+    Verdict { status, reason: reason.as_str().to_string(), message: message.into() }
+}
+
+fn new_token(expires: &Timestamp) -> String {
+    format!("a new token, of `keelway hypervisor enroll`: the one before ended at {expires}")
+}
+
+/// What is waited for of a machine that does not answer and is not enrolled. None: an answer.
+pub(crate) fn waits_for(documents: &Documents, machine: &HypervisorName, now: Timestamp) -> Option<String> {
+    let document = documents.hypervisors.get(machine)?;
+    let agent = document.status.as_ref()?.agent.as_ref()?;
+    if agent.revoked {
+        let enroll = format!("`keelway hypervisor enroll --name {machine}`");
+        return Some(format!(
+            "another enrolment, since its certificates are revoked: {enroll}, or take its document away"
+        ));
+    }
+    let id = documents.installation()?;
+    let expires = expires(documents, &enrollment_secret(id, machine))?;
+    if now < expires {
+        return Some(format!("its agent, which has to run there with the token that ends at {expires}"));
+    }
+    Some(new_token(&expires))
+}
+
+fn expires(documents: &Documents, secret: &SecretName) -> Option<Timestamp> {
+    let data = documents.secrets.get(secret)?.data.as_ref()?;
+    str::from_utf8(&data.get(ENROLLMENT_EXPIRES)?.0).ok()?.parse().ok()
+}
+
+/// The digest of whom agents are to trust, as [`AgentIdentity`] has it.
+fn trusts(documents: &Documents, id: &InstallationId) -> Option<String> {
+    let value = |secret: &SecretName, key: &str| {
+        let value = documents.secrets.get(secret)?.data.as_ref()?.get(key)?;
+        Some(value.0.clone())
+    };
+    let authorities = value(&installation_authority(id), "bundle.crt")?;
+    let revoked = value(&installation_revoked(id), REVOCATION_LIST)?;
+    Some(sha256_hex(&[authorities, revoked].concat()))
+}

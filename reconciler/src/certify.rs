@@ -1,0 +1,98 @@
+//! What the agents of machines on a network are given: certificates for their own keys, and whom to trust.
+
+use futures::future::join_all;
+use keelway_api::{Documents, Hypervisor, documents::SecretName, jiff::Timestamp, name::HypervisorName};
+use keelway_hypervisor_agent::{
+    enrollment::{Granted, Trust},
+    report::chain_text,
+};
+use keelway_pki::EnrollmentToken;
+use keelway_planner::{
+    AgentOrder, ENROLLMENT_TOKEN, REVOCATION_LIST, agent_grant, enrollment_secret, installation_authority,
+    installation_revoked,
+};
+
+use crate::{Context, Failure, mint, pass::Preview, tls};
+
+/// What one agent is to be given, with all that it takes.
+pub struct Certifying<'a> {
+    documents: &'a Documents,
+    machine: &'a HypervisorName,
+    order: &'a AgentOrder,
+    now: Timestamp,
+}
+
+impl<'a> Certifying<'a> {
+    pub(crate) fn new(
+        documents: &'a Documents,
+        (machine, order): (&'a HypervisorName, &'a AgentOrder),
+        now: Timestamp,
+    ) -> Self {
+        Self { documents, machine, order, now }
+    }
+
+    /// The machine.
+    #[must_use]
+    pub fn machine(&self) -> &HypervisorName {
+        self.machine
+    }
+
+    /// What was decided.
+    #[must_use]
+    pub fn order(&self) -> &AgentOrder {
+        self.order
+    }
+
+    /// The token of its enrolment.
+    pub fn token(&self) -> Result<EnrollmentToken, String> {
+        let id = self.documents.installation().ok_or("the documents are of no installation")?;
+        let text = self.text(&enrollment_secret(id, self.machine), ENROLLMENT_TOKEN)?;
+        text.parse().map_err(|error| chain_text(&error))
+    }
+
+    /// Whom it takes for its driver.
+    pub fn trust(&self) -> Result<Trust, String> {
+        let id = self.documents.installation().ok_or("the documents are of no installation")?;
+        let authorities = self.text(&installation_authority(id), "bundle.crt")?;
+        Ok(Trust { authorities, revoked: self.text(&installation_revoked(id), REVOCATION_LIST)? })
+    }
+
+    /// The certificate for the key of a signing request, with whom to trust.
+    pub fn grant(&self, signing_request: &str) -> Result<Granted, String> {
+        let (AgentOrder::Enroll(serial) | AgentOrder::Renew(serial)) = self.order else {
+            return Err("no certificate was decided on".to_owned());
+        };
+        let id = self.documents.installation().ok_or("the documents are of no installation")?;
+        let (subject, authority, ttl) = agent_grant(id, self.machine);
+        let certified = mint::certify(self.documents, (&authority, &subject, ttl), signing_request, serial, self.now);
+        Ok(Granted { certificate: certified.map_err(|error| chain_text(&error))?, trust: self.trust()? })
+    }
+
+    fn text(&self, secret: &SecretName, key: &str) -> Result<String, String> {
+        let value = tls::value(self.documents, secret, key).map_err(|error| chain_text(&error))?;
+        String::from_utf8(value.to_vec()).map_err(|_| format!("{key} of Secret {} is not text", secret.name))
+    }
+}
+
+/// Every agent at once.
+pub(crate) async fn certify(context: &Context, preview: &Preview) -> Vec<(usize, Vec<Failure>)> {
+    let documents = &preview.plan.documents;
+    let agents = preview.plan.agents.iter();
+    let found = agents.filter_map(|(name, order)| Some((name, documents.hypervisors.get(name)?, order)));
+    join_all(found.map(|(name, document, order)| one(context, documents, (name, document), order))).await
+}
+
+async fn one(
+    context: &Context,
+    documents: &Documents,
+    (machine, document): (&HypervisorName, &Hypervisor),
+    order: &AgentOrder,
+) -> (usize, Vec<Failure>) {
+    if context.run.stop.is_cancelled() {
+        return (0, Vec::new());
+    }
+    let certifying = Certifying::new(documents, (machine, order), (context.clock)());
+    let applying = context.machines.certify(document, &certifying, &context.run).await;
+    let fail = |why| Failure { at: machine.to_string(), why };
+    (applying.effects, applying.failures.into_iter().map(fail).collect())
+}

@@ -1,0 +1,56 @@
+//! Agents on a network are given who they are there.
+
+use keelway_api::Hypervisor;
+use keelway_hypervisor_agent::{client::reach, enrollment::enroll, report::chain_text};
+use keelway_planner::AgentOrder;
+
+use super::{By, ConnectedMachines};
+use crate::{Applying, Certifying, Run};
+
+pub(super) async fn certify(
+    machines: &ConnectedMachines,
+    machine: &Hypervisor,
+    certifying: &Certifying<'_>,
+    run: &Run,
+) -> Applying {
+    let certified = match certifying.order() {
+        AgentOrder::Enroll(_) => {
+            let Some(address) = machine.spec.endpoint.address() else { return Applying::default() };
+            // It is waited for by the pass.
+            let Ok(stream) = reach(address).await else { return Applying::default() };
+            begins(certifying, run);
+            match certifying.token() {
+                Ok(token) => {
+                    let grant = |request: &str| certifying.grant(request);
+                    let enrolled = enroll(stream, certifying.machine(), &token, grant).await;
+                    enrolled.map_err(|error| chain_text(&error))
+                }
+                Err(why) => Err(why),
+            }
+        }
+        order @ (AgentOrder::Renew(_) | AgentOrder::Trust) => match machines.connect(machine).await {
+            Ok(connected) => match &connected.by {
+                By::Agent(agent) => {
+                    begins(certifying, run);
+                    if *order == AgentOrder::Trust {
+                        agent.trust(certifying).await
+                    } else {
+                        agent.renew(certifying).await
+                    }
+                }
+                By::Runtime(_) => return Applying::default(),
+            },
+            Err(why) => Err(why),
+        },
+    };
+    match certified {
+        Ok(()) => Applying { effects: 1, failures: Vec::new() },
+        Err(why) => Applying { effects: 0, failures: vec![why] },
+    }
+}
+
+fn begins(certifying: &Certifying<'_>, run: &Run) {
+    let (machine, effect) = (certifying.machine(), certifying.order().to_string());
+    tracing::debug!(%machine, effect, "begins");
+    run.progress.effect(machine, &effect);
+}
