@@ -26,6 +26,8 @@ const DOCUMENTS: &[&[&str]] = &[
         "--socket",
         "/run/x.sock",
     ],
+    &["hypervisor", "enroll", "--name", "hv-9", "--role", "private", "--address", "10.0.0.9:7443"],
+    &["hypervisor", "revoke", "hv-1"],
     &["hypervisor", "cordon", "hv-1"],
     &["hypervisor", "uncordon", "hv-1"],
     &["hypervisor", "drain", "hv-1"],

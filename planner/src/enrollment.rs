@@ -61,7 +61,9 @@ impl fmt::Display for AgentOrder {
 enum Standing<'a> {
     /// It answers with its certificate, and may tell of it.
     Answers(Option<&'a AgentIdentity>),
-    /// It does not, and has a token that is good until then.
+    /// It answers, with a certificate that nobody granted to it, and has a token that is good until then.
+    AnswersAsBefore(Timestamp),
+    /// It does not answer, and has a token that is good until then.
     Token(Timestamp),
     /// It does not, and has none.
     Silent,
@@ -78,9 +80,13 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &Observation, now: &Time) {
         let Some(document) = plan.documents.hypervisors.get_mut(&name) else { continue };
         let Some(agent) = agent(document) else { continue };
         let standing = match seen.machines.get(&name) {
-            Some(Seen::Known(MachineState { identity, .. })) => Standing::Answers(identity.as_ref()),
-            Some(Seen::Unreachable { silent: Silent::Runtime, .. }) => Standing::Answers(None),
-            _ => token.map_or(Standing::Silent, Standing::Token),
+            Some(Seen::Known(MachineState { identity: Some(identity), .. })) => Standing::Answers(Some(identity)),
+            Some(Seen::Known(_) | Seen::Unreachable { silent: Silent::Runtime, .. }) => {
+                token.map_or(Standing::Answers(None), Standing::AnswersAsBefore)
+            }
+            Some(Seen::Unreachable { silent: Silent::Asked, .. }) | None => {
+                token.map_or(Standing::Silent, Standing::Token)
+            }
         };
         let order = order(agent, &standing, trusts.as_deref(), now.0);
         if matches!(standing, Standing::Answers(_)) {
@@ -133,7 +139,7 @@ fn order(agent: &mut AgentStatus, standing: &Standing<'_>, trusts: Option<&str>,
         Standing::Answers(Some(identity)) => {
             trusts.is_some_and(|trusts| trusts != identity.trusts).then_some(AgentOrder::Trust)
         }
-        Standing::Answers(None) | Standing::Silent => None,
+        Standing::Answers(None) | Standing::AnswersAsBefore(_) | Standing::Silent => None,
     }
 }
 
@@ -151,11 +157,11 @@ fn note(document: &mut Hypervisor, standing: &Standing<'_>, now: &Time) {
             let message = agent.not_after.as_ref().map(|end| format!("its certificate ends at {}", end.0));
             verdict(Status::True, Reason::Certified, message.unwrap_or_default())
         }
-        Standing::Token(expires) if now.0 < *expires => {
+        Standing::AnswersAsBefore(expires) | Standing::Token(expires) if now.0 < *expires => {
             let message = format!("waits for its agent, started with the token that ends at {expires}");
             verdict(Status::False, Reason::TokenIssued, message)
         }
-        Standing::Token(expires) => {
+        Standing::AnswersAsBefore(expires) | Standing::Token(expires) => {
             verdict(Status::False, Reason::TokenExpired, format!("waits for {}", new_token(expires)))
         }
         Standing::Silent if agent.revoked => verdict(Status::False, Reason::Revoked, "its certificates are revoked"),
@@ -182,6 +188,10 @@ pub(crate) fn waits_for(documents: &Documents, machine: &HypervisorName, now: Ti
         return Some(format!(
             "another enrolment, since its certificates are revoked: {enroll}, or take its document away"
         ));
+    }
+    if let Some(end) = agent.not_after.as_ref().filter(|end| end.0 <= now) {
+        let enroll = format!("`keelway hypervisor enroll --name {machine}`");
+        return Some(format!("another enrolment, since its certificate ended at {}: {enroll}", end.0));
     }
     let id = documents.installation()?;
     let expires = expires(documents, &enrollment_secret(id, machine))?;

@@ -216,8 +216,11 @@ mod enrolled {
         assert!(world.documents == before, "a settled world plans to nothing");
         // Nor does it lose that when it is away.
         world.seen.machines.insert(name(), Seen::unreachable("no connection"));
-        assert_eq!(ordered(&world.pass_at(hour(1))), None);
+        let away = world.pass_at(hour(1));
+        assert!(ordered(&away).is_none() && away.waiting[0].on.contains("an answer"), "{:?}", away.waiting);
         assert!(world.is_enrolled());
+        let ended = world.pass_at(hour(24 * 365));
+        assert!(ended.waiting[0].on.contains("its certificate ended"), "{:?}", ended.waiting);
     }
 
     #[test]
@@ -235,6 +238,16 @@ mod enrolled {
         assert_eq!(ordered(&world.pass_at(hour(101))), ordered(&plan), "nobody saw it yet");
         world.answers(second, hour(200));
         assert_eq!(ordered(&world.pass_at(hour(101))), None);
+    }
+
+    #[test]
+    fn an_agent_with_files_of_somebody_elses_keeps_its_token_until_it_is_started_with_it() {
+        let mut world = one();
+        world.seen.machines.insert(name(), Seen::Known(empty()));
+        let plan = world.pass_at(hour(1));
+        assert_eq!((ordered(&plan), world.has_token(), world.is_enrolled()), (None, true, false));
+        world.seen.machines.insert(name(), Seen::unreachable("a certificate of nobody"));
+        assert_eq!(ordered(&world.pass_at(hour(1))), Some(&AgentOrder::Enroll(world.agent().serial())));
     }
 
     #[test]

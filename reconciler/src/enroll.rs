@@ -69,7 +69,8 @@ pub fn issue_token(
     let mut documents = documents.clone();
     let document = documents.hypervisors.get_mut(machine).ok_or_else(|| EnrollFault::Missing(machine.clone()))?;
     let status = document.status.get_or_insert_default();
-    if condition::is_true(&status.conditions, "Enrolled") && status.agent.as_ref().is_some_and(|agent| !agent.revoked) {
+    let holds = |agent: &AgentStatus| !agent.revoked && agent.not_after.as_ref().is_none_or(|end| end.0 > now);
+    if condition::is_true(&status.conditions, "Enrolled") && status.agent.as_ref().is_some_and(holds) {
         return Err(EnrollFault::Enrolled(machine.clone()));
     }
     status.conditions.retain(|condition| condition.type_ != "Enrolled");
@@ -245,8 +246,12 @@ mod tests {
         let says = Verdict { status: Status::True, reason: "Certified".to_owned(), message: String::new() };
         condition::set(&mut status.conditions, "Enrolled", says, None, &keelway_api::Time(now()));
         status.agent.as_mut().unwrap().certificates = 2;
-        let again = issue_token(&documents, &name(), HOUR, &mut minter(), now());
-        assert!(matches!(again, Err(EnrollFault::Enrolled(_))));
+        let again = |documents: &Documents| issue_token(documents, &name(), HOUR, &mut minter(), now());
+        assert!(matches!(again(&documents), Err(EnrollFault::Enrolled(_))));
+        let mut ended = documents.clone();
+        let status = ended.hypervisors.get_mut(&name()).unwrap().status.as_mut().unwrap();
+        status.agent.as_mut().unwrap().not_after = Some(keelway_api::Time(now()));
+        assert!(again(&ended).is_ok());
         let revoked = revoke_agent(&documents, &name(), &mut minter(), now()).unwrap();
         let mut serials = agent(&documents).serials();
         serials.sort();

@@ -246,6 +246,28 @@ async fn deaf_once(agent: SocketAddr, deaf: Arc<AtomicBool>) -> SocketAddr {
     address
 }
 
+#[tokio::test]
+async fn who_says_nothing_or_too_much_keeps_nobody_from_it() {
+    let mut installation = Installation::new(1);
+    let token = installation.token(MACHINE, 1);
+    let machine = Machine::enrolling(&token);
+    let stranger = async || {
+        let stream = TcpStream::connect(machine.address).await.unwrap();
+        meet(ServerName::try_from(AGENT).unwrap(), stream).await.unwrap().0
+    };
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(stranger().await);
+    }
+    // A message of a gigabyte ends with its length.
+    let mut loud = stranger().await;
+    loud.write_u32(1 << 30).await.unwrap();
+    loud.flush().await.unwrap();
+    assert!(tokio::time::timeout(WITHIN, loud.read_u8()).await.unwrap().is_err());
+    enrolled(&machine, &mut installation, &token).await.unwrap();
+    assert_eq!(silent.len(), 300);
+}
+
 fn provisional() -> Provisional {
     let request = LeafRequest {
         common_name: "keelway:agent".to_owned(),
