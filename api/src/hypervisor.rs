@@ -1,13 +1,13 @@
 //! `Hypervisor`: a machine that the user brings.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Time, condition,
-    machine::{Amount, sha256_hex},
+    machine::{Amount, Disk, MachineState, sha256_hex},
     name::{HypervisorName, InstallationId},
 };
 
@@ -202,6 +202,15 @@ pub struct HypervisorStatus {
     /// What of it may be given to components.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocatable: Option<Quantities>,
+    /// The file system below `/var/lib/keelway`, as of `lastHeartbeatTime`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskQuantities>,
+    /// What the machine is, as with a Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_info: Option<NodeInfo>,
+    /// When the machine answered last. As with a Node, written anew after five minutes, or when something else of it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_time: Option<Time>,
     /// The last config that the machine took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
@@ -275,7 +284,85 @@ impl From<Amount> for Quantities {
             whole if whole % 1000 == 0 => (whole / 1000).to_string(),
             millis => format!("{millis}m"),
         };
-        Self { cpu, memory: format!("{}Ki", amount.memory_bytes >> 10) }
+        Self { cpu, memory: kibibytes(amount.memory_bytes) }
+    }
+}
+
+impl Quantities {
+    /// The amount; nothing where somebody wrote it otherwise than Keelway does.
+    #[must_use]
+    pub fn amount(&self) -> Option<Amount> {
+        let cpu_millis = match self.cpu.strip_suffix('m') {
+            Some(millis) => millis.parse().ok()?,
+            None => self.cpu.parse::<u64>().ok()?.checked_mul(1000)?,
+        };
+        Some(Amount { cpu_millis, memory_bytes: bytes(&self.memory)? })
+    }
+}
+
+impl DiskQuantities {
+    /// The file system; nothing where somebody wrote it otherwise than Keelway does.
+    #[must_use]
+    pub fn disk(&self) -> Option<Disk> {
+        Some(Disk { capacity_bytes: bytes(&self.capacity)?, available_bytes: bytes(&self.available)? })
+    }
+}
+
+fn bytes(text: &str) -> Option<u64> {
+    text.strip_suffix("Ki")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn kibibytes(bytes: u64) -> String {
+    format!("{}Ki", bytes >> 10)
+}
+
+/// A file system, in amounts as Kubernetes writes them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskQuantities {
+    /// How large it is: `41152736Ki`.
+    pub capacity: String,
+    /// What may still be written.
+    pub available: String,
+}
+
+impl From<Disk> for DiskQuantities {
+    fn from(disk: Disk) -> Self {
+        Self { capacity: kibibytes(disk.capacity_bytes), available: kibibytes(disk.available_bytes) }
+    }
+}
+
+/// What a machine is, in the words of a Node's `nodeInfo`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeInfo {
+    /// As `uname -r` says it.
+    pub kernel_version: String,
+    /// Its distribution, from os-release.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub os_image: String,
+    /// `amd64`, `arm64`, ..
+    pub architecture: String,
+    /// `containerd://2.4.2`.
+    pub container_runtime_version: String,
+    /// The version of its agent, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_version: Option<String>,
+}
+
+impl NodeInfo {
+    /// What a machine told; nothing where it does not tell.
+    #[must_use]
+    pub fn of(state: &MachineState) -> Option<Self> {
+        let system = state.system.clone()?;
+        let runtime = &state.runtime;
+        Some(Self {
+            kernel_version: system.kernel_version,
+            os_image: system.os_image,
+            architecture: system.architecture,
+            container_runtime_version: format!("{}://{}", runtime.name, runtime.version.trim_start_matches('v')),
+            agent_version: system.agent_version,
+        })
     }
 }
 

@@ -406,6 +406,12 @@ pub struct MachineState {
     /// Whether less than [`DISK_RESERVE`] is left below [`STATE_DIRECTORY`].
     #[serde(default)]
     pub disk_pressure: bool,
+    /// The file system below [`STATE_DIRECTORY`]. `None`: it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Disk>,
+    /// What it is itself. `None`: it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<SystemFacts>,
     /// Ids of containers that answered their [`Container::liveness`] check when the machine's agent asked them last. Where there is
     /// no agent, none.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -520,6 +526,32 @@ impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}m CPU and {} MiB", self.cpu_millis, self.memory_bytes >> 20)
     }
+}
+
+/// A file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Disk {
+    /// How large it is.
+    pub capacity_bytes: u64,
+    /// What root may still write.
+    pub available_bytes: u64,
+}
+
+/// The system of a machine, in the words of a Node's `nodeInfo`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SystemFacts {
+    /// As `uname -r` says it.
+    pub kernel_version: String,
+    /// `PRETTY_NAME` of its os-release; empty where it has none.
+    #[serde(default)]
+    pub os_image: String,
+    /// As Go names it: `amd64`.
+    pub architecture: String,
+    /// The version of its agent, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_version: Option<String>,
 }
 
 /// The runtime of a machine.

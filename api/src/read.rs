@@ -314,7 +314,7 @@ fn title((kind, namespace, name): &Identity) -> String {
 
 /// A document of its type, which may not mean anything yet.
 enum Typed {
-    Hypervisor(Hypervisor),
+    Hypervisor(Box<Hypervisor>),
     Cluster(Box<Cluster>),
     Component(Component),
     Secret(Secret),
@@ -350,7 +350,7 @@ impl Typed {
 
 /// A document whose every field means something, under its name.
 enum Sound {
-    Hypervisor(HypervisorName, Hypervisor),
+    Hypervisor(HypervisorName, Box<Hypervisor>),
     Cluster(ClusterRef, Box<Cluster>),
     Component(PodName, Component),
     Secret(SecretName, Secret),
@@ -387,7 +387,7 @@ impl Documents {
     fn take(&mut self, kind: Kind, tree: &Tree<'_>, asked: Asked<'_>) -> Result<Place, Vec<Fault>> {
         Ok(match sound(kind, tree)? {
             Sound::Hypervisor(name, document) => {
-                self.hypervisors.entry(name.clone()).or_insert(document);
+                self.hypervisors.entry(name.clone()).or_insert(*document);
                 Place::Hypervisor(name)
             }
             Sound::Cluster(name, document) => {

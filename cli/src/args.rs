@@ -289,6 +289,16 @@ pub(crate) struct GetArguments {
     pub(crate) output: Output,
 }
 
+#[derive(Args)]
+pub(crate) struct DescribeArguments {
+    /// Names; all where there are none
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Ask each machine what happened on it
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    pub(crate) show_events: bool,
+}
+
 /// How documents are shown.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
@@ -366,11 +376,16 @@ pub(crate) enum HypervisorCommand {
     /// stays in the documents, and is placed nowhere else by this
     #[command(after_help = "Example:\n  keelway hypervisor revoke hv-1 < world.yaml | keelway reconcile > next.yaml")]
     Revoke(HypervisorNames),
-    /// Show hypervisors
+    /// Show hypervisors: what they are, and what of them components request and what is left
     #[command(
         after_help = "Example:\n  keelway hypervisor get < world.yaml\n  keelway hypervisor get hv-1 -o yaml < world.yaml"
     )]
     Get(GetArguments),
+    /// Show all that is known of hypervisors, what happened on them last included
+    #[command(
+        after_help = "Example:\n  keelway hypervisor describe hv-1 < c1.yaml\n  keelway hypervisor describe --show-events=false < c1.yaml"
+    )]
+    Describe(DescribeArguments),
     /// Place no more components on a hypervisor; those that are there stay
     #[command(after_help = "Example:\n  keelway hypervisor cordon hv-2 < world.yaml | keelway reconcile > next.yaml")]
     Cordon(HypervisorNames),

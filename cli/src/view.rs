@@ -4,6 +4,7 @@ mod cluster;
 mod component;
 mod event;
 mod hypervisor;
+mod inventory;
 mod role;
 mod token;
 
@@ -14,6 +15,7 @@ pub(crate) use cluster::ClusterView;
 pub(crate) use component::ComponentView;
 pub(crate) use event::EventView;
 pub(crate) use hypervisor::HypervisorView;
+pub(crate) use inventory::{Allocation, InventoryView, size};
 pub(crate) use role::RoleView;
 pub(crate) use token::TokenView;
 

@@ -23,6 +23,7 @@ use keelway_api::{
     name::{ClusterId, InstallationId, PodName},
 };
 
+pub use capacity::Inventory;
 pub use error::FileError;
 pub use logs::{Log, Logs};
 pub use look::Observed;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{future::try_join_all, try_join};
 use keelway_api::{
     machine::{
-        CLUSTER_LABEL, COMPONENT_LABEL, CgroupDriver, ContainerPhase, ContainerState, DIGEST_ANNOTATION, MachineState,
-        RuntimeFacts, STOP_LABEL, SandboxState,
+        CLUSTER_LABEL, COMPONENT_LABEL, CgroupDriver, ContainerPhase, ContainerState, DIGEST_ANNOTATION, DISK_RESERVE,
+        MachineState, RuntimeFacts, STOP_LABEL, SandboxState,
     },
     name::PodName,
 };
@@ -57,13 +57,11 @@ impl ObserveError {
 
 pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, ObserveError> {
     let runtime = &machine.runtime;
-    let (facts, pods, images, (found, capacity, disk_pressure), ports) = try_join!(
+    let (facts, pods, images, (found, inventory), ports) = try_join!(
         async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
         async { Ok(observe_pods(runtime).await?) },
         async { Ok(observe_images(runtime).await?) },
-        async {
-            Ok(machine.with_files(|files| Ok((files.observe()?, files.capacity(), files.disk_pressure()))).await?)
-        },
+        async { Ok(machine.with_files(|files| Ok((files.observe()?, files.inventory()))).await?) },
         async { Ok(machine.access.ports().await?) },
     )?;
     let servers = haproxy::observe(machine, &pods.sandboxes, &found.files).await;
@@ -78,9 +76,11 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         images,
         ports,
         servers,
-        capacity,
+        capacity: inventory.capacity,
         kubelet_pods: pods.of_kubelet,
-        disk_pressure,
+        disk_pressure: inventory.disk.is_some_and(|disk| disk.available_bytes < DISK_RESERVE),
+        disk: inventory.disk,
+        system: Some(inventory.system),
         healthy: BTreeSet::new(),
         identity: None,
     })

@@ -12,6 +12,8 @@ use keelway_api::{
     Component, Documents, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
+    hypervisor::{HypervisorStatus, NodeInfo},
+    jiff::SignedDuration,
     machine::{ContainerPhase, ContainerState, MachineState, STATE_DIRECTORY, SandboxState, Seen, Silent},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::{EGRESS, Role},
@@ -24,6 +26,9 @@ use crate::{
     words::count,
     world::World,
 };
+
+/// As often as a kubelet tells of a Node that does not change (`nodeStatusReportFrequency`).
+const HEARTBEAT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Writes what was seen into the status of every document, and waits for what is not well.
 pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
@@ -75,12 +80,12 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
             }
             None => verdict(Status::Unknown, Reason::NotObserved, "nobody looked yet"),
         };
+        // As the API server does with what is handed to it.
+        document.metadata.creation_timestamp.get_or_insert_with(|| now.clone());
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
         if let Some(Seen::Known(state)) = seen.machines.get(name) {
-            status.applied.clone_from(&state.applied);
-            status.capacity = state.capacity.map(Into::into);
-            status.allocatable = state.capacity.map(|capacity| capacity.allocatable().into());
+            inventory(status, state, now);
             if state.disk_pressure {
                 let says = verdict(Status::True, Reason::DiskFull, format!("waits for {}", full_disk()));
                 condition::set(&mut status.conditions, "DiskPressure", says, generation, now);
@@ -93,6 +98,21 @@ fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
             Some(says) => condition::set(&mut status.conditions, "Drained", says, generation, now),
             None => status.conditions.retain(|condition| condition.type_ != "Drained"),
         }
+    }
+}
+
+/// What a machine tells of itself. How much is left of its disk changes all the time: it is told anew with the heartbeat only, so
+/// that documents of a settled world stay as they are meanwhile.
+fn inventory(status: &mut HypervisorStatus, state: &MachineState, now: &Time) {
+    let before = status.clone();
+    status.applied.clone_from(&state.applied);
+    status.capacity = state.capacity.map(Into::into);
+    status.allocatable = state.capacity.map(|capacity| capacity.allocatable().into());
+    status.node_info = NodeInfo::of(state);
+    let is_fresh = |time: &Time| now.0.duration_since(time.0).abs() < HEARTBEAT;
+    if *status != before || !status.last_heartbeat_time.as_ref().is_some_and(is_fresh) {
+        status.disk = state.disk.map(Into::into);
+        status.last_heartbeat_time = Some(now.clone());
     }
 }
 

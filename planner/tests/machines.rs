@@ -11,7 +11,7 @@ use keelway_api::{
     cluster::MemberPhase,
     hypervisor::Applied,
     jiff::Timestamp,
-    machine::{Amount, DataState, MachineState, SandboxState, Seen, Silent, Start},
+    machine::{Amount, DataState, Disk, MachineState, SandboxState, Seen, Silent, Start, SystemFacts},
     name::{HypervisorName, PodName},
 };
 use keelway_planner::{
@@ -226,6 +226,32 @@ fn a_full_machine_gets_nothing_and_the_report_has_figures() {
     let status = plan.documents.hypervisors.values().next().unwrap().status.clone().unwrap();
     assert_eq!(status.capacity.unwrap().cpu, "210m");
     assert_eq!(status.allocatable.unwrap().memory, "786432Ki");
+}
+
+#[test]
+fn what_changes_all_the_time_is_written_anew_every_five_minutes() {
+    let mut world = World::new();
+    let disk = |left: u64| Some(Disk { capacity_bytes: 40 << 30, available_bytes: left << 30 });
+    let system = |agent: &str| {
+        let [kernel_version, os_image, architecture] = ["6.12", "Debian", "amd64"].map(str::to_owned);
+        Some(SystemFacts { kernel_version, os_image, architecture, agent_version: Some(agent.to_owned()) })
+    };
+    let mut told = |left, agent, minute: i64| {
+        let machine = world.machine("hv-1");
+        (machine.disk, machine.system) = (disk(left), system(agent));
+        let now = Timestamp::from_second(60 * minute).unwrap();
+        world.documents = plan(world.documents.clone(), &world.seen, now).unwrap().documents;
+        let machine = world.documents.hypervisors.values().next().unwrap().clone();
+        let status = machine.status.unwrap();
+        let heard = status.last_heartbeat_time.unwrap().0.as_second() / 60;
+        assert_eq!(machine.metadata.creation_timestamp.unwrap().0.as_second(), 0);
+        (status.disk.unwrap().available, status.node_info.unwrap().agent_version.unwrap(), heard)
+    };
+    let gib = |count: u64| format!("{}Ki", count << 20);
+    assert_eq!(told(30, "1.0.0", 0), (gib(30), "1.0.0".to_owned(), 0));
+    assert_eq!(told(20, "1.0.0", 4), (gib(30), "1.0.0".to_owned(), 0), "written anew too soon");
+    assert_eq!(told(20, "1.0.0", 5), (gib(20), "1.0.0".to_owned(), 5));
+    assert_eq!(told(10, "1.1.0", 6), (gib(10), "1.1.0".to_owned(), 6));
 }
 
 /// Clusters with an ingress each on machines that have eight ports in common, and what is waited for.

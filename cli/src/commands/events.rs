@@ -104,6 +104,18 @@ async fn known(documents: &Documents, wanted: &Wanted, global: &Global) -> Resul
     Ok(views)
 }
 
+/// What happened on one machine, the newest last.
+pub(super) async fn of_machine(
+    documents: &Documents,
+    name: &HypervisorName,
+    machine: &Hypervisor,
+) -> Result<Vec<EventView>, String> {
+    let found = events(documents, machine, false).await?.try_collect::<Vec<_>>().await?;
+    let mut views: Vec<EventView> = found.into_iter().map(|event| view(documents, name, event)).collect();
+    views.sort_by_key(|view| view.event.last);
+    Ok(views)
+}
+
 /// What happens from now on, until it is interrupted or no machine tells any more.
 async fn watch(documents: &Documents, wanted: &Wanted, output: Output) -> Result<Code, Failure> {
     let begun = Timestamp::now();

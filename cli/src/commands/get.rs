@@ -11,7 +11,7 @@ use crate::{
     args::{GetArguments, Global, Output},
     exit::{Code, Failure},
     input::Input,
-    view::{ClusterView, ComponentView, HypervisorView, View, list, table},
+    view::{ClusterView, ComponentView, InventoryView, View, list, table},
 };
 
 pub(super) fn hypervisors(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
@@ -21,7 +21,9 @@ pub(super) fn hypervisors(global: &Global, arguments: &GetArguments) -> Result<C
     let mut shown = Documents::default();
     shown.hypervisors = documents.hypervisors.clone();
     shown.hypervisors.retain(|name, _| wanted.has(name.as_str()));
-    let views = shown.hypervisors.values().map(|machine| HypervisorView::of(&documents, machine)).collect::<Vec<_>>();
+    let now = Timestamp::now();
+    let views = shown.hypervisors.iter().map(|(name, machine)| InventoryView::of(&documents, name, machine, now));
+    let views = views.collect::<Vec<_>>();
     let found = || shown.hypervisors.values().map(json_of).collect();
     show(&shown, &views, found, &wanted)
 }

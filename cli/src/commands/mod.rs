@@ -10,6 +10,7 @@ mod exec;
 mod explain;
 mod get;
 mod hypervisor_adopt;
+mod hypervisor_describe;
 mod hypervisor_enroll;
 mod hypervisor_inject;
 mod hypervisor_local;
@@ -50,6 +51,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Hypervisor(HypervisorCommand::Enroll(arguments)) => hypervisor_enroll::run(&global, *arguments),
         Command::Hypervisor(HypervisorCommand::Revoke(names)) => hypervisor_revoke::run(&global, &names),
         Command::Hypervisor(HypervisorCommand::Get(arguments)) => get::hypervisors(&global, &arguments),
+        Command::Hypervisor(HypervisorCommand::Describe(arguments)) => hypervisor_describe::run(&global, &arguments),
         Command::Hypervisor(HypervisorCommand::Cordon(names)) => hypervisor_schedule::cordon(&global, &names),
         Command::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),
         Command::Hypervisor(HypervisorCommand::Drain(arguments)) => hypervisor_schedule::drain(&global, &arguments),

@@ -101,6 +101,16 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| world.machine("private-3").state.disk_pressure = true,
     },
     Scenario {
+        name: "birth-with-a-full-zone",
+        question: "Where do three replicas go while the disks of one zone are full?",
+        from: worlds::three_unborn,
+        change: |world| {
+            for name in ["private-1", "private-4", "public-1"] {
+                world.machine(name).state.disk_pressure = true;
+            }
+        },
+    },
+    Scenario {
         name: "birth-without-room",
         question: "What is waited for where the only private machine is too small?",
         from: worlds::one_unborn,

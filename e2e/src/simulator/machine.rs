@@ -109,6 +109,8 @@ impl Machine {
             servers: self.runtime.servers(),
             capacity: None,
             disk_pressure: self.is_full(),
+            disk: None,
+            system: None,
             healthy: BTreeSet::new(),
             identity: None,
             kubelet_pods: 0,

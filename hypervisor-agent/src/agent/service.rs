@@ -96,6 +96,9 @@ impl Agent for Service {
         if let Some(standing) = &self.standing {
             state.identity = standing.identity().await;
         }
+        if let Some(system) = &mut state.system {
+            system.agent_version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        }
         Ok(Response::new(proto::GetStateResponse { state: Some((&state).into()) }))
     }
 

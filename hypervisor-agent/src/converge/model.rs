@@ -52,6 +52,8 @@ impl Model {
             capacity: None,
             kubelet_pods: 0,
             disk_pressure: false,
+            disk: None,
+            system: None,
             healthy: std::collections::BTreeSet::new(),
             identity: None,
         };

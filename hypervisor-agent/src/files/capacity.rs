@@ -1,16 +1,32 @@
-//! How much a machine has, as its own `/proc` and the root of its cgroups tell.
+//! What a machine is and how much it has, as its own `/proc`, os-release, disk and the root of its cgroups tell.
 
-use std::os::fd::BorrowedFd;
+use std::{env::consts::ARCH, os::fd::BorrowedFd};
 
-use keelway_api::machine::{Amount, DISK_RESERVE, STATE_DIRECTORY};
+use keelway_api::machine::{Amount, Disk, STATE_DIRECTORY, SystemFacts};
 
 use super::{Files, folder::Folder};
 
+/// What a machine is and has.
+#[derive(Debug)]
+pub struct Inventory {
+    /// Processors and memory. `None`: it does not tell.
+    pub capacity: Option<Amount>,
+    /// The file system below [`STATE_DIRECTORY`]. `None`: it does not tell.
+    pub disk: Option<Disk>,
+    /// The machine itself.
+    pub system: SystemFacts,
+}
+
 impl Files<'_> {
+    /// All of it.
+    #[must_use]
+    pub fn inventory(self) -> Inventory {
+        Inventory { capacity: self.capacity(), disk: self.disk(), system: self.system() }
+    }
+
     /// Its online processors and its memory, or less where a limit is set on all that runs there: on a machine that is a
     /// container itself. `None` where `/proc` does not tell.
-    #[must_use]
-    pub fn capacity(self) -> Option<Amount> {
+    fn capacity(self) -> Option<Amount> {
         let there = Amount {
             cpu_millis: 1000 * processors(&read(self.root, "/proc", "stat")?)?,
             memory_bytes: total_memory(&read(self.root, "/proc", "meminfo")?)?,
@@ -24,18 +40,43 @@ impl Files<'_> {
 }
 
 impl Files<'_> {
-    /// Whether less than [`DISK_RESERVE`] is left for what is written below [`STATE_DIRECTORY`], which may have to be made first.
-    #[must_use]
-    pub fn disk_pressure(self) -> bool {
+    /// The file system for what is written below [`STATE_DIRECTORY`], which may have to be made first.
+    fn disk(self) -> Option<Disk> {
         let above = STATE_DIRECTORY.match_indices('/').skip(1).map(|(end, _)| &STATE_DIRECTORY[..end]);
         let mut places = std::iter::once(STATE_DIRECTORY).chain(above.collect::<Vec<_>>().into_iter().rev());
-        let there = places.find_map(|path| Folder::under(self.root, path).ok());
-        there.and_then(|folder| folder.room().ok()).is_some_and(|room| room < DISK_RESERVE)
+        places.find_map(|path| Folder::under(self.root, path).ok())?.disk().ok()
+    }
+
+    /// Its files are those of a process on it, so its kernel and processors are those of this program.
+    fn system(self) -> SystemFacts {
+        // Most distributions have a link in /etc, which leads to the other one (os-release(5)).
+        let release = ["/etc", "/usr/lib"].into_iter().find_map(|folder| read(self.root, folder, "os-release"));
+        SystemFacts {
+            kernel_version: read(self.root, "/proc/sys/kernel", "osrelease").unwrap_or_default().trim().to_owned(),
+            os_image: release.as_deref().and_then(pretty_name).unwrap_or_default().to_owned(),
+            architecture: architecture(ARCH).to_owned(),
+            agent_version: None,
+        }
     }
 }
 
 fn read(root: BorrowedFd<'_>, folder: &str, name: &str) -> Option<String> {
     Folder::under(root, folder).ok()?.read(name).ok()?
+}
+
+/// `PRETTY_NAME="Debian GNU/Linux 13 (trixie)"`.
+fn pretty_name(release: &str) -> Option<&str> {
+    let value = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(value.trim().trim_matches(['"', '\'']))
+}
+
+/// As Go and Kubernetes name it.
+fn architecture(rust: &'static str) -> &'static str {
+    match rust {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 /// Lines `cpu0 ..`, one for each processor that is online (proc_stat(5)).
@@ -84,6 +125,13 @@ mod tests {
     }
 
     #[test]
+    fn a_system_is_named_as_people_name_it() {
+        assert_eq!(pretty_name("NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 13\"\n"), Some("Debian GNU/Linux 13"));
+        assert_eq!(pretty_name("NAME=x\n"), None);
+        assert_eq!(architecture("x86_64"), "amd64");
+    }
+
+    #[test]
     fn the_lower_limit_counts_in_both_versions_of_cgroups() {
         let of = |files: &[(&str, &str)]| {
             limits(|folder, name| {
@@ -107,30 +155,33 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_is_told_of() {
+    fn a_disk_tells_what_is_left_of_it() {
         let disk = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(disk.path().join("var/lib")).unwrap();
-        let pressure = || {
+        let look = || {
             let root = std::fs::File::open(disk.path()).unwrap();
-            Files::new(std::os::fd::AsFd::as_fd(&root)).disk_pressure()
+            Files::new(std::os::fd::AsFd::as_fd(&root)).disk().unwrap()
         };
-        assert!(!pressure(), "the disk of this test is full");
+        let large = look();
+        assert!(large.capacity_bytes >= large.available_bytes && large.capacity_bytes > 64 << 20, "{large:?}");
         let small = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
             .arg(disk.path().join("var/lib"))
             .status()
             .unwrap();
         assert!(small.success());
-        let seen = pressure();
+        let seen = look();
         rustix::mount::unmount(disk.path().join("var/lib"), rustix::mount::UnmountFlags::DETACH).unwrap();
-        assert!(seen);
+        assert_eq!(seen, Disk { capacity_bytes: 1 << 20, available_bytes: 1 << 20 });
     }
 
     #[test]
     fn a_machine_tells_what_it_has() {
         let root = std::fs::File::open("/").unwrap();
-        let found = Files::new(std::os::fd::AsFd::as_fd(&root)).capacity().unwrap();
-        assert!(found.cpu_millis >= 100 && found.memory_bytes > 64 << 20, "{found}");
+        let found = Files::new(std::os::fd::AsFd::as_fd(&root)).inventory();
+        let capacity = found.capacity.unwrap();
+        assert!(capacity.cpu_millis >= 100 && capacity.memory_bytes > 64 << 20, "{capacity}");
+        assert!(found.system.kernel_version.starts_with(|first: char| first.is_ascii_digit()), "{:?}", found.system);
         let nothing = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(nothing.path()).unwrap();
         assert_eq!(Files::new(std::os::fd::AsFd::as_fd(&root)).capacity(), None);

@@ -7,6 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
+use keelway_api::machine::Disk;
 use rustix::{
     fs::{
         AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fstatvfs, fsync,
@@ -78,12 +79,15 @@ impl Folder {
         }
     }
 
-    /// How many bytes root may still write to its file system; none where no more files can be made there.
-    pub(super) fn room(&self) -> io::Result<u64> {
+    /// Its file system. Nothing is available where no more files can be made there.
+    pub(super) fn disk(&self) -> io::Result<Disk> {
         let found = fstatvfs(&self.0)?;
         // Some file systems make files for as long as there are bytes, and tell of none.
         let no_more_files = found.f_files > 0 && found.f_ffree == 0;
-        Ok(if no_more_files { 0 } else { found.f_bfree.saturating_mul(found.f_frsize) })
+        Ok(Disk {
+            capacity_bytes: found.f_blocks.saturating_mul(found.f_frsize),
+            available_bytes: if no_more_files { 0 } else { found.f_bfree.saturating_mul(found.f_frsize) },
+        })
     }
 
     /// Opens a directory in this one.

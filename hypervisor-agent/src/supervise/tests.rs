@@ -99,6 +99,8 @@ impl World {
             capacity: None,
             kubelet_pods: 0,
             disk_pressure: false,
+            disk: None,
+            system: None,
             healthy: std::collections::BTreeSet::new(),
             identity: None,
         };

@@ -6,8 +6,8 @@ use keelway_api::{
     Time,
     hypervisor::Applied,
     machine::{
-        AgentIdentity, Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineState,
-        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState,
+        AgentIdentity, Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, Disk, FileState, MachineState,
+        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, SystemFacts,
     },
     name::PodName,
 };
@@ -40,6 +40,8 @@ impl From<&MachineState> for proto::MachineState {
             disk_pressure: state.disk_pressure,
             healthy: state.healthy.iter().cloned().collect(),
             identity: state.identity.as_ref().map(Into::into),
+            disk: state.disk.map(Into::into),
+            system: state.system.as_ref().map(Into::into),
         }
     }
 }
@@ -64,6 +66,8 @@ impl TryFrom<proto::MachineState> for MachineState {
             disk_pressure: state.disk_pressure,
             healthy: state.healthy.into_iter().collect(),
             identity: state.identity.map(TryInto::try_into).transpose()?,
+            disk: state.disk.map(Into::into),
+            system: state.system.map(Into::into),
         })
     }
 }
@@ -260,6 +264,32 @@ impl From<Amount> for proto::Amount {
 impl From<proto::Amount> for Amount {
     fn from(amount: proto::Amount) -> Self {
         Self { cpu_millis: amount.cpu_millis, memory_bytes: amount.memory_bytes }
+    }
+}
+
+impl From<Disk> for proto::Disk {
+    fn from(disk: Disk) -> Self {
+        Self { capacity_bytes: disk.capacity_bytes, available_bytes: disk.available_bytes }
+    }
+}
+
+impl From<proto::Disk> for Disk {
+    fn from(disk: proto::Disk) -> Self {
+        Self { capacity_bytes: disk.capacity_bytes, available_bytes: disk.available_bytes }
+    }
+}
+
+impl From<&SystemFacts> for proto::SystemFacts {
+    fn from(system: &SystemFacts) -> Self {
+        let SystemFacts { kernel_version, os_image, architecture, agent_version } = system.clone();
+        Self { kernel_version, os_image, architecture, agent_version }
+    }
+}
+
+impl From<proto::SystemFacts> for SystemFacts {
+    fn from(system: proto::SystemFacts) -> Self {
+        let proto::SystemFacts { kernel_version, os_image, architecture, agent_version } = system;
+        Self { kernel_version, os_image, architecture, agent_version }
     }
 }
 

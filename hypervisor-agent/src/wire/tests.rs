@@ -8,8 +8,8 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{
         AgentIdentity, Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState,
-        DataState, File, FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources, RuntimeFacts,
-        SandboxState, ServerAdmin, ServerState, Servers, Start,
+        DataState, Disk, File, FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources,
+        RuntimeFacts, SandboxState, ServerAdmin, ServerState, Servers, Start, SystemFacts,
     },
 };
 use proptest::{
@@ -147,6 +147,8 @@ prop_compose! {
         disk_pressure in any::<bool>(),
         healthy in proptest::collection::btree_set("[0-9a-f]{1,9}", 0..3),
         identity in option::of(("[0-9a-f]{32}", 0_i64..4_000_000_000)),
+        disk in any::<Option<(u64, u64)>>(),
+        system in option::of(("[a-z0-9.]{0,9}", any::<Option<bool>>())),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -191,6 +193,13 @@ prop_compose! {
                 serial,
                 renew_at: Time(Timestamp::from_second(end / 2).unwrap()),
                 not_after: Time(Timestamp::from_second(end).unwrap()),
+            }),
+            disk: disk.map(|(capacity_bytes, available_bytes)| Disk { capacity_bytes, available_bytes }),
+            system: system.map(|(kernel_version, agent)| SystemFacts {
+                kernel_version,
+                os_image: "Linux".to_owned(),
+                architecture: "amd64".to_owned(),
+                agent_version: agent.map(|_| "1.2.3".to_owned()),
             }),
         }
     }

@@ -68,6 +68,8 @@ pub(crate) fn empty() -> MachineState {
         capacity: None,
         kubelet_pods: 0,
         disk_pressure: false,
+        disk: None,
+        system: None,
         healthy: std::collections::BTreeSet::new(),
         identity: None,
         servers: BTreeMap::new(),

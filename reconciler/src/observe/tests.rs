@@ -89,6 +89,8 @@ fn empty() -> MachineState {
         capacity: None,
         kubelet_pods: 0,
         disk_pressure: false,
+        disk: None,
+        system: None,
         healthy: std::collections::BTreeSet::new(),
         identity: None,
     }
