@@ -116,6 +116,12 @@ pub fn cluster_controller_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "cluster-controller", KEELWAY)
 }
 
+/// The image of the agent beside a machine's container runtime.
+#[must_use]
+pub fn hypervisor_agent_image(registry: Option<&str>) -> String {
+    reference(registry.unwrap_or(OWN_REGISTRY), "hypervisor-agent", KEELWAY)
+}
+
 fn reference(registry: &str, name: &str, tag: &str) -> String {
     format!("{}/{name}:{tag}", registry.trim_end_matches('/'))
 }
@@ -139,6 +145,7 @@ mod tests {
         assert_eq!(metrics_server_image(None), "registry.k8s.io/metrics-server/metrics-server:v0.9.0");
         assert_eq!(release.node_image(None), "registry.keelway.dev/node:v1.37.0");
         assert_eq!(cluster_controller_image(None), ["registry.keelway.dev/cluster-controller:", KEELWAY].concat());
+        assert_eq!(hypervisor_agent_image(None), ["registry.keelway.dev/hypervisor-agent:", KEELWAY].concat());
         assert!(KEELWAY.starts_with('v') && KEELWAY.split('.').count() == 3, "{KEELWAY}");
     }
 

@@ -38,7 +38,9 @@ impl Agent {
 
     /// The arguments of the unit's program, and those of a machine without a registry, which listens on a network where `port` says so.
     fn arguments(&self, port: Vec<String>) -> Vec<String> {
-        let line = UNIT.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap_or_default();
+        let setting = |name: &str| UNIT.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        let given = setting("Environment=\"ARGUMENTS=").trim_end_matches('"');
+        let line = setting("ExecStart=").replace("$ARGUMENTS", given);
         let shipped = line.split_ascii_whitespace().skip(1).map(str::to_owned);
         shipped.chain([format!("--image-archives={}", self.archives.display())]).chain(port).collect()
     }

@@ -33,6 +33,7 @@ fn question(origin: Origin) -> (&'static [&'static str], String) {
         // It names the last version that was tagged.
         Origin::Go(GoBuild::Wireguard, _) => (&["--version"], "wireguard-go v0.0.".to_owned()),
         Origin::Go(GoBuild::CoreDns, _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
+        Origin::Go(GoBuild::Distribution, _) => (&["--version"], format!(" v{}\n", version(origin))),
         Origin::Go(GoBuild::MetricsServer, _) => (&["--version"], format!("v{}\n", version(origin))),
         Origin::Go(GoBuild::CniPlugins, name) => (&[], format!("CNI {name} plugin v{}\n", version(origin))),
         Origin::Workspace(name) => (&["--version"], format!("{name} {}\n", version(origin))),

@@ -1,4 +1,4 @@
-//! Tasks of the project: `cargo xtask images`, `cargo xtask agent`, `cargo xtask docs`, `cargo xtask man`, `cargo xtask bench`.
+//! Tasks of the project: `cargo xtask images`, `cargo xtask agent`, `cargo xtask deb`, `cargo xtask docs`, `cargo xtask man`, `cargo xtask bench`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -12,6 +12,7 @@ mod agent;
 mod archive;
 mod bench;
 mod cache;
+mod deb;
 mod debian;
 mod docs;
 mod elf;
@@ -19,6 +20,8 @@ mod go;
 mod images;
 #[cfg(test)]
 mod made;
+#[cfg(test)]
+mod packaged;
 mod process;
 mod progress;
 #[expect(dead_code, unreachable_pub, reason = "a part of keelway-api, whose dependencies would keep tasks waiting")]
@@ -29,6 +32,7 @@ mod table;
 const USAGE: &str = "\
 usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plain]
        cargo xtask agent
+       cargo xtask deb
        cargo xtask docs
        cargo xtask man [DIRECTORY]
        cargo xtask bench start [--rounds N]
@@ -47,6 +51,8 @@ images makes container images and programs in the cache, $KEELWAY_CACHE or keelw
 
 agent builds keelway-hypervisor-agent and keelway-cluster-controller without shared libraries, as they are shipped, and says
 where they are.
+
+deb makes the Debian package of keelway-hypervisor-agent, with a systemd unit, beside it.
 
 docs writes the parts of docs/ that follow from the program: every field, reason and port.
 
@@ -98,6 +104,10 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
             None => shipped_agent(),
             Some(option) => bail!("agent has no option {option}"),
         },
+        Some("deb") => match arguments.next() {
+            None => package(),
+            Some(option) => bail!("deb has no option {option}"),
+        },
         Some("docs") => docs::write(),
         Some("man") => docs::man(&arguments.next().unwrap_or_else(|| "target/man".to_owned())),
         Some("bench") => bench::run(arguments),
@@ -111,6 +121,11 @@ fn shipped_agent() -> Result<()> {
     for program in agent::build_all()? {
         writeln!(io::stdout(), "{}", program.display())?;
     }
+    Ok(())
+}
+
+fn package() -> Result<()> {
+    writeln!(io::stdout(), "{}", deb::build()?.display())?;
     Ok(())
 }
 

@@ -14,6 +14,8 @@ const CONTAINERD: &str = "2.4.2";
 const CNI_PLUGINS: &str = "1.9.1";
 /// The container of Kubernetes' own tests, which is built from the release's module: `test/images/agnhost/VERSION` there.
 const AGNHOST: &str = "2.66.1";
+/// The registry that tests pull from.
+const DISTRIBUTION: &str = "3.1.2";
 /// What the VPN is tested with and measured beside; it has no releases among the Go modules, and this is the newest.
 const WIREGUARD: &str = "0.0.0-20260522210424-ecfc5a8d5446";
 
@@ -73,6 +75,7 @@ pub(crate) enum GoBuild {
     CoreDns,
     MetricsServer,
     CniPlugins,
+    Distribution,
 }
 
 impl GoBuild {
@@ -86,6 +89,7 @@ impl GoBuild {
             Self::CoreDns => without_v(release().coredns),
             Self::MetricsServer => without_v(release::METRICS_SERVER),
             Self::CniPlugins => CNI_PLUGINS,
+            Self::Distribution => DISTRIBUTION,
         }
     }
 
@@ -99,6 +103,7 @@ impl GoBuild {
             Self::CoreDns => &["github.com/coredns/coredns"],
             Self::MetricsServer => &["sigs.k8s.io/metrics-server"],
             Self::CniPlugins => &["github.com/containernetworking/plugins"],
+            Self::Distribution => &["github.com/distribution/distribution/v3"],
         }
     }
 
@@ -112,7 +117,8 @@ impl GoBuild {
             | Self::Wireguard
             | Self::CoreDns
             | Self::MetricsServer
-            | Self::CniPlugins => None,
+            | Self::CniPlugins
+            | Self::Distribution => None,
         }
     }
 
@@ -127,6 +133,7 @@ impl GoBuild {
             Self::Wireguard => "golang.zx2c4.com/wireguard".to_owned(),
             Self::CoreDns => "github.com/coredns/coredns".to_owned(),
             Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server".to_owned(),
+            Self::Distribution => format!("github.com/distribution/distribution/v3/cmd/{program}"),
             Self::CniPlugins => {
                 format!("github.com/containernetworking/plugins/plugins/{}/{program}", plugin_kind(program))
             }
@@ -160,6 +167,10 @@ impl GoBuild {
                 let package = "github.com/containernetworking/plugins/pkg/utils/buildversion";
                 format!("-s -w -X {package}.BuildVersion=v{version}")
             }
+            Self::Distribution => {
+                let package = "github.com/distribution/distribution/v3/version";
+                format!("-s -w -X {package}.version=v{version}")
+            }
             Self::Containerd => {
                 let package = "github.com/containerd/containerd/v2";
                 format!("-s -w -X {package}/version.Version=v{version} -X {package}/version.Package={package}")
@@ -178,6 +189,7 @@ impl fmt::Display for GoBuild {
             Self::CoreDns => "coredns",
             Self::MetricsServer => "metrics-server",
             Self::CniPlugins => "cni-plugins",
+            Self::Distribution => "distribution",
         };
         write!(formatter, "{name} {}", self.version())
     }
@@ -274,7 +286,7 @@ pub(crate) fn products() -> Vec<Product> {
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
 
-const PROGRAMS: [Origin; 8] = [
+const PROGRAMS: [Origin; 9] = [
     Origin::Go(GoBuild::Kubernetes, "kubectl"),
     Origin::Go(GoBuild::Kubernetes, "kubelet"),
     Origin::Go(GoBuild::Etcd, "etcdctl"),
@@ -283,6 +295,7 @@ const PROGRAMS: [Origin; 8] = [
     Origin::Go(GoBuild::Containerd, "containerd-shim-runc-v2"),
     Origin::Go(GoBuild::Containerd, "ctr"),
     Origin::Go(GoBuild::Wireguard, "wireguard-go"),
+    Origin::Go(GoBuild::Distribution, "registry"),
 ];
 
 fn images() -> Vec<Image> {
@@ -300,6 +313,7 @@ fn images() -> Vec<Image> {
         kubernetes("kubectl", "/bin/kubectl"),
         agnhost(),
         cluster_controller(),
+        hypervisor_agent(),
     ]
 }
 
@@ -326,16 +340,18 @@ fn haproxy() -> Image {
     }
 }
 
-/// The one image that is not public before Keelway's own release is.
 fn cluster_controller() -> Image {
-    let origin = Origin::Workspace("keelway-cluster-controller");
-    Image {
-        reference: release::cluster_controller_image(None),
-        files: vec![File { at: "/keelway-cluster-controller", origin }],
-        entrypoint: vec!["/keelway-cluster-controller"],
-        command: vec![],
-        stop_signal: None,
-    }
+    own(release::cluster_controller_image(None), "/keelway-cluster-controller")
+}
+
+fn hypervisor_agent() -> Image {
+    own(release::hypervisor_agent_image(None), "/keelway-hypervisor-agent")
+}
+
+/// A program of this workspace alone. Such images are not public before Keelway's own release is.
+fn own(reference: String, at: &'static str) -> Image {
+    let origin = Origin::Workspace(at.trim_start_matches('/'));
+    Image { reference, files: vec![File { at, origin }], entrypoint: vec![at], command: vec![], stop_signal: None }
 }
 
 fn etcd() -> Image {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_api::{
     Component, Documents, Hypervisor, Time,
-    hypervisor::{HypervisorStatus, Way},
+    hypervisor::{Applied, HypervisorStatus, Quantities, Way},
     jiff::Timestamp,
     name::{HypervisorName, PodName},
 };
@@ -92,7 +92,7 @@ impl<'a> Description<'a> {
         let created = self.machine.metadata.creation_timestamp.as_ref();
         let issued = self.status.issued.as_ref();
         let applied = self.status.applied.as_ref();
-        let number = |config: Option<&keelway_api::hypervisor::Applied>| {
+        let number = |config: Option<&Applied>| {
             config.map_or_else(none, |config| format!("{}.{}", config.term, config.generation))
         };
         pairs([
@@ -150,7 +150,7 @@ impl<'a> Description<'a> {
     /// What it has, what components may have of it, request of it, and what is left of that.
     fn capacity(&self) -> String {
         let allocation = Allocation::of(self.documents, self.name, &self.status);
-        let of = |quantities: Option<&keelway_api::hypervisor::Quantities>| quantities.and_then(|found| found.amount());
+        let of = |quantities: Option<&Quantities>| quantities.and_then(Quantities::amount);
         let amounts =
             [of(self.status.capacity.as_ref()), allocation.allocatable, Some(allocation.requests), allocation.left()];
         let cpu = amounts.map(|amount| amount.map_or_else(none, |amount| format!("{}m", amount.cpu_millis)));
@@ -222,7 +222,8 @@ fn listed(texts: impl Iterator<Item = String>) -> String {
 /// Lines `Name:   value`, whose values line up.
 fn pairs<const N: usize>(pairs: [(&str, String); N]) -> String {
     let widest = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 1;
-    pairs.into_iter().map(|(name, value)| format!("{:widest$}   {value}\n", format!("{name}:"))).collect()
+    let lines = pairs.map(|(name, value)| format!("{:widest$}   {value}\n", format!("{name}:")));
+    lines.concat()
 }
 
 /// A table under its header; `<none>` where it has no row.
@@ -239,6 +240,6 @@ fn rows_of(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
 
 /// Lines under a title.
 fn section(title: &str, lines: &str) -> String {
-    let indented: String = lines.lines().map(|line| format!("  {line}\n")).collect();
-    format!("{title}:\n{indented}")
+    let indented: Vec<String> = lines.lines().map(|line| format!("  {line}\n")).collect();
+    format!("{title}:\n{}", indented.concat())
 }
