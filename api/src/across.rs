@@ -13,8 +13,9 @@ use crate::{
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     read::Seen,
+    registry::{PULL_SECRET, is_pull_secret},
     role::{API, Role},
-    tree::field,
+    tree::{field, item},
 };
 
 /// Every fault between sound documents, with document and line.
@@ -34,12 +35,33 @@ pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
         let mend = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
         return vec![Fault::of("", "the input holds no document of Keelway's", mend)];
     }
-    let checks = [machines, members, ingresses, keys];
+    let checks = [machines, members, ingresses, keys, pull_secrets];
     let found = checks.iter().flat_map(|check| check(documents, seen)).take(MOST_FAULTS);
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
 }
 
 type Found = Vec<(Place, Fault)>;
+
+/// A cluster's Secrets for pulling images are there.
+fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Secret) {
+        return Vec::new();
+    }
+    let is_there = |name: &SecretName| documents.secrets.get(name).is_some_and(is_pull_secret);
+    let of_cluster = |(cluster, document): (&ClusterRef, &Cluster)| {
+        let references = document.spec.images.pull_secrets.iter().enumerate();
+        let cluster = cluster.clone();
+        let missing = references.filter_map(move |(index, reference)| {
+            let name = SecretName { namespace: cluster.namespace.clone(), name: reference.name.clone() };
+            let problem = format!("there is no Secret {}/{} of the type {PULL_SECRET}", name.namespace, name.name);
+            let field = field(&item("spec.images.pullSecrets", index), "name");
+            let mend = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
+            (!is_there(&name)).then(|| (Place::Cluster(cluster.clone()), Fault::of(field, problem, mend)))
+        });
+        missing.collect::<Vec<_>>()
+    };
+    documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted()).flat_map(of_cluster).collect()
+}
 
 /// A cluster has machines of each kind that its components run on.
 fn machines(documents: &Documents, seen: &Seen<'_>) -> Found {

@@ -202,6 +202,18 @@ pub struct ImagesSpec {
     /// A registry, with an optional path, that holds every image under its own name and tag: `registry.example.com/mirror`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
+    /// Secrets of the type `kubernetes.io/dockerconfigjson` in the cluster's namespace, with the credentials of registries. As
+    /// `imagePullSecrets` of a Pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pull_secrets: Vec<SecretReference>,
+}
+
+/// A Secret of the same namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SecretReference {
+    /// Its name.
+    pub name: String,
 }
 
 /// How long certificates live.

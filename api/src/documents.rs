@@ -11,6 +11,7 @@ use crate::{
     name::{
         ClusterId, ClusterRef, HypervisorName, INSTALLATION_NAMESPACE_PREFIX, InstallationId, NAMESPACE_PREFIX, PodName,
     },
+    registry::is_pull_secret,
 };
 
 /// Where a Secret is found: namespace and name.
@@ -33,7 +34,7 @@ pub struct Documents {
     pub clusters: BTreeMap<ClusterRef, Cluster>,
     /// Components of all clusters.
     pub components: BTreeMap<PodName, Component>,
-    /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`.
+    /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`, and those for pulling images.
     pub secrets: BTreeMap<SecretName, Secret>,
     /// The order of reading. What is not in it is written after it, by kind and name.
     pub(crate) places: Vec<Place>,
@@ -152,7 +153,9 @@ impl SecretName {
 #[must_use]
 pub fn is_ours(secret: &Secret) -> bool {
     let labels = secret.metadata.labels.as_ref();
-    labels.is_some_and(|labels| [CLUSTER_LABEL, INSTALLATION_LABEL].iter().any(|label| labels.contains_key(*label)))
+    is_pull_secret(secret)
+        || labels
+            .is_some_and(|labels| [CLUSTER_LABEL, INSTALLATION_LABEL].iter().any(|label| labels.contains_key(*label)))
 }
 
 impl Documents {

@@ -16,6 +16,7 @@ pub mod machine;
 pub mod name;
 mod observation;
 mod read;
+pub mod registry;
 pub mod release;
 pub mod reserved;
 pub mod role;

@@ -17,6 +17,7 @@ use crate::{
     Time,
     hypervisor::Applied,
     name::{ClusterId, InstallationId, PodName},
+    registry::RegistryCredentials,
 };
 
 pub use event::MachineEvent;
@@ -82,6 +83,9 @@ pub struct Pod {
     /// first. What does not run is not held.
     #[serde(default)]
     pub hold: bool,
+    /// Who pulls its images, by image, where their registries want to know.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub registries: BTreeMap<String, RegistryCredentials>,
 }
 
 /// The servers behind a haproxy. They change while it runs, and no connection but those to the server in question notices.
@@ -321,7 +325,12 @@ impl MachineConfig {
     #[must_use]
     pub fn digest(&self) -> String {
         let pods: Vec<_> = self.pods.iter().map(|(name, pod)| (name, pod.for_digest())).collect();
-        digest_of(&(&self.installation, pods, &self.others))
+        let registries: Vec<_> = self.pods.iter().flat_map(|(name, pod)| pod.registries_for_digest(name)).collect();
+        // Configs without credentials have the digests that they had when there were none.
+        if registries.is_empty() {
+            return digest_of(&(&self.installation, pods, &self.others));
+        }
+        digest_of(&(&self.installation, pods, &self.others, registries))
     }
 }
 
@@ -329,10 +338,19 @@ impl Pod {
     /// All of it, with a digest in place of each file's bytes: most of a config is files, and hashing takes their bytes as
     /// they are.
     fn for_digest(&self) -> impl Serialize {
-        let Self { user, files, data, containers, pause_image, servers, start, hold } = self;
+        let Self { user, files, data, containers, pause_image, servers, start, hold, registries: _ } = self;
         let files: Vec<_> =
             files.iter().map(|File { path, content, on_change }| (path, sha256_hex(content), on_change)).collect();
         (user, files, data, containers, pause_image, servers, start, hold)
+    }
+
+    /// People choose passwords, and digests are shown: enough of each to notice a change, too little to tell a guess by.
+    fn registries_for_digest(&self, name: &PodName) -> impl Iterator<Item = impl Serialize> {
+        const SHOWN: usize = 4;
+        self.registries.iter().map(move |(image, RegistryCredentials { username, password })| {
+            let check: String = sha256_hex(password.as_bytes()).chars().take(SHOWN).collect();
+            (name.clone(), image, username, check)
+        })
     }
 
     /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start. How

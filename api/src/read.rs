@@ -14,6 +14,7 @@ use crate::{
     kind::{API_VERSION, GROUP, Kind},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterRef, HypervisorName, PodName},
+    registry::PULL_SECRET,
     schema::{self, suggestion},
     split::{self, Chunk},
     tree::{self, Node, Tree, Value},
@@ -243,7 +244,9 @@ fn owner(root: &Node<'_>) -> Result<Owner, Fault> {
     let group = version.split_once('/').map_or(version, |(group, _)| group);
     match (group, version, kind) {
         (GROUP, _, _) => ours(version, kind).map(Owner::Ours),
-        (_, "v1", "Secret") if labelled(root) => Ok(Owner::Ours(Kind::Secret)),
+        (_, "v1", "Secret") if labelled(root) || text(root, "type") == Some(PULL_SECRET) => {
+            Ok(Owner::Ours(Kind::Secret))
+        }
         (_, "v1", "List") if holds_ours(root) => Err(Fault::of(
             "items",
             "the list holds documents of Keelway's",
@@ -340,7 +343,7 @@ impl Typed {
             Self::Component(document) => Sound::Component(validated::component(&document)?, document),
             Self::Secret(document) => {
                 validated::secret(&document)?;
-                let namespace = document.metadata.namespace.clone().unwrap_or_default();
+                let namespace = document.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
                 let name = document.metadata.name.clone().unwrap_or_default();
                 Sound::Secret(SecretName { namespace, name }, document)
             }

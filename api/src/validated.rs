@@ -14,6 +14,7 @@ use ipnet::IpNet;
 
 use crate::{
     cluster::{AddonsSpec, CertificatesSpec},
+    documents::SecretName,
     fault::{Fault, MOST_FAULTS},
     hypervisor::{Endpoint, HypervisorRole, PortRange},
     name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
@@ -74,6 +75,8 @@ pub struct ValidatedCluster {
     pub host: Option<String>,
     /// A private registry.
     pub registry: Option<String>,
+    /// Secrets with the credentials of registries.
+    pub pull_secrets: Vec<SecretName>,
     /// How long certificates live.
     pub certificates: CertificatesSpec,
     /// What is kept in it for its workers.

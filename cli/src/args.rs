@@ -755,6 +755,9 @@ pub(crate) struct InjectArguments {
     /// A registry that holds every image under its own name and tag
     #[arg(long, value_name = "REGISTRY")]
     pub(crate) image_registry: Option<String>,
+    /// A Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials; may be given many times
+    #[arg(long = "image-pull-secret", value_name = "NAME")]
+    pub(crate) image_pull_secrets: Vec<String>,
 }
 
 #[derive(Args)]

@@ -25,7 +25,7 @@ mod wire;
 pub use deadlines::Deadlines;
 pub use error::{Answer, Error, Operation};
 pub use events::{Event, EventKind, Events, Notice};
-pub use runtime::Runtime;
+pub use runtime::{Login, Runtime};
 pub use seen::{
     CgroupDriver, Condition, Container, ContainerState, ContainerStatus, ExecOutput, Exit, Image, RuntimeStatus,
     Sandbox, SandboxState, Usage, Version,

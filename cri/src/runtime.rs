@@ -4,6 +4,8 @@ mod containers;
 mod images;
 mod sandboxes;
 
+pub use images::Login;
+
 use std::{io, path::Path, time::Duration};
 
 use hyper_util::rt::TokioIo;

@@ -6,6 +6,7 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{Container, File},
     name::{ClusterId, InstallationId, PodName},
+    registry::RegistryCredentials,
 };
 
 use crate::layout::Directory;
@@ -25,11 +26,26 @@ pub enum Action {
     Leave,
 }
 
+/// An image that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedImage {
+    /// Its full name.
+    pub name: String,
+    /// Who pulls it, where its registry wants to know.
+    pub credentials: Option<RegistryCredentials>,
+}
+
+impl From<String> for WantedImage {
+    fn from(name: String) -> Self {
+        Self { name, credentials: None }
+    }
+}
+
 /// Something to do for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodAction {
     /// Bring the image to the machine, unless it is there.
-    EnsureImage(String),
+    EnsureImage(WantedImage),
     /// Make directories, each after the one that it is in, or give them the right owner and mode.
     MakeDirectories(Vec<Directory>),
     /// Put the pod's mark into one of its data directories.
@@ -171,7 +187,7 @@ impl fmt::Display for Action {
 impl fmt::Display for PodAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::EnsureImage(image) => write!(f, "fetch image {image}"),
+            Self::EnsureImage(image) => write!(f, "fetch image {}", image.name),
             Self::MakeDirectories(directories) => match directories.as_slice() {
                 [one] => write!(f, "make directory {}", one.path),
                 many => write!(f, "make {} directories", many.len()),

@@ -16,6 +16,7 @@ use crate::{
     action::{Action, PodAction},
     haproxy::HaproxyError,
     local::FilesError,
+    pull::PullError,
     report::{ApplyReport, Effect, Failure, chain_text},
 };
 pub(crate) use chain::LocalHands;
@@ -32,6 +33,9 @@ pub enum EffectError {
     /// A haproxy did not do it.
     #[error(transparent)]
     Haproxy(#[from] HaproxyError),
+    /// An image was not pulled.
+    #[error(transparent)]
+    Pull(#[from] PullError),
     /// An image archive cannot be opened.
     #[error("cannot open the image archive {}", path.display())]
     OpenArchive {

@@ -7,10 +7,11 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use keelway_cri::Runtime;
+use keelway_api::registry::RegistryCredentials;
+use keelway_cri::{Login, Runtime};
 use tokio::sync::Mutex;
 
-use crate::execute::EffectError;
+use crate::{execute::EffectError, pull::PullError};
 
 /// The file in a directory of archives that holds an image: its name with `/` and `:` replaced by `_`, and `.tar`.
 #[must_use]
@@ -23,7 +24,7 @@ pub fn archive_name(image: &str) -> String {
 /// # Errors
 /// It is in neither, or the runtime does not take it.
 pub async fn ensure(runtime: &Runtime, archives: &Path, image: &str) -> Result<(), EffectError> {
-    Images::new(runtime, Some(archives), &Turns::default()).ensure(image).await
+    Images::new(runtime, Some(archives), &Turns::default()).ensure(image, None).await
 }
 
 /// Whose turn it is to fetch an image: pods that want the same one wait for one fetch.
@@ -49,15 +50,20 @@ impl<'a> Images<'a> {
         Self { runtime, archives, turns }
     }
 
-    pub(crate) async fn ensure(&self, image: &str) -> Result<(), EffectError> {
+    pub(crate) async fn ensure(
+        &self,
+        image: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<(), EffectError> {
         let turn = self.turns.of(image);
         let _turn = turn.lock().await;
         if self.runtime.image_status(image).await?.is_some() {
             return Ok(());
         }
         let Some((archive, path)) = self.open_archive(image).await? else {
-            self.runtime.pull_image(image).await?;
-            return Ok(());
+            let login = credentials.map(|found| Login { username: &found.username, password: &found.password });
+            let pulled = self.runtime.pull_image(image, login).await;
+            return pulled.map(|_| ()).map_err(|error| PullError::of(image, credentials.is_some(), error).into());
         };
         self.runtime.import_images(archive).await?;
         match self.runtime.image_status(image).await? {

@@ -21,6 +21,7 @@ mod local;
 pub mod logs;
 pub mod observe;
 mod proto;
+mod pull;
 pub mod reach;
 pub mod refusal;
 mod relay;

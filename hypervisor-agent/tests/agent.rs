@@ -165,6 +165,7 @@ fn pod(content: &str) -> Pod {
         servers: None,
         start: keelway_api::machine::Start::Always,
         hold: false,
+        registries: std::collections::BTreeMap::new(),
     }
 }
 

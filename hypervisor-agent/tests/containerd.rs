@@ -124,6 +124,7 @@ fn pod() -> Pod {
         servers: None,
         start: Start::Always,
         hold: false,
+        registries: std::collections::BTreeMap::new(),
     }
 }
 

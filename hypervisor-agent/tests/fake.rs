@@ -151,6 +151,7 @@ fn pod(user: u32, image: &str, content: &str) -> Pod {
         servers: None,
         start: Start::Always,
         hold: false,
+        registries: std::collections::BTreeMap::new(),
     }
 }
 

@@ -144,6 +144,7 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         servers: Some(Servers { options: OPTIONS.to_owned(), addresses }),
         start: keelway_api::machine::Start::Always,
         hold: false,
+        registries: std::collections::BTreeMap::new(),
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),

@@ -140,7 +140,7 @@ pub(crate) async fn ensure(
     }
     let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
-        runtime.pull_image(image).await.map_err(wrong)?;
+        runtime.pull_image(image, None).await.map_err(wrong)?;
     }
     let view = View::of(layout, runtime, settings, image);
     match view.take().await {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use keelway_api::{
     Cluster, Component, Documents, Secret,
     name::{ClusterId, PodName},
+    registry::PullSecret,
     role::Role,
     validated::ValidatedCluster,
 };
@@ -19,6 +20,8 @@ pub(crate) struct Tenant<'a> {
     pub(crate) cluster: &'a ValidatedCluster,
     /// By name.
     pub(crate) components: Vec<(&'a PodName, &'a Component)>,
+    /// Those that name who pulls its images.
+    pub(crate) pull_secrets: Vec<PullSecret>,
     /// By name.
     secrets: Vec<(&'a str, &'a Secret)>,
 }
@@ -29,7 +32,10 @@ impl<'a> Tenant<'a> {
         world.clusters.iter().filter_map(|(name, (id, cluster))| {
             let document = documents.clusters.get(name)?;
             let components = documents.components_of(id).collect();
-            Some(Self { id, document, cluster, components, secrets: documents.secrets_of(id).collect() })
+            let pull_secrets = cluster.pull_secrets.iter().filter_map(|name| documents.secrets.get(name));
+            let pull_secrets = pull_secrets.filter_map(|secret| PullSecret::of(secret).ok()).collect();
+            let secrets = documents.secrets_of(id).collect();
+            Some(Self { id, document, cluster, components, pull_secrets, secrets })
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, str};
 
-use keelway_api::{Secret, fault::Fault, jiff::Timestamp};
+use keelway_api::{Secret, fault::Fault, jiff::Timestamp, registry::is_pull_secret};
 use keelway_pki::{
     AuthorityKeyring, CertificateFacts, EncryptionKeyring, KeyringError, PrivateKeyPem, SecretData,
     ServiceAccountKeyring, VerifyError, WireGuardKey, key_matches_certificate,
@@ -18,6 +18,10 @@ const BACK: &str = "put the Secret back as reconcile wrote it";
 /// nothing that it signed is believed any more.
 #[must_use]
 pub fn faults(secret: &Secret, now: Timestamp) -> Vec<Fault> {
+    // What these hold is no key or certificate, and was looked at when they were read.
+    if is_pull_secret(secret) {
+        return Vec::new();
+    }
     let data: SecretData = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
     let unreadable = |error: KeyringError| vec![of_keyring(&error)];
     match holds(secret.metadata.name.as_deref().unwrap_or_default()) {

@@ -4,12 +4,13 @@ use core::net::IpAddr;
 
 use crate::{
     Cluster,
-    cluster::CertificatesSpec,
+    cluster::{CertificatesSpec, SecretReference},
+    documents::SecretName,
     duration::Span,
     fault::Fault,
     name::{is_label, is_subdomain},
     release::{self, Release},
-    tree::item,
+    tree::{field, item},
 };
 
 use super::{Faults, ValidatedCluster, arguments, check_name, network};
@@ -46,6 +47,7 @@ impl ValidatedCluster {
         let extra_arguments = arguments::extra(&spec.control_plane, release, &mut faults);
         check_host(spec.endpoint.host.as_deref(), &mut faults);
         check_registry(spec.images.registry.as_deref(), &mut faults);
+        let pull_secrets = pull_secrets(&reference.namespace, &spec.images.pull_secrets, &mut faults);
         check_lives(&spec.certificates, &mut faults);
         faults.or(release.map(|release| Self {
             reference,
@@ -60,6 +62,7 @@ impl ValidatedCluster {
             extra_arguments,
             host: spec.endpoint.host.clone(),
             registry: spec.images.registry.clone(),
+            pull_secrets,
             certificates: spec.certificates.clone(),
             addons: spec.addons,
         }))
@@ -143,6 +146,17 @@ fn check_registry(registry: Option<&str>, faults: &mut Faults) {
             "write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as registry.example.com/mirror",
         );
     }
+}
+
+fn pull_secrets(namespace: &str, references: &[SecretReference], faults: &mut Faults) -> Vec<SecretName> {
+    for (index, reference) in references.iter().enumerate().filter(|(_, reference)| !is_subdomain(&reference.name)) {
+        let field = field(&item("spec.images.pullSecrets", index), "name");
+        let problem = format!("{:?} is no RFC 1123 subdomain", reference.name);
+        faults.add(&field, problem, "write the name of a Secret of the type kubernetes.io/dockerconfigjson");
+    }
+    let name =
+        |reference: &SecretReference| SecretName { namespace: namespace.to_owned(), name: reference.name.clone() };
+    references.iter().map(name).collect()
 }
 
 fn is_registry(text: &str) -> bool {

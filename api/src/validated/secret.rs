@@ -6,6 +6,7 @@ use crate::{
     fault::Fault,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, InstallationId, is_subdomain},
+    registry::{self, PullSecret},
     tree::field,
 };
 
@@ -15,6 +16,9 @@ const MADE: &str = "Secrets of clusters are made by Keelway: take it from what r
 
 /// Every fault of a Secret of ours.
 pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
+    if registry::is_pull_secret(document) {
+        return pull_secret(document);
+    }
     let mut faults = Faults::default();
     let metadata = &document.metadata;
     let owner = faults.take(owner(document));
@@ -32,6 +36,24 @@ pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
     }
     check_data(document, &mut faults);
     faults.or(owner.map(|_| ()))
+}
+
+/// Every fault of a Secret for pulling images, which people make.
+fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
+    let mut faults = Faults::default();
+    let name = document.metadata.name.as_deref().unwrap_or_default();
+    if !is_subdomain(name) {
+        let mend = "use lowercase letters, digits, - and ., with a letter or digit at both ends";
+        faults.add("metadata.name", format!("{name:?} is no RFC 1123 subdomain"), mend);
+    }
+    if let Err(error) = PullSecret::of(document) {
+        faults.add(
+            "data",
+            error.to_string(),
+            "make it anew: kubectl create secret docker-registry --dry-run=client -o yaml ..",
+        );
+    }
+    faults.or(Some(()))
 }
 
 /// What a Secret belongs to, a cluster or an installation, and the namespace of that.

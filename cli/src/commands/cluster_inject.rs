@@ -4,7 +4,7 @@ use keelway_api::{
     Cluster, Documents, ObjectMeta, Time,
     cluster::{
         AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
-        IngressSpec, NetworkSpec, VpnSpec,
+        IngressSpec, NetworkSpec, SecretReference, VpnSpec,
     },
     fault::Faults,
     jiff::Timestamp,
@@ -60,7 +60,10 @@ fn cluster(arguments: InjectArguments) -> Cluster {
             dns_domain: arguments.dns_domain.unwrap_or(network.dns_domain),
         },
         vpn: VpnSpec { cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs), ..VpnSpec::default() },
-        images: ImagesSpec { registry: arguments.image_registry },
+        images: ImagesSpec {
+            registry: arguments.image_registry,
+            pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| SecretReference { name }).collect(),
+        },
         certificates: CertificatesSpec::default(),
         addons: AddonsSpec::default(),
     };

@@ -4,6 +4,15 @@ use tokio::io::AsyncRead;
 use super::{Runtime, within};
 use crate::{Error, Image, Operation, images, wire};
 
+/// Who pulls an image.
+#[derive(Clone, Copy)]
+pub struct Login<'a> {
+    /// The user.
+    pub username: &'a str,
+    /// The user's password or token.
+    pub password: &'a str,
+}
+
 impl Runtime {
     /// All images on the machine, by id.
     pub async fn list_images(&self) -> Result<Vec<Image>, Error> {
@@ -21,9 +30,14 @@ impl Runtime {
         Ok(answer.image.map(Into::into))
     }
 
-    /// Pulls an image from its registry, without credentials, and returns its id or digest.
-    pub async fn pull_image(&self, image: &str) -> Result<String, Error> {
-        let request = v1::PullImageRequest { image: Some(wire::image_spec(image)), ..Default::default() };
+    /// Pulls an image from its registry, as somebody where the registry wants to know, and returns its id or digest.
+    pub async fn pull_image(&self, image: &str, login: Option<Login<'_>>) -> Result<String, Error> {
+        let auth = login.map(|login| v1::AuthConfig {
+            username: login.username.to_owned(),
+            password: login.password.to_owned(),
+            ..Default::default()
+        });
+        let request = v1::PullImageRequest { image: Some(wire::image_spec(image)), auth, ..Default::default() };
         let operation = Operation::new("PullImage", image);
         let mut service = self.image_service();
         let call = within(self.deadlines.image, operation, Box::pin(service.pull_image(request)));

@@ -166,6 +166,9 @@ disable = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = '{sandbox_image}'
 
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = '{directory}/certs.d'
+
 [plugins.'io.containerd.cri.v1.runtime']
 # Where root may not lower a process' oom_score_adj, no sandbox would start without this.
 restrict_oom_score_adj = true

@@ -283,7 +283,7 @@ async fn images_are_listed_and_found_by_name_and_id(subject: &Subject) {
 
 async fn image_that_nobody_has_cannot_be_pulled(subject: &Subject) {
     // A port of the machine's own where nothing listens.
-    let pulled = subject.runtime.pull_image("127.0.0.1:1/keelway-nothing:v1.0.0").await;
+    let pulled = subject.runtime.pull_image("127.0.0.1:1/keelway-nothing:v1.0.0", None).await;
     let error = pulled.expect_err("there is no such registry");
     assert!(!matches!(error, Error::TimedOut { .. }), "{error:?}");
 }

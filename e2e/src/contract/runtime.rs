@@ -143,7 +143,7 @@ async fn what_is_missing_is_refused(subject: &dyn Subject) {
     new.sandbox_id = Some("0123456789abcdef".to_owned());
     subject.act(&pod, PodAction::CreateContainer(Box::new(new.clone()))).await.unwrap_err();
 
-    subject.act(&pod, PodAction::EnsureImage(subject.pause())).await.unwrap();
+    subject.act(&pod, PodAction::EnsureImage(subject.pause().into())).await.unwrap();
     subject.act(&pod, PodAction::CreateSandbox(sandbox)).await.unwrap();
     new.sandbox_id = Some(subject.sandboxes(&pod).await[0].id.clone());
     let image = std::mem::replace(&mut new.container.image, "registry.k8s.io/keelway-nothing:v1.0.0".to_owned());

@@ -141,8 +141,8 @@ impl dyn Subject + '_ {
         let sandbox = self.new_sandbox(pod, 0).await;
         let container = self.new_container(&sandbox, behaviour, 0);
         vec![
-            PodAction::EnsureImage(self.pause()),
-            PodAction::EnsureImage(container.container.image.clone()),
+            PodAction::EnsureImage(self.pause().into()),
+            PodAction::EnsureImage(container.container.image.clone().into()),
             PodAction::CreateSandbox(sandbox),
             PodAction::CreateContainer(Box::new(container)),
             PodAction::StartContainer { id: None, name: "one".to_owned() },
@@ -182,6 +182,7 @@ pub(super) fn pod_of(container: Container, data: Vec<String>, pause: String) -> 
         servers: None,
         start: Start::Always,
         hold: false,
+        registries: std::collections::BTreeMap::new(),
     }
 }
 

@@ -157,7 +157,7 @@ impl Machine {
         }
         match action {
             PodAction::EnsureImage(image) => {
-                self.runtime.images.insert(image.clone());
+                self.runtime.images.insert(image.name.clone());
             }
             PodAction::MakeDirectories(directories) => {
                 directories.iter().try_for_each(|directory| self.disk.make_directory(directory))?;

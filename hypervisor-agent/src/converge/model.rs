@@ -96,7 +96,7 @@ impl Model {
     fn apply_to_pod(&mut self, pod: &PodName, action: &PodAction) {
         match action {
             PodAction::EnsureImage(image) => {
-                self.state.images.insert(image.clone());
+                self.state.images.insert(image.name.clone());
             }
             PodAction::MakeDirectories(directories) => {
                 for directory in directories {

@@ -9,7 +9,7 @@ use keelway_api::{
 
 use super::{servers, tree};
 use crate::{
-    action::{NewContainer, NewSandbox, PodAction},
+    action::{NewContainer, NewSandbox, PodAction, WantedImage},
     layout::{cgroup_parent, is_named_after, pod_directory},
 };
 
@@ -53,7 +53,7 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
 
 /// All but the start, and no end of what runs.
 fn plan_ready(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
-    let mut steps = fetch(images_of(pod), state);
+    let mut steps = fetch(pod, images_of(pod), state);
     steps.extend(tree::plan_present(name, pod, state));
     if pod.start == Start::Never {
         steps.extend(tree::plan_marks(name, pod, state));
@@ -67,7 +67,7 @@ fn plan_ready(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction>
 fn plan_held(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let picked_up = |file: &&File| file.on_change == OnChange::PickedUp;
     let now = Pod { files: pod.files.iter().filter(picked_up).cloned().collect(), ..pod.clone() };
-    let mut steps = fetch(images_of(pod), state);
+    let mut steps = fetch(pod, images_of(pod), state);
     steps.extend(tree::plan_present(name, &now, state));
     steps.extend(plan_servers(name, pod, state));
     steps
@@ -98,16 +98,17 @@ fn plan_images(pod: &Pod, steps: &[PodAction], state: &MachineState) -> Vec<PodA
             images.insert(&new.container.image);
         }
     }
-    fetch(images, state)
+    fetch(pod, images, state)
 }
 
 fn images_of(pod: &Pod) -> BTreeSet<&String> {
     pod.containers.iter().map(|container| &container.image).chain([&pod.pause_image]).collect()
 }
 
-fn fetch(images: BTreeSet<&String>, state: &MachineState) -> Vec<PodAction> {
+fn fetch(pod: &Pod, images: BTreeSet<&String>, state: &MachineState) -> Vec<PodAction> {
     let missing = images.into_iter().filter(|image| !state.images.contains(*image));
-    missing.map(|image| PodAction::EnsureImage(image.clone())).collect()
+    let wanted = |name: &String| WantedImage { name: name.clone(), credentials: pod.registries.get(name).cloned() };
+    missing.map(|name| PodAction::EnsureImage(wanted(name))).collect()
 }
 
 /// What was seen of one pod.

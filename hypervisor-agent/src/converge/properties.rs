@@ -87,6 +87,7 @@ prop_compose! {
             servers: None,
             start: Start::Always,
             hold: false,
+            registries: std::collections::BTreeMap::new(),
         }
     }
 }

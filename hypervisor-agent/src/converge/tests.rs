@@ -12,12 +12,13 @@ use keelway_api::{
         SandboxState, ServerAdmin, ServerState, Servers, Start,
     },
     name::PodName,
+    registry::RegistryCredentials,
 };
 use proptest::{collection::btree_map, prelude::*};
 
 use super::{applied_by, converge, model::Model, waits_for_connections};
 use crate::{
-    action::{Action, PodAction, ServerChange},
+    action::{Action, PodAction, ServerChange, WantedImage},
     refusal::Refusal,
 };
 
@@ -48,6 +49,7 @@ fn config() -> MachineConfig {
         servers: None,
         start: Start::Always,
         hold: false,
+        registries: BTreeMap::new(),
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
@@ -85,6 +87,26 @@ fn a_first_pod_comes_up_in_order() {
             "record config 3.7 as applied",
         ]
     );
+}
+
+#[test]
+fn a_changed_password_is_taken_and_restarts_nothing() {
+    let image = "registry.k8s.io/etcd:3.7.0-0".to_owned();
+    let with = |password: &str, generation: u64| {
+        let mut config = config();
+        config.generation = generation;
+        let credentials = RegistryCredentials { username: "puller".to_owned(), password: password.to_owned() };
+        config.pods.get_mut(&etcd()).unwrap().registries.insert(image.clone(), credentials);
+        config
+    };
+    let old = with("old", 7);
+    let actions = converge(&old, &Model::empty().state).unwrap();
+    let credentials = old.pods[&etcd()].registries.get(&image).cloned();
+    let fetch = PodAction::EnsureImage(WantedImage { name: image.clone(), credentials });
+    assert!(actions.contains(&Action::Pod(etcd(), fetch)), "{actions:?}");
+    assert!(!format!("{actions:?}").contains("\"old\""));
+    assert_eq!(plan(&with("new", 8), &settled(&old)), ["record config 3.8 as applied"]);
+    assert_ne!(old.digest(), config().digest());
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Chain<'_> {
     async fn apply(&mut self, action: &PodAction) -> Result<(), EffectError> {
         let runtime = &self.machine.runtime;
         match action {
-            PodAction::EnsureImage(image) => self.images.ensure(image).await?,
+            PodAction::EnsureImage(image) => self.images.ensure(&image.name, image.credentials.as_ref()).await?,
             PodAction::MakeDirectories(_)
             | PodAction::MarkData { .. }
             | PodAction::WriteFile { .. }

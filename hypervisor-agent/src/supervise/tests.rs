@@ -48,6 +48,7 @@ fn config() -> MachineConfig {
         servers: None,
         start: Start::Always,
         hold: false,
+        registries: std::collections::BTreeMap::new(),
     };
     MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),

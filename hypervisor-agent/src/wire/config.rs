@@ -1,7 +1,11 @@
 //! [`MachineConfig`] and what it consists of.
 
-use keelway_api::machine::{
-    CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, Servers, Start,
+use keelway_api::{
+    machine::{
+        CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, Servers,
+        Start,
+    },
+    registry::RegistryCredentials,
 };
 
 use super::{WireError, all, pod_name};
@@ -19,6 +23,7 @@ impl From<&MachineConfig> for proto::MachineConfig {
             servers: pod.servers.as_ref().map(Into::into),
             start: wire_start(pod.start).into(),
             hold: pod.hold,
+            registries: pod.registries.iter().map(|(image, found)| (image.clone(), found.into())).collect(),
         });
         Self {
             installation: config.installation.to_string(),
@@ -41,7 +46,8 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             let containers = all(pod.containers)?;
             let servers = pod.servers.map(TryInto::try_into).transpose()?;
             let (user, data, pause_image, hold) = (pod.user, pod.data, pod.pause_image, pod.hold);
-            Ok((name, Pod { user, files, data, containers, pause_image, servers, start, hold }))
+            let registries = pod.registries.into_iter().map(|(image, found)| (image, found.into())).collect();
+            Ok((name, Pod { user, files, data, containers, pause_image, servers, start, hold, registries }))
         });
         Ok(Self {
             installation: config.installation.parse()?,
@@ -87,6 +93,18 @@ fn start(start: proto::Start) -> Result<Start, WireError> {
         proto::Start::OnMarkedData => Ok(Start::OnMarkedData),
         proto::Start::OnUsedData => Ok(Start::OnUsedData),
         proto::Start::Unspecified => Err(WireError::Missing("what a pod's start asks for")),
+    }
+}
+
+impl From<&RegistryCredentials> for proto::RegistryCredentials {
+    fn from(credentials: &RegistryCredentials) -> Self {
+        Self { username: credentials.username.clone(), password: credentials.password.clone() }
+    }
+}
+
+impl From<proto::RegistryCredentials> for RegistryCredentials {
+    fn from(credentials: proto::RegistryCredentials) -> Self {
+        Self { username: credentials.username, password: credentials.password }
     }
 }
 

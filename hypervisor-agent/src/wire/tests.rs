@@ -11,6 +11,7 @@ use keelway_api::{
         DataState, Disk, File, FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources,
         RuntimeFacts, SandboxState, ServerAdmin, ServerState, Servers, Start, SystemFacts,
     },
+    registry::RegistryCredentials,
 };
 use proptest::{
     collection::{btree_map, vec},
@@ -98,8 +99,11 @@ fn config() -> impl Strategy<Value = MachineConfig> {
         .prop_map(|addresses| Servers { options: "check".to_owned(), addresses });
     let starts = [Start::Always, Start::Never, Start::Later, Start::OnMarkedData, Start::OnUsedData];
     let start = proptest::sample::select(starts.to_vec());
-    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers), start, any::<bool>())
-        .prop_map(|(user, files, containers, servers, start, hold)| Pod {
+    let registry = ("[a-z]{1,9}", "[a-z]{0,9}");
+    let registries = btree_map("[a-z]{1,9}", registry, 0..3);
+    let rest = (start, any::<bool>(), registries);
+    let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers), rest).prop_map(
+        |(user, files, containers, servers, (start, hold, registries))| Pod {
             user,
             files,
             data: vec!["data".to_owned()],
@@ -108,7 +112,12 @@ fn config() -> impl Strategy<Value = MachineConfig> {
             servers,
             start,
             hold,
-        });
+            registries: registries
+                .into_iter()
+                .map(|(image, (username, password))| (image, RegistryCredentials { username, password }))
+                .collect(),
+        },
+    );
     let others = proptest::collection::btree_set(name().prop_map(|name| name.cluster), 0..3);
     let parts = (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>(), others);
     parts.prop_map(|(pods, term, generation, others)| MachineConfig {

@@ -11,6 +11,7 @@ mod kube_scheduler;
 mod kubeconfig;
 
 use alloc::{
+    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec,
@@ -26,6 +27,7 @@ use keelway_api::{
     component::ComponentSpec,
     machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod, Servers, Start},
     name::PodName,
+    registry::RegistryCredentials,
     role::{HEALTH, Role},
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
@@ -104,16 +106,29 @@ impl<'a> Site<'a> {
             stop_seconds: row.stop_seconds,
             liveness: Some(liveness(parts.check, parts.startup_seconds)),
         };
+        let containers: Vec<Container> = parts.beside.into_iter().chain([container]).collect();
+        let pause_image = self.cluster.release.pause_image(self.cluster.registry.as_deref());
+        let images: Vec<&str> =
+            containers.iter().map(|container| container.image.as_str()).chain([&*pause_image]).collect();
+        let registries = self.registries(&images);
         Ok(Pod {
             user: self.spec.user,
             files: parts.files,
             data: parts.data.iter().map(|(source, _)| (*source).to_string()).collect(),
-            containers: parts.beside.into_iter().chain([container]).collect(),
-            pause_image: self.cluster.release.pause_image(self.cluster.registry.as_deref()),
+            containers,
+            pause_image,
             servers: parts.servers,
             start: self.start(),
             hold: false,
+            registries,
         })
+    }
+
+    /// Who pulls these images: the first of the cluster's Secrets that knows.
+    fn registries(&self, images: &[&str]) -> BTreeMap<String, RegistryCredentials> {
+        let secrets = &self.tenant.pull_secrets;
+        let credentials = |image: &str| secrets.iter().find_map(|secret| secret.for_image(image)).cloned();
+        images.iter().filter_map(|image| Some(((*image).to_string(), credentials(image)?))).collect()
     }
 
     /// What must be there before the first start, and before each later one.

@@ -1,0 +1,115 @@
+//! Why an image was not pulled, and what mends it: runtimes have no codes for it, only words.
+
+use keelway_api::registry::registry_of;
+use keelway_cri as cri;
+
+/// An image was not pulled.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot pull {image} from {registry}: {mend}")]
+pub struct PullError {
+    image: String,
+    registry: String,
+    mend: String,
+    #[source]
+    source: cri::Error,
+}
+
+impl PullError {
+    pub(crate) fn of(image: &str, with_credentials: bool, source: cri::Error) -> Self {
+        let registry = registry_of(image);
+        let mend = Cause::of(&words(&source)).mend(registry, with_credentials);
+        Self { image: image.to_owned(), registry: registry.to_owned(), mend, source }
+    }
+}
+
+/// All that the runtime said.
+fn words(error: &cri::Error) -> String {
+    crate::report::chain_text(error).to_lowercase()
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Authority,
+    Credentials,
+    Unreachable,
+    Absent,
+    Other,
+}
+
+/// The words of containerd and of Go's network and TLS that each cause is known by. Those of a connection are in the words of a
+/// failed handshake, too, so that comes first; and a registry that refuses says of an image that it may not be there.
+const WORDS: [(Cause, &[&str]); 4] = [
+    (Cause::Authority, &["x509:", "failed to verify certificate", "http: server gave http response to https client"]),
+    (
+        Cause::Credentials,
+        &["unauthorized", "authorization failed", "insufficient_scope", "no basic auth credentials", "forbidden"],
+    ),
+    (
+        Cause::Unreachable,
+        &["dial tcp", "connection refused", "no such host", "i/o timeout", "no route to host", "no answer within"],
+    ),
+    (Cause::Absent, &["not found", "manifest unknown"]),
+];
+
+impl Cause {
+    fn of(words: &str) -> Self {
+        let known = WORDS.into_iter().find(|(_, known)| known.iter().any(|known| words.contains(known)));
+        known.map_or(Self::Other, |(cause, _)| cause)
+    }
+
+    fn mend(self, registry: &str, with_credentials: bool) -> String {
+        match (self, with_credentials) {
+            (Self::Authority, _) => format!(
+                "the machine's runtime does not trust its certificate: give it the authority in /etc/containerd/certs.d/{registry}"
+            ),
+            (Self::Credentials, true) => {
+                "it refuses these credentials: mend the Secret of spec.images.pullSecrets".to_owned()
+            }
+            (Self::Credentials, false) => {
+                "it wants credentials: name a Secret with them in spec.images.pullSecrets".to_owned()
+            }
+            (Self::Unreachable, _) => {
+                "it cannot be reached from the machine: see to the network between them, or name another one in \
+                 spec.images.registry"
+                    .to_owned()
+            }
+            (Self::Absent, _) => "it has no such image: push it there, or mend spec.images.registry".to_owned(),
+            (Self::Other, _) => "see what the machine's runtime says".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_known_by_the_words_of_containerd() {
+        let known = [
+            (
+                "failed to do request: Head \"https://r.io/v2/pause/manifests/3\": tls: failed to verify certificate: x509: \
+                 certificate signed by unknown authority",
+                Cause::Authority,
+            ),
+            (
+                "unexpected status from HEAD request to https://r.io/v2/pause/manifests/3: 401 Unauthorized",
+                Cause::Credentials,
+            ),
+            (
+                "pull access denied, repository does not exist or may require authorization: authorization failed: no basic \
+                 auth credentials",
+                Cause::Credentials,
+            ),
+            (
+                "failed to do request: Head \"https://r.io/v2\": dial tcp 10.0.0.1:443: connect: connection refused",
+                Cause::Unreachable,
+            ),
+            ("failed to resolve image: r.io/pause:3: not found", Cause::Absent),
+            ("no space left on device", Cause::Other),
+        ];
+        for (words, cause) in known {
+            assert_eq!(Cause::of(&words.to_lowercase()), cause, "{words}");
+        }
+    }
+}
