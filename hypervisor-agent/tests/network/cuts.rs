@@ -157,7 +157,6 @@ async fn each_config_has_effect_once(rounds: u64, seed: u64) {
         let file = std::fs::read_to_string(machine.state_file("0123456789abcdef/etcd-0/files/key")).unwrap();
         assert!(file == content, "round {round} of seed {seed}: another file, of {} bytes", file.len());
     }
-    println!("{cuts} cuts in {rounds} rounds");
     assert!(u64::from(cuts) > rounds / 4, "{cuts} cuts");
 }
 
