@@ -40,6 +40,7 @@ const DOCUMENTS: &[&[&str]] = &[
 ];
 const VIEWS: &[&[&str]] = &[
     &["hypervisor", "get"],
+    &["hypervisor", "describe", "hv-1"],
     &["cluster", "get"],
     &["cluster", "kubeconfig", "--name", "c1"],
     &["component", "get"],
