@@ -66,7 +66,7 @@ fn round(number: usize) -> Drive {
     let running = keelway.start(&["reconcile", "--once"], &minted);
     let mebibytes = most_resident(&running);
     let ran = keelway.end(running);
-    assert_eq!(ran.code(), 3, "{}", ran.stderr);
+    assert_eq!(ran.code(), 0, "{}", ran.stderr);
     agents.have_what_they_were_given(&Documents::read(&ran.stdout).unwrap());
     Drive { took: ran.took, mebibytes }
 }
@@ -131,7 +131,7 @@ impl Agents {
         for (name, machine) in &documents.hypervisors {
             let record = fs::read(self.roots.join(name.as_str()).join("var/lib/keelway/applied")).unwrap();
             let applied: Applied = serde_json::from_slice(&record).unwrap();
-            assert_eq!(machine.status.as_ref().unwrap().applied.as_ref(), Some(&applied), "{name}");
+            assert_eq!(machine.status.as_ref().unwrap().issued.as_ref(), Some(&applied), "{name}");
         }
     }
 }
