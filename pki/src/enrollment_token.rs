@@ -10,13 +10,14 @@ use rand_core::CryptoRng;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{AuthorityHash, random_id};
+use crate::{
+    AuthorityHash, random_id,
+    token_text::{TokenText, Unreadable},
+};
 
-const PREFIX: &str = "kwe1.";
-/// What every version begins with.
-const FAMILY: &str = "kwe";
 /// Six authorities take less than a quarter of it.
 const LONGEST: usize = 4096;
+const TEXT: TokenText = TokenText { family: "kwe", prefix: "kwe1.", longest: LONGEST };
 /// Bytes of the id, which is no secret, and of the secret.
 const ID: usize = 8;
 const SECRET: usize = 32;
@@ -103,11 +104,19 @@ impl EnrollmentToken {
             expires: self.expires,
             authorities: self.authorities.iter().map(ToString::to_string).collect(),
         };
-        // Texts, and lists of them, can be written.
-        let json = Zeroizing::new(serde_json::to_vec(&form).unwrap_or_default());
-        let mut text = Zeroizing::new(PREFIX.to_owned());
-        URL_SAFE_NO_PAD.encode_string(&*json, &mut text);
-        text
+        TEXT.write(&form)
+    }
+}
+
+impl From<Unreadable> for EnrollmentTokenError {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Prefix => Self::Prefix,
+            Unreadable::Version => Self::Version,
+            Unreadable::TooLong => Self::TooLong,
+            Unreadable::Encoding(source) => Self::Encoding(source),
+            Unreadable::Form => Self::Form,
+        }
     }
 }
 
@@ -115,17 +124,7 @@ impl FromStr for EnrollmentToken {
     type Err = EnrollmentTokenError;
 
     fn from_str(text: &str) -> Result<Self, EnrollmentTokenError> {
-        let text = text.trim();
-        let Some(encoded) = text.strip_prefix(PREFIX) else {
-            let is_other = text.strip_prefix(FAMILY).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-            return Err(if is_other { EnrollmentTokenError::Version } else { EnrollmentTokenError::Prefix });
-        };
-        if text.len() > LONGEST {
-            return Err(EnrollmentTokenError::TooLong);
-        }
-        let json = Zeroizing::new(URL_SAFE_NO_PAD.decode(encoded).map_err(EnrollmentTokenError::Encoding)?);
-        // The parser's own message would quote the text.
-        serde_json::from_slice::<Form>(&json).ok().and_then(|form| form.read()).ok_or(EnrollmentTokenError::Form)
+        TEXT.read::<Form>(text)?.read().ok_or(EnrollmentTokenError::Form)
     }
 }
 
@@ -170,7 +169,7 @@ mod tests {
     }
 
     fn encoded(json: &str) -> String {
-        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+        format!("{}{}", TEXT.prefix, URL_SAFE_NO_PAD.encode(json))
     }
 
     #[test]
@@ -189,7 +188,7 @@ mod tests {
         assert!(matches!(read("kwe1.e3 0"), EnrollmentTokenError::Encoding(_)));
         assert!(matches!(read("kwe1.e30"), EnrollmentTokenError::Form));
         assert!(matches!(read(&format!("kwe1.{}", "A".repeat(LONGEST))), EnrollmentTokenError::TooLong));
-        let whole = String::from_utf8(URL_SAFE_NO_PAD.decode(&token().encode()[PREFIX.len()..]).unwrap()).unwrap();
+        let whole = String::from_utf8(URL_SAFE_NO_PAD.decode(&token().encode()[TEXT.prefix.len()..]).unwrap()).unwrap();
         assert!(encoded(&whole).parse::<EnrollmentToken>().is_ok());
         let id = token().id;
         for wrong in [

@@ -4,19 +4,20 @@
 
 use core::{fmt, net::SocketAddr, str::FromStr};
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use rand_core::CryptoRng;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{CertificateError, certificate, facts::hex};
+use crate::{
+    CertificateError, certificate,
+    facts::hex,
+    token_text::{TokenText, Unreadable},
+};
 
-const PREFIX: &str = "kwj1.";
-/// What every version begins with.
-const FAMILY: &str = "kwj";
 /// Nine ingresses and six authorities take less than a tenth of it.
 const LONGEST: usize = 16384;
+const TEXT: TokenText = TokenText { family: "kwj", prefix: "kwj1.", longest: LONGEST };
 /// Characters of a bootstrap token's two parts (`k8s.io/cluster-bootstrap`, `BootstrapTokenPattern`).
 const ID: usize = 6;
 const SECRET: usize = 16;
@@ -102,11 +103,7 @@ impl JoinToken {
             authorities: self.authorities.iter().map(|hash| hash.0.clone()).collect(),
             token: self.bootstrap.expose().to_string(),
         };
-        // Texts, and lists of them, can be written.
-        let json = Zeroizing::new(serde_json::to_vec(&form).unwrap_or_default());
-        let mut text = Zeroizing::new(PREFIX.to_owned());
-        URL_SAFE_NO_PAD.encode_string(&*json, &mut text);
-        text
+        TEXT.write(&form)
     }
 
     /// Whether the token names this authority: its certificate, as DER. Before one was found in a verified chain, nothing secret is sent.
@@ -115,21 +112,23 @@ impl JoinToken {
     }
 }
 
+impl From<Unreadable> for JoinTokenError {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Prefix => Self::Prefix,
+            Unreadable::Version => Self::Version,
+            Unreadable::TooLong => Self::TooLong,
+            Unreadable::Encoding(source) => Self::Encoding(source),
+            Unreadable::Form => Self::Form,
+        }
+    }
+}
+
 impl FromStr for JoinToken {
     type Err = JoinTokenError;
 
     fn from_str(text: &str) -> Result<Self, JoinTokenError> {
-        let text = text.trim();
-        let Some(encoded) = text.strip_prefix(PREFIX) else {
-            let is_other = text.strip_prefix(FAMILY).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-            return Err(if is_other { JoinTokenError::Version } else { JoinTokenError::Prefix });
-        };
-        if text.len() > LONGEST {
-            return Err(JoinTokenError::TooLong);
-        }
-        let json = Zeroizing::new(URL_SAFE_NO_PAD.decode(encoded).map_err(JoinTokenError::Encoding)?);
-        // The parser's own message would quote the text.
-        let form: Form = serde_json::from_slice(&json).map_err(|_| JoinTokenError::Form)?;
+        let form: Form = TEXT.read(text)?;
         if form.endpoints.is_empty() {
             return Err(JoinTokenError::NoEndpoint);
         }
@@ -241,6 +240,7 @@ fn digits<R: CryptoRng + ?Sized>(rng: &mut R, length: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
     use proptest::prelude::*;
 
     use super::*;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn encoded(json: &str) -> String {
-        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+        format!("{}{}", TEXT.prefix, URL_SAFE_NO_PAD.encode(json))
     }
 
     #[test]

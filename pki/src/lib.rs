@@ -36,6 +36,7 @@ mod signing_request;
 mod statement;
 #[cfg(test)]
 mod testing;
+mod token_text;
 mod validity;
 mod verify;
 mod wireguard_key;

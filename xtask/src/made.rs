@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::cache::Cache;
 use crate::images::{self, Options};
+use crate::process::Running;
 use crate::table::{self, GoBuild, Image, Origin, Product};
 
 /// What to ask a program, and a piece of its answer.
@@ -100,16 +101,6 @@ fn each_program_says_its_version() {
             Product::Program(origin) => ask(origin, Command::new(path)),
             Product::Image(image) => ask_image(&image, &path),
         }
-    }
-}
-
-/// A process that is ended with its guard.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -7,13 +7,16 @@ use std::{
     fs,
     os::unix::{fs::PermissionsExt, net::UnixDatagram},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
 
-use crate::{deb, debian, process::output};
+use crate::{
+    deb, debian,
+    process::{Running, output},
+};
 
 const UNIT: &str = "usr/lib/systemd/system/keelway-hypervisor-agent.service";
 const ENABLED: &str = "etc/systemd/system/multi-user.target.wants/keelway-hypervisor-agent.service";
@@ -95,16 +98,6 @@ fn command_line(machine: &Machine) -> Vec<String> {
     let given = defaults.lines().find_map(|line| line.strip_prefix("ARGUMENTS=\"")?.strip_suffix('"')).unwrap();
     let start = settings(&unit, "ExecStart").concat();
     start.replace("$ARGUMENTS", given).split_whitespace().map(str::to_owned).collect()
-}
-
-/// A process that ends with its guard.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

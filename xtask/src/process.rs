@@ -25,3 +25,15 @@ pub(crate) fn tail<'a>(lines: impl DoubleEndedIterator<Item = &'a str>) -> Strin
     last.reverse();
     last.join("\n")
 }
+
+/// A process that is ended with its guard.
+#[cfg(test)]
+pub(crate) struct Running(pub(crate) std::process::Child);
+
+#[cfg(test)]
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
