@@ -32,6 +32,8 @@ pub const CLUSTER_LABEL: &str = "keelway.dev/cluster-id";
 pub const INSTALLATION_LABEL: &str = "keelway.dev/installation-id";
 /// The label of our sandboxes and containers that holds the component's name.
 pub const COMPONENT_LABEL: &str = "keelway.dev/component";
+/// The label of the sandbox that holds the helper of a machine without an agent, with the machine's name.
+pub const HELPER_LABEL: &str = "keelway.dev/helper";
 /// The annotation of our sandboxes that holds [`Pod::digest`]: a pod is replaced when it differs.
 pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
 

@@ -122,6 +122,12 @@ pub fn hypervisor_agent_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "hypervisor-agent", KEELWAY)
 }
 
+/// The image of what places files on machines without an agent.
+#[must_use]
+pub fn helper_image(registry: Option<&str>) -> String {
+    reference(registry.unwrap_or(OWN_REGISTRY), "helper", KEELWAY)
+}
+
 fn reference(registry: &str, name: &str, tag: &str) -> String {
     format!("{}/{name}:{tag}", registry.trim_end_matches('/'))
 }

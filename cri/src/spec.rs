@@ -29,8 +29,8 @@ pub struct SandboxSpec {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A container to create. It never has a capability, never gains privileges, always has the runtime's seccomp profile,
-/// and has a process namespace of its own.
+/// A container to create. It never gains privileges, always has the runtime's seccomp profile, and has a process namespace of
+/// its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSpec {
     /// The container's name in its pod.
@@ -55,6 +55,8 @@ pub struct ContainerSpec {
     pub group: u32,
     /// Whether the root file system may be written to.
     pub writable_root: bool,
+    /// The capabilities that it has, such as `CHOWN`; as a rule none.
+    pub capabilities: Vec<String>,
     /// Limits.
     pub resources: Resources,
     /// Where the log goes, relative to the sandbox's log directory; empty for no log.

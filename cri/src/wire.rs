@@ -72,7 +72,11 @@ impl From<&ContainerSpec> for v1::ContainerConfig {
 
 fn container_security(spec: &ContainerSpec) -> v1::LinuxContainerSecurityContext {
     v1::LinuxContainerSecurityContext {
-        capabilities: Some(v1::Capability { drop_capabilities: vec!["ALL".into()], ..Default::default() }),
+        capabilities: Some(v1::Capability {
+            drop_capabilities: vec!["ALL".into()],
+            add_capabilities: spec.capabilities.clone(),
+            ..Default::default()
+        }),
         namespace_options: Some(namespaces()),
         run_as_user: Some(id(spec.user)),
         run_as_group: Some(id(spec.group)),

@@ -28,7 +28,7 @@ use crate::{
     wire::WireError,
 };
 
-pub use network::{channel, reach};
+pub use network::{channel, channel_to, reach};
 
 /// Why an agent did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]

@@ -32,6 +32,9 @@ pub(crate) use top::is_ours;
 use crate::layout::{self, Directory, FILE_MODE, LOG_DIRECTORY};
 use folder::{Attributes, Folder};
 
+/// The machine's own records, the owner last: without it nobody is obeyed.
+const RECORDS: [&str; 4] = [layout::EVENTS, layout::CONFIG, layout::APPLIED, layout::OWNER];
+
 /// The files of one machine. All of it blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Files<'a> {
@@ -191,11 +194,31 @@ impl<'a> Files<'a> {
         self.remove(cluster.as_str())
     }
 
+    /// Removes the machine's own records, and nothing else.
+    pub fn leave_records(self) -> Result<(), FileError> {
+        top::remove_records(self.root, STATE_DIRECTORY, &RECORDS).map_err(FileError::remove(STATE_DIRECTORY))
+    }
+
+    /// Makes the directories that everything of Keelway's is in.
+    pub fn make_tops(self) -> Result<(), FileError> {
+        for path in [STATE_DIRECTORY, LOG_DIRECTORY] {
+            top::make(self.root, path).map_err(FileError::make(path))?;
+        }
+        Ok(())
+    }
+
+    /// Removes those of them that Keelway made, where nothing is in them.
+    pub fn leave_tops(self) -> Result<(), FileError> {
+        for path in [LOG_DIRECTORY, STATE_DIRECTORY] {
+            top::remove_empty(self.root, path).map_err(FileError::remove(path))?;
+        }
+        Ok(())
+    }
+
     /// Removes the machine's own records, and the directories that Keelway made where nothing else is in them.
     pub fn leave(self) -> Result<(), FileError> {
         top::leave(self.root, LOG_DIRECTORY, &[]).map_err(FileError::remove(LOG_DIRECTORY))?;
-        top::leave(self.root, STATE_DIRECTORY, &[layout::EVENTS, layout::CONFIG, layout::APPLIED, layout::OWNER])
-            .map_err(FileError::remove(STATE_DIRECTORY))
+        top::leave(self.root, STATE_DIRECTORY, &RECORDS).map_err(FileError::remove(STATE_DIRECTORY))
     }
 }
 

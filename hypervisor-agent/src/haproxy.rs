@@ -5,7 +5,6 @@ mod answer;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     os::fd::AsRawFd,
     time::Duration,
 };
@@ -22,29 +21,25 @@ use tokio::{
 };
 
 use crate::{
+    access::Access,
     action::ServerChange,
     layout::pod_directory,
-    local::{FilesError, LocalMachine},
+    local::{FilesError, Machine},
     report::chain_text,
+    site::Site,
 };
 
 /// How long an answer may take. haproxy answers between two events, within microseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest answer that is read, in bytes: a thousand times what a few servers take.
 const LONGEST: u64 = 1 << 20;
 
 /// Why a haproxy was not asked, or did not do what it was told.
 #[derive(Debug, thiserror::Error)]
 pub enum HaproxyError {
-    /// Its socket cannot be reached on the machine's file system.
-    #[error("cannot open haproxy's socket")]
-    Open(#[from] FilesError),
-    /// It does not listen, or ended before its answer did.
-    #[error("cannot talk to haproxy")]
-    Talk(#[source] io::Error),
-    /// It is there and says nothing.
-    #[error("haproxy gave no answer within {} s", PATIENCE.as_secs())]
-    Silent,
+    /// It cannot be asked on its machine.
+    #[error("cannot ask haproxy")]
+    Ask(#[from] FilesError),
     /// What it says about its servers is not what its management guide says.
     #[error("haproxy tells of its servers in other words: {0}")]
     Unexpected(String),
@@ -54,8 +49,8 @@ pub enum HaproxyError {
 }
 
 /// The servers of each haproxy among the sandboxes. One that does not answer is left out.
-pub(crate) async fn observe(
-    machine: &LocalMachine,
+pub(crate) async fn observe<S: Site>(
+    machine: &Machine<S>,
     sandboxes: &[SandboxState],
     files: &BTreeMap<String, FileState>,
 ) -> BTreeMap<PodName, BTreeMap<String, ServerState>> {
@@ -76,15 +71,15 @@ pub(crate) async fn observe(
     found
 }
 
-async fn servers(machine: &LocalMachine, pod: &PodName) -> Result<BTreeMap<String, ServerState>, HaproxyError> {
-    let states = ask(machine, pod, "show servers state").await?;
-    let sessions = ask(machine, pod, "show stat -1 4 -1").await?;
+async fn servers<S: Site>(machine: &Machine<S>, pod: &PodName) -> Result<BTreeMap<String, ServerState>, HaproxyError> {
+    let states = machine.site.ask(pod, "show servers state").await?;
+    let sessions = machine.site.ask(pod, "show stat -1 4 -1").await?;
     answer::servers(&states, &sessions).map_err(HaproxyError::Unexpected)
 }
 
 /// Tells a haproxy about one server. What it did before is as good as what it does now.
-pub(crate) async fn change(
-    machine: &LocalMachine,
+pub(crate) async fn change<S: Site>(
+    machine: &Machine<S>,
     pod: &PodName,
     server: &str,
     change: &ServerChange,
@@ -108,7 +103,7 @@ pub(crate) async fn change(
         }
     };
     for command in commands {
-        let said = ask(machine, pod, &command).await?;
+        let said = machine.site.ask(pod, &command).await?;
         let said = said.trim();
         let done = matches!(said, "" | "New server registered." | "Server deleted.");
         if !done && (already.is_empty() || !said.starts_with(already)) {
@@ -119,9 +114,8 @@ pub(crate) async fn change(
 }
 
 /// One command, one answer, one connection.
-async fn ask(machine: &LocalMachine, pod: &PodName, command: &str) -> Result<String, HaproxyError> {
-    let pod = pod.clone();
-    let socket = machine.with_files(move |files| files.open_socket(&pod, STATS_SOCKET)).await?;
+pub(crate) async fn talk(access: &Access, pod: PodName, command: &str) -> Result<String, FilesError> {
+    let socket = access.with_files(move |files| files.open_socket(&pod, STATS_SOCKET)).await?;
     let talk = async {
         let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
         stream.write_all(format!("{command}\n").as_bytes()).await?;
@@ -129,5 +123,5 @@ async fn ask(machine: &LocalMachine, pod: &PodName, command: &str) -> Result<Str
         stream.take(LONGEST).read_to_end(&mut said).await?;
         Ok(String::from_utf8_lossy(&said).into_owned())
     };
-    timeout(PATIENCE, talk).await.map_err(|_| HaproxyError::Silent)?.map_err(HaproxyError::Talk)
+    timeout(PATIENCE, talk).await.map_err(|_| FilesError::Silent)?.map_err(FilesError::Talk)
 }

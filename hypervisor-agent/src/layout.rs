@@ -5,6 +5,7 @@ use keelway_api::{
     machine::{CgroupDriver, STATE_DIRECTORY},
     name::{ClusterId, PodName},
 };
+use serde::{Deserialize, Serialize};
 
 /// Where container logs are, as an absolute path on the machine: `LOG_DIRECTORY/CLUSTER/COMPONENT/NAME-ATTEMPT.log`.
 pub const LOG_DIRECTORY: &str = "/var/log/keelway";
@@ -18,7 +19,7 @@ pub(crate) const CONFIG: &str = "config";
 pub(crate) const EVENTS: &str = "events";
 
 /// A directory that belongs on the machine.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Directory {
     /// Relative to [`STATE_DIRECTORY`].
     pub path: String,

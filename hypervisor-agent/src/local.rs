@@ -1,6 +1,7 @@
 //! A machine whose CRI socket is on this one.
 
 use std::{
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -17,10 +18,13 @@ use crate::{
     converge::converge,
     execute,
     files::{FileError, Files},
+    haproxy,
+    helper::HelperError,
     image::Turns,
     observe::{self, ObserveError},
     refusal::Refusal,
     report::{ApplyReport, Effect},
+    site::Site,
 };
 
 /// How long work on the machine's files may take: as long as a runtime has for a change.
@@ -29,12 +33,15 @@ const FILES_DEADLINE: Duration = Duration::from_secs(120);
 /// A machine, with what its runtime and its file system offer. Each of its pods, and its records, are worked on by one at a
 /// time.
 #[derive(Debug)]
-pub struct LocalMachine {
-    pub(crate) access: Access,
+pub struct Machine<S> {
+    pub(crate) site: S,
     pub(crate) runtime: Runtime,
     pub(crate) archives: Option<PathBuf>,
     pub(crate) turns: Turns,
 }
+
+/// A machine whose CRI socket is on this one.
+pub type LocalMachine = Machine<Access>;
 
 /// Why a machine cannot be used at all.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +80,15 @@ pub enum FilesError {
     /// The thread that worked on it ended early.
     #[error("the work on the machine's files was cut off")]
     CutOff,
+    /// A haproxy does not listen, or ended before its answer did.
+    #[error("cannot talk to haproxy")]
+    Talk(#[source] io::Error),
+    /// A haproxy is there and says nothing.
+    #[error("haproxy gave no answer within {} s", haproxy::PATIENCE.as_secs())]
+    Silent,
+    /// The machine's helper did not do it.
+    #[error(transparent)]
+    Helper(#[from] HelperError),
 }
 
 impl LocalMachine {
@@ -84,10 +100,25 @@ impl LocalMachine {
         Ok(Self::new(access, runtime, archives))
     }
 
+    /// A TCP connection from the machine's network, made within the given time.
+    pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<TcpStream, AccessError> {
+        self.site.dial(address, within).await
+    }
+
+    /// Works on the machine's files, off the threads that other work waits for.
+    pub(crate) async fn with_files<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Files<'_>) -> Result<T, FileError> + Send + 'static,
+    ) -> Result<T, FilesError> {
+        self.site.with_files(work).await
+    }
+}
+
+impl<S: Site> Machine<S> {
     /// A machine put together from its parts.
     #[must_use]
-    pub fn new(access: Access, runtime: Runtime, archives: Option<PathBuf>) -> Self {
-        Self { access, runtime, archives, turns: Turns::default() }
+    pub fn new(site: S, runtime: Runtime, archives: Option<PathBuf>) -> Self {
+        Self { site, runtime, archives, turns: Turns::default() }
     }
 
     /// The machine's runtime.
@@ -122,18 +153,15 @@ impl LocalMachine {
         let actions = converge(config, &self.observe().await?)?;
         Ok(self.execute(actions, stop, on_effect).await)
     }
+}
 
-    /// A TCP connection from the machine's network, made within the given time.
-    pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<TcpStream, AccessError> {
-        self.access.dial(address, within).await
-    }
-
+impl Access {
     /// Works on the machine's files, off the threads that other work waits for.
     pub(crate) async fn with_files<T: Send + 'static>(
         &self,
         work: impl FnOnce(Files<'_>) -> Result<T, FileError> + Send + 'static,
     ) -> Result<T, FilesError> {
-        let place = self.access.place().await?;
+        let place = self.place().await?;
         let working = tokio::task::spawn_blocking(move || work(Files::new(place.root())));
         match tokio::time::timeout(FILES_DEADLINE, working).await {
             Ok(Ok(done)) => Ok(done?),

@@ -53,6 +53,45 @@ pub fn read(logs: &Logs, log: Log, wanted: &Wanted, to: &mut dyn Write) -> io::R
     to.flush()
 }
 
+/// Where in a log the wanted lines begin, in bytes.
+pub(crate) fn begins(file: File, wanted: &Wanted) -> io::Result<u64> {
+    let mut opened = Opened::new(file)?;
+    if let Some(tail) = wanted.tail {
+        opened.skip_to_last(tail, &mut Printer { wanted, open: false })?;
+    }
+    let passed = opened.reader.stream_position()?;
+    Ok(passed.saturating_sub(opened.line.len() as u64))
+}
+
+/// Lines that come in pieces, written as they are wanted.
+pub(crate) struct Lines<'a> {
+    printer: Printer<'a>,
+    line: Vec<u8>,
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn new(wanted: &'a Wanted) -> Self {
+        Self { printer: Printer { wanted, open: false }, line: Vec::new() }
+    }
+
+    /// Writes all lines that are whole by now.
+    pub(crate) fn take(&mut self, bytes: &[u8], to: &mut dyn Write) -> io::Result<()> {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if self.line.last() == Some(&b'\n') {
+                self.printer.print(&self.line, to)?;
+                self.line.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Another file follows.
+    pub(crate) fn begin_anew(&mut self) {
+        self.line.clear();
+    }
+}
+
 /// A log that is being read.
 struct Opened {
     reader: BufReader<File>,

@@ -13,9 +13,9 @@ use keelway_api::{
 use keelway_cri::{self as cri, Runtime};
 
 use crate::{
-    access::AccessError,
     haproxy,
-    local::{FilesError, LocalMachine},
+    local::{FilesError, Machine},
+    site::{Found, Site},
 };
 
 /// The label that a kubelet gives to its sandboxes (`k8s.io/kubernetes/pkg/kubelet/types.KubernetesPodUIDLabel`).
@@ -32,18 +32,11 @@ pub enum ObserveError {
         source: cri::Error,
     },
     /// The files cannot be read.
-    #[error("cannot look at the machine's files")]
+    #[error("cannot look at the machine's files and ports")]
     Files {
         /// The cause.
         #[from]
         source: FilesError,
-    },
-    /// The network cannot be looked at.
-    #[error("cannot look at the machine's network")]
-    Network {
-        /// The cause.
-        #[from]
-        source: AccessError,
     },
 }
 
@@ -55,15 +48,15 @@ impl ObserveError {
     }
 }
 
-pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, ObserveError> {
+pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineState, ObserveError> {
     let runtime = &machine.runtime;
-    let (facts, pods, images, (found, inventory), ports) = try_join!(
+    let (facts, pods, images, found) = try_join!(
         async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
         async { Ok(observe_pods(runtime).await?) },
         async { Ok(observe_images(runtime).await?) },
-        async { Ok(machine.with_files(|files| Ok((files.observe()?, files.inventory()))).await?) },
-        async { Ok(machine.access.ports().await?) },
+        async { Ok(machine.site.look().await?) },
     )?;
+    let Found { observed: found, inventory, ports } = found;
     let servers = haproxy::observe(machine, &pods.sandboxes, &found.files).await;
     Ok(MachineState {
         runtime: facts,

@@ -1,6 +1,7 @@
 //! A machine as people look into it: logs, commands, events. The way is a socket on this machine, its runtime's or its agent's,
 //! or its agent on a network.
 
+mod bare;
 mod logs;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, path::Path, time::Duration};
@@ -21,6 +22,7 @@ use crate::{
     client::{Client, ClientError},
     connection::Connection,
     files::{FileError, Files},
+    helper::{Helper, HelperError},
     layout::is_named_after,
 };
 
@@ -58,6 +60,28 @@ pub enum ReachError {
     /// The command was not run to its end.
     #[error("cannot run the command")]
     Exec(#[from] ExecError),
+    /// The machine's helper does not do it.
+    #[error(transparent)]
+    Helper(#[from] HelperError),
+    /// Nobody listens there for anybody else.
+    #[error(
+        "the machine's runtime serves streams on its own loopback only ({address}): leave -i and -t out, or run keelway-hypervisor-agent on the machine"
+    )]
+    Loopback {
+        /// Where it serves them.
+        address: SocketAddr,
+    },
+    /// No connection to the runtime's streams.
+    #[error(
+        "cannot connect to the streams of the machine's runtime at {address}: leave -i and -t out, or run keelway-hypervisor-agent on the machine"
+    )]
+    Streams {
+        /// Where it serves them.
+        address: SocketAddr,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
 }
 
 fn named(name: Option<&str>) -> String {
@@ -93,6 +117,8 @@ enum By {
     Process(Access),
     /// Those of an agent.
     Agent(Client),
+    /// Those that a helper is in. Its network is reached from here, or not at all.
+    Helper(Box<Helper>),
 }
 
 impl Reached {
@@ -109,6 +135,12 @@ impl Reached {
         Self { by: By::Agent(Client::on_channel(channel)), runtime }
     }
 
+    /// A machine without an agent, by its runtime and its helper.
+    #[must_use]
+    pub fn by_helper(runtime: Runtime, helper: Helper) -> Self {
+        Self { by: By::Helper(Box::new(helper)), runtime }
+    }
+
     /// The logs of a component; `None` where it has none here. The runtime has no part in it.
     pub async fn logs(&self, pod: &PodName) -> Result<Option<ComponentLogs>, ReachError> {
         match &self.by {
@@ -117,6 +149,7 @@ impl Reached {
                 Ok(Files::new(place.root()).logs(pod)?.map(ComponentLogs::here).transpose()?)
             }
             By::Agent(client) => ComponentLogs::through(client, pod).await,
+            By::Helper(helper) => ComponentLogs::by_helper(helper, pod).await,
         }
     }
 
@@ -142,6 +175,9 @@ impl Reached {
         E: AsyncWrite + Unpin,
     {
         let container = self.running(&asked).await?;
+        if matches!(self.by, By::Helper(_)) && !asked.stdin && !asked.terminal {
+            return bare::exec(&self.runtime, &container, &asked.command, streams).await;
+        }
         let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
         let connection = self.dial(prepared.address()).await?;
         Ok(prepared.run(connection, streams).await?)
@@ -151,6 +187,7 @@ impl Reached {
         match &self.by {
             By::Process(access) => Ok(access.dial(address, DIAL).await?.into()),
             By::Agent(client) => Ok(client.dial(address, DIAL).await?),
+            By::Helper(_) => bare::dial(address, DIAL).await,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{elf, process::output};
 
 const AGENT: &str = "keelway-hypervisor-agent";
 /// What is released without shared libraries.
-const SHIPPED: [&str; 2] = [AGENT, "keelway-cluster-controller"];
+const SHIPPED: [&str; 3] = [AGENT, "keelway-cluster-controller", "keelway-helper"];
 
 /// Builds all that is shipped without shared libraries, and returns where it is: `dist` in the target directory.
 pub(crate) fn build_all() -> Result<Vec<PathBuf>> {

@@ -314,6 +314,7 @@ fn images() -> Vec<Image> {
         agnhost(),
         cluster_controller(),
         hypervisor_agent(),
+        helper(),
     ]
 }
 
@@ -352,6 +353,10 @@ fn hypervisor_agent() -> Image {
 fn own(reference: String, at: &'static str) -> Image {
     let origin = Origin::Workspace(at.trim_start_matches('/'));
     Image { reference, files: vec![File { at, origin }], entrypoint: vec![at], command: vec![], stop_signal: None }
+}
+
+fn helper() -> Image {
+    Image { command: vec!["wait"], ..own(release::helper_image(None), "/keelway-helper") }
 }
 
 fn etcd() -> Image {

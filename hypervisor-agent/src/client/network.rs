@@ -31,7 +31,11 @@ pub fn channel(
     machine: &HypervisorName,
     identity: Arc<keelway_tls::Client>,
 ) -> Result<Channel, InvalidDnsNameError> {
-    let name = ServerName::try_from(agent_name(machine))?;
+    Ok(channel_to(address, ServerName::try_from(agent_name(machine))?, identity))
+}
+
+/// The way to whoever listens at `HOST:PORT` and proves to be `name`, for whoever `identity` shows.
+pub fn channel_to(address: &str, name: ServerName<'static>, identity: Arc<keelway_tls::Client>) -> Channel {
     let address = address.to_owned();
     let connector = tower::service_fn(move |_: http::Uri| {
         let (address, name, identity) = (address.clone(), name.clone(), Arc::clone(&identity));
@@ -42,11 +46,11 @@ pub fn channel(
     });
     let [answer, connection] = WINDOWS;
     // The name stands for nothing, and TLS is the connector's.
-    let endpoint = Endpoint::from_static("http://agent")
+    let endpoint = Endpoint::from_static("http://hypervisor")
         .initial_stream_window_size(answer)
         .initial_connection_window_size(connection)
         .http2_keep_alive_interval(SILENCE)
         .keep_alive_timeout(SILENCE)
         .keep_alive_while_idle(true);
-    Ok(endpoint.connect_with_connector_lazy(connector))
+    endpoint.connect_with_connector_lazy(connector)
 }

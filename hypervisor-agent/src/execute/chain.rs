@@ -10,34 +10,34 @@ use crate::{
     haproxy,
     image::Images,
     layout::log_name,
-    local::LocalMachine,
+    local::Machine,
+    site::{Site, Work},
 };
 
 /// Reaches the machine through its runtime and its file system.
-pub(crate) struct LocalHands<'a> {
-    machine: &'a LocalMachine,
+pub(crate) struct LocalHands<'a, S> {
+    machine: &'a Machine<S>,
     images: Images<'a>,
 }
 
-impl<'a> LocalHands<'a> {
-    pub(crate) fn new(machine: &'a LocalMachine) -> Self {
+impl<'a, S> LocalHands<'a, S> {
+    pub(crate) fn new(machine: &'a Machine<S>) -> Self {
         Self { machine, images: Images::new(&machine.runtime, machine.archives.as_deref(), &machine.turns) }
     }
 }
 
-impl Hands for LocalHands<'_> {
+impl<S: Site> Hands for LocalHands<'_, S> {
     type Error = EffectError;
 
     async fn on_machine(&self, action: &Action) -> Result<(), EffectError> {
-        let action = action.clone();
-        let work = move |files: crate::files::Files<'_>| match action {
-            Action::WriteOwner(installation) => files.write_owner(&installation),
-            Action::ForgetCluster(cluster) => files.forget_cluster(&cluster),
-            Action::RecordApplied(applied) => files.record_applied(&applied),
-            Action::Leave => files.leave(),
-            Action::Pod(..) => Ok(()),
+        let work = match action.clone() {
+            Action::WriteOwner(installation) => Work::WriteOwner(installation),
+            Action::ForgetCluster(cluster) => Work::ForgetCluster(cluster),
+            Action::RecordApplied(applied) => Work::RecordApplied(applied),
+            Action::Leave => Work::Leave,
+            Action::Pod(..) => return Ok(()),
         };
-        Ok(self.machine.with_files(work).await?)
+        Ok(self.machine.site.done(work).await?)
     }
 
     async fn for_pod(&self, pod: &PodName, action: &PodAction, made: &mut Made) -> Result<(), EffectError> {
@@ -45,14 +45,14 @@ impl Hands for LocalHands<'_> {
     }
 }
 
-struct Chain<'a> {
-    machine: &'a LocalMachine,
+struct Chain<'a, S> {
+    machine: &'a Machine<S>,
     images: &'a Images<'a>,
     pod: &'a PodName,
     made: &'a mut Made,
 }
 
-impl Chain<'_> {
+impl<S: Site> Chain<'_, S> {
     async fn apply(&mut self, action: &PodAction) -> Result<(), EffectError> {
         let runtime = &self.machine.runtime;
         match action {
@@ -83,15 +83,13 @@ impl Chain<'_> {
     }
 
     async fn apply_to_files(&self, action: &PodAction) -> Result<(), EffectError> {
-        let (pod, action) = (self.pod.clone(), action.clone());
-        let work = move |files: crate::files::Files<'_>| match action {
-            PodAction::MakeDirectories(directories) => {
-                directories.iter().try_for_each(|directory| files.make_directory(directory))
-            }
-            PodAction::MarkData { path } => files.mark_data(&pod, &path),
-            PodAction::WriteFile { file, user } => files.write_file(&pod, user, &file),
-            PodAction::RemovePath { path } => files.remove(&path),
-            PodAction::RemoveTree => files.remove_pod(&pod),
+        let pod = self.pod.clone();
+        let work = match action.clone() {
+            PodAction::MakeDirectories(directories) => Work::MakeDirectories(directories),
+            PodAction::MarkData { path } => Work::MarkData { pod, path },
+            PodAction::WriteFile { file, user } => Work::WriteFile { pod, user, file },
+            PodAction::RemovePath { path } => Work::RemovePath(path),
+            PodAction::RemoveTree => Work::RemoveTree(pod),
             PodAction::EnsureImage(_)
             | PodAction::StopContainer { .. }
             | PodAction::RemoveContainer { .. }
@@ -100,9 +98,9 @@ impl Chain<'_> {
             | PodAction::CreateSandbox(_)
             | PodAction::CreateContainer(_)
             | PodAction::StartContainer { .. }
-            | PodAction::ChangeServer { .. } => Ok(()),
+            | PodAction::ChangeServer { .. } => return Ok(()),
         };
-        Ok(self.machine.with_files(work).await?)
+        Ok(self.machine.site.done(work).await?)
     }
 
     async fn create_sandbox(&mut self, new: &NewSandbox) -> Result<(), EffectError> {
@@ -127,13 +125,8 @@ impl Chain<'_> {
     /// The last log tells why there is a new container; the one before is of no more use. So a container that goes on
     /// ending fills no disk.
     async fn make_room_for_log(&self, new: &NewContainer) -> Result<(), EffectError> {
-        let pod = self.pod.clone();
         let useless = new.attempt.checked_sub(2);
         let useless = useless.map(|attempt| log_name(&new.container.name, attempt));
-        let work = move |files: crate::files::Files<'_>| {
-            files.make_log_directory(&pod)?;
-            useless.map_or(Ok(()), |log| files.remove_log(&pod, &log))
-        };
-        Ok(self.machine.with_files(work).await?)
+        Ok(self.machine.site.done(Work::MakeRoomForLog { pod: self.pod.clone(), useless }).await?)
     }
 }

@@ -3,11 +3,12 @@
 use std::{env::consts::ARCH, os::fd::BorrowedFd};
 
 use keelway_api::machine::{Amount, Disk, STATE_DIRECTORY, SystemFacts};
+use serde::{Deserialize, Serialize};
 
 use super::{Files, folder::Folder};
 
 /// What a machine is and has.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Inventory {
     /// Processors and memory. `None`: it does not tell.
     pub capacity: Option<Amount>,

@@ -42,22 +42,22 @@ pub enum FileError {
 }
 
 impl FileError {
-    pub(super) fn make(path: &str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn make(path: &str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Make { path, source }
     }
 
-    pub(super) fn write(path: &str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn write(path: &str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Write { path, source }
     }
 
-    pub(super) fn read(path: &str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn read(path: &str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Read { path, source }
     }
 
-    pub(super) fn remove(path: &str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn remove(path: &str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Remove { path, source }
     }

@@ -11,9 +11,10 @@ use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use super::{FileError, Files, folder::Folder};
 use crate::layout::{self, LOG_DIRECTORY};
 use keelway_api::name::PodName;
+use serde::{Deserialize, Serialize};
 
 /// The log of one run of a container.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Log {
     /// The container's name in the pod.
     pub container: String,

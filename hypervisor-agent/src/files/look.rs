@@ -13,6 +13,7 @@ use keelway_api::{
     name::{ClusterId, ComponentName, InstallationId, PodName},
 };
 use rustix::fs::{FileType, Stat};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
 use crate::layout::{APPLIED, FILES, OWNER};
 
 /// The machine's records and files.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
     /// Who the machine obeys.
     pub owner: Option<InstallationId>,

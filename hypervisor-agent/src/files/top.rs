@@ -46,8 +46,8 @@ fn make_parents(root: BorrowedFd<'_>, path: &str) -> io::Result<Folder> {
     Folder::under(root, path)
 }
 
-/// Removes our records from a top directory, and the directory itself where we made it and nothing else is in it.
-pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
+/// Removes our records from a top directory.
+pub(super) fn remove_records(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
     let folder = match Folder::under(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -56,7 +56,32 @@ pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::R
         absent_is_fine(folder.unlink(*name))?;
     }
     remove_unfinished(&folder)?;
-    folder.sync()?;
+    folder.sync()
+}
+
+/// Removes a top directory that we made, where nothing is in it.
+pub(super) fn remove_empty(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
+    let folder = match Folder::under(root, path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !is_ours(folder.own_stat()?.st_mode) {
+        return Ok(());
+    }
+    let (parent, name) = split(path);
+    match Folder::under(root, parent)?.remove_empty(name) {
+        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => Ok(()),
+        other => absent_is_fine(other),
+    }
+}
+
+/// Removes our records from a top directory, and the directory itself where we made it and nothing else is in it.
+pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
+    remove_records(root, path, records)?;
+    let folder = match Folder::under(root, path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
     if !is_ours(folder.own_stat()?.st_mode) {
         return Ok(());
     }

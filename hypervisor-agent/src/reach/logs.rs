@@ -12,6 +12,7 @@ use super::ReachError;
 use crate::{
     client::Client,
     files::{Log, Logs},
+    helper::Helper,
     logs::{Wanted, read},
 };
 
@@ -29,6 +30,7 @@ pub struct ComponentLogs {
 enum At {
     Here(Logs),
     There(Box<Client>, PodName),
+    Helper(Box<Helper>, PodName),
 }
 
 impl ComponentLogs {
@@ -39,6 +41,11 @@ impl ComponentLogs {
     pub(super) async fn through(client: &Client, pod: &PodName) -> Result<Option<Self>, ReachError> {
         let all = client.logs(pod, ANSWER).await?;
         Ok(all.map(|all| Self { all, at: At::There(Box::new(client.clone()), pod.clone()) }))
+    }
+
+    pub(super) async fn by_helper(helper: &Helper, pod: &PodName) -> Result<Option<Self>, ReachError> {
+        let all = helper.logs(pod).await?;
+        Ok(all.map(|all| Self { all, at: At::Helper(Box::new(helper.clone()), pod.clone()) }))
     }
 
     /// The logs that are there, those of one container together and the newest last.
@@ -52,6 +59,7 @@ impl ComponentLogs {
         let (client, pod) = match &self.at {
             At::Here(logs) => return Ok(read(logs, log, wanted, to)?),
             At::There(client, pod) => (client, pod),
+            At::Helper(helper, pod) => return Ok(helper.read_log(pod, log, wanted, to).await?),
         };
         let mut text = client.read_log(pod, &log, wanted, ANSWER).await?;
         while let Some(text) = text.next().await {

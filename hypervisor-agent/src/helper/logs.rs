@@ -1,0 +1,73 @@
+//! The logs of a component, told by its machine's helper, some at a time. Whoever follows one asks again and again; each question waits a
+//! while for something to tell.
+
+use std::io::Write;
+
+use keelway_api::name::PodName;
+
+use super::{Helper, HelperError};
+use crate::{
+    files::Log,
+    logs::{Lines, Wanted},
+    site::{Done, Page, ReadLog, Tail, Work},
+};
+
+impl Helper {
+    /// The logs of a component, those of one container together and the newest last; `None` where it has none on the machine.
+    pub async fn logs(&self, pod: &PodName) -> Result<Option<Vec<Log>>, HelperError> {
+        let Done::Logs(logs) = self.call(&Work::ListLogs(pod.clone())).await? else { return Err(HelperError::Answer) };
+        Ok(logs)
+    }
+
+    /// Writes the lines of a log that are wanted.
+    pub(crate) async fn read_log(
+        &self,
+        pod: &PodName,
+        mut log: Log,
+        wanted: &Wanted,
+        to: &mut dyn Write,
+    ) -> Result<(), HelperError> {
+        let mut lines = Lines::new(wanted);
+        let mut at = self.begins(pod, &log, wanted).await?;
+        let mut inode = None;
+        loop {
+            let read = ReadLog { pod: pod.clone(), log: log.clone(), at, wait: wanted.follow };
+            let page = self.page(read).await?;
+            if inode.is_some() && page.inode.is_some() && page.inode != inode {
+                // Rotated: the same name, another file, read from its beginning.
+                (at, inode) = (0, page.inode);
+                lines.begin_anew();
+                continue;
+            }
+            inode = page.inode.or(inode);
+            at += page.bytes.len() as u64;
+            lines.take(&page.bytes, to).and_then(|()| to.flush()).map_err(HelperError::Write)?;
+            if !page.bytes.is_empty() {
+                continue;
+            }
+            let newest = page.logs.into_iter().rfind(|other| other.container == log.container);
+            match newest.filter(|_| wanted.follow) {
+                None => return Ok(()),
+                Some(newest) if newest.attempt > log.attempt => {
+                    (log, at, inode) = (newest, 0, None);
+                    lines.begin_anew();
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    async fn begins(&self, pod: &PodName, log: &Log, wanted: &Wanted) -> Result<u64, HelperError> {
+        if wanted.tail.is_none() {
+            return Ok(0);
+        }
+        let tail = Tail { pod: pod.clone(), log: log.clone(), tail: wanted.tail, since: wanted.since };
+        let Done::Tail(at) = self.call(&Work::FindTail(tail)).await? else { return Err(HelperError::Answer) };
+        Ok(at)
+    }
+
+    async fn page(&self, wanted: ReadLog) -> Result<Page, HelperError> {
+        let Done::Page(page) = self.call(&Work::ReadLog(wanted)).await? else { return Err(HelperError::Answer) };
+        Ok(page)
+    }
+}

@@ -1,0 +1,171 @@
+//! The helper's pod on its machine.
+
+use std::{collections::BTreeMap, path::Path};
+
+use keelway_api::{
+    machine::{HELPER_LABEL, INSTALLATION_LABEL, STATE_DIRECTORY},
+    name::InstallationId,
+    release,
+};
+use keelway_cri::{
+    self as cri, CgroupDriver, ContainerSpec, ContainerState, Mount, Resources, Runtime, SandboxSpec, SandboxState,
+};
+
+use super::{HelperError, Identity, run};
+use crate::{image, layout::LOG_DIRECTORY};
+
+/// The program of the image.
+pub(super) const PROGRAM: &str = "/keelway-helper";
+const NAME: &str = "helper";
+/// The container that stands beside it for a moment, to make or leave the directories that are mounted into it.
+const BESIDE: &str = "tops";
+/// Files of any user are made and given away, and nothing else: no other capability of root's.
+const CAPABILITIES: [&str; 3] = ["CHOWN", "DAC_OVERRIDE", "FOWNER"];
+const MEMORY: i64 = 256 << 20;
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A helper that runs.
+pub(super) struct Pod {
+    pub(super) sandbox: String,
+    pub(super) container: String,
+}
+
+/// The pod that runs, else a new one in the place of what is left of others.
+pub(super) async fn ensure(runtime: &Runtime, archives: &Path, identity: &Identity) -> Result<Pod, HelperError> {
+    let found = runtime.list_pod_sandboxes(&labels(identity)).await?;
+    for sandbox in found.iter().filter(|sandbox| sandbox.state == SandboxState::Ready) {
+        if let Some(container) = running(runtime, identity, &sandbox.id).await? {
+            return Ok(Pod { sandbox: sandbox.id.clone(), container });
+        }
+    }
+    for sandbox in &found {
+        remove_sandbox(runtime, &sandbox.id).await?;
+    }
+    let attempt = found.iter().map(|sandbox| sandbox.attempt + 1).max().unwrap_or_default();
+    make(runtime, archives, identity, attempt).await
+}
+
+async fn running(runtime: &Runtime, identity: &Identity, sandbox: &str) -> Result<Option<String>, HelperError> {
+    let image = release::helper_image(None);
+    let mut containers = runtime.list_containers(&labels(identity)).await?.into_iter();
+    let found = containers.find(|container| {
+        container.sandbox_id == sandbox
+            && container.name == NAME
+            && container.image == image
+            && container.state == ContainerState::Running
+    });
+    Ok(found.map(|container| container.id))
+}
+
+async fn make(runtime: &Runtime, archives: &Path, identity: &Identity, attempt: u32) -> Result<Pod, HelperError> {
+    for image in [release::newest().pause_image(None), release::helper_image(None)] {
+        let ensured = image::ensure(runtime, archives, &image).await;
+        ensured.map_err(|error| HelperError::Image(Box::new(error)))?;
+    }
+    let sandbox = sandbox(runtime, identity, attempt).await?;
+    let id = runtime.run_pod_sandbox(&sandbox).await?;
+    tops(runtime, identity, (&id, &sandbox), "make").await?;
+    let mounts = [STATE_DIRECTORY, LOG_DIRECTORY, CGROUPS].map(mounted).to_vec();
+    let container = start(runtime, (&id, &sandbox), &container(identity, NAME, mounts)).await?;
+    Ok(Pod { sandbox: id, container })
+}
+
+/// Has the directories made, or left, from where they are seen among those of others. That container is gone afterwards.
+async fn tops(
+    runtime: &Runtime,
+    identity: &Identity,
+    within: (&str, &SandboxSpec),
+    what: &str,
+) -> Result<(), HelperError> {
+    let parent = |path: &str| path.rsplit_once('/').map_or_else(|| path.to_owned(), |(parent, _)| parent.to_owned());
+    let mounts = [STATE_DIRECTORY, LOG_DIRECTORY].map(|path| mounted(parent(path))).to_vec();
+    let beside = start(runtime, within, &container(identity, BESIDE, mounts)).await?;
+    let done = run(runtime, &beside, &["tops".to_owned(), what.to_owned()]).await;
+    runtime.remove_container(&beside).await?;
+    done.map(|_| ())
+}
+
+async fn start(
+    runtime: &Runtime,
+    (id, sandbox): (&str, &SandboxSpec),
+    container: &ContainerSpec,
+) -> Result<String, HelperError> {
+    let made = runtime.create_container(id, sandbox, container).await?;
+    runtime.start_container(&made).await?;
+    Ok(made)
+}
+
+/// Takes the pod away, and the directories where nothing is in them.
+pub(super) async fn remove(
+    runtime: &Runtime,
+    identity: &Identity,
+    id: &str,
+    container: &str,
+) -> Result<(), HelperError> {
+    // What is mounted somewhere cannot be removed.
+    runtime.remove_container(container).await?;
+    let sandbox = sandbox(runtime, identity, runtime.pod_sandbox_status(id).await?.attempt).await?;
+    tops(runtime, identity, (id, &sandbox), "leave").await?;
+    remove_sandbox(runtime, id).await
+}
+
+/// Takes away the pods of other installations.
+pub(super) async fn remove_others(runtime: &Runtime, own: &InstallationId) -> Result<(), HelperError> {
+    for sandbox in runtime.list_pod_sandboxes(&BTreeMap::new()).await? {
+        let labels = &sandbox.labels;
+        if labels.contains_key(HELPER_LABEL) && labels.get(INSTALLATION_LABEL).map(String::as_str) != Some(own.as_str())
+        {
+            remove_sandbox(runtime, &sandbox.id).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn remove_sandbox(runtime: &Runtime, id: &str) -> Result<(), HelperError> {
+    runtime.stop_pod_sandbox(id).await?;
+    Ok(runtime.remove_pod_sandbox(id).await?)
+}
+
+/// Without the label of a cluster: it is no component, and outlives all of them.
+fn labels(identity: &Identity) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (INSTALLATION_LABEL.to_owned(), identity.installation.to_string()),
+        (HELPER_LABEL.to_owned(), identity.machine.to_string()),
+    ])
+}
+
+async fn sandbox(runtime: &Runtime, identity: &Identity, attempt: u32) -> Result<SandboxSpec, cri::Error> {
+    // Where systemd makes cgroups, a parent has to be a slice.
+    let cgroup_parent = match runtime.status().await?.cgroup_driver {
+        CgroupDriver::Cgroupfs => String::new(),
+        CgroupDriver::Systemd => "keelway-helper.slice".to_owned(),
+    };
+    Ok(SandboxSpec {
+        name: NAME.to_owned(),
+        namespace: identity.installation.namespace(),
+        uid: format!("{}-{}", identity.installation, identity.machine),
+        attempt,
+        cgroup_parent,
+        labels: labels(identity),
+        ..SandboxSpec::default()
+    })
+}
+
+fn container(identity: &Identity, name: &str, mounts: Vec<Mount>) -> ContainerSpec {
+    ContainerSpec {
+        name: name.to_owned(),
+        image: release::helper_image(None),
+        command: vec![PROGRAM.to_owned(), "wait".to_owned()],
+        mounts,
+        capabilities: CAPABILITIES.map(str::to_owned).to_vec(),
+        resources: Resources { memory_limit: MEMORY, ..Resources::default() },
+        labels: labels(identity),
+        ..ContainerSpec::default()
+    }
+}
+
+/// A directory of the machine, under its own path.
+fn mounted(path: impl AsRef<str>) -> Mount {
+    let path = path.as_ref().to_owned();
+    Mount { host_path: path.clone(), container_path: path, read_only: false }
+}

@@ -1,0 +1,50 @@
+//! Commands on a machine without an agent.
+
+use std::{net::SocketAddr, time::Duration};
+
+use keelway_cri::{
+    Runtime,
+    exec::{ExecError, Streams},
+};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::{Connection, ReachError};
+
+/// How long a command may take that nothing is handed to: what it says comes with its end.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Runs a command that reads nothing: its end, and what it said, are one answer of the runtime.
+pub(super) async fn exec<I, O, E>(
+    runtime: &Runtime,
+    container: &str,
+    command: &[String],
+    mut streams: Streams<I, O, E>,
+) -> Result<i32, ReachError>
+where
+    O: AsyncWrite + Unpin,
+    E: AsyncWrite + Unpin,
+{
+    let ended = runtime.exec_sync(container, command, LONGEST).await?;
+    let said = async {
+        streams.stdout.write_all(&ended.stdout).await?;
+        streams.stdout.flush().await?;
+        streams.stderr.write_all(&ended.stderr).await?;
+        streams.stderr.flush().await
+    };
+    said.await.map_err(ExecError::Stream)?;
+    Ok(ended.exit_code)
+}
+
+/// Connects to the runtime's streams from here.
+pub(super) async fn dial(address: SocketAddr, within: Duration) -> Result<Connection, ReachError> {
+    if address.ip().is_loopback() || address.ip().is_unspecified() {
+        return Err(ReachError::Loopback { address });
+    }
+    let connected = timeout(within, TcpStream::connect(address)).await;
+    let connected = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+    connected.map(Connection::from).map_err(|source| ReachError::Streams { address, source })
+}
