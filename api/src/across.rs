@@ -8,7 +8,7 @@ use crate::{
     component::Stage,
     documents::{ENCRYPTION_SECRET, Place, SecretName},
     fault::{Fault, MOST_FAULTS},
-    hypervisor::HypervisorRole,
+    hypervisor::{HypervisorRole, Way},
     kind::Kind,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
@@ -20,7 +20,7 @@ use crate::{
 
 /// Every fault between sound documents, with document and line.
 pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
-    let checks = [ids, owners, components, secrets, secrets_of_installations, ports, users];
+    let checks = [ids, owners, endpoints, components, secrets, secrets_of_installations, ports, users];
     checks
         .iter()
         .flat_map(|check| check(documents, seen))
@@ -133,6 +133,30 @@ fn owners(documents: &Documents, _: &Seen<'_>) -> Found {
                     "reconcile the machines of each installation apart from the other's",
                 ),
             ));
+        }
+    }
+    found
+}
+
+/// What a machine's endpoint refers to is there.
+fn endpoints(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut found = Vec::new();
+    for (name, machine) in &documents.hypervisors {
+        let Way::Cri(cri) = machine.spec.endpoint.way() else { continue };
+        let reference = SecretName { namespace: cri.secret_ref.namespace.clone(), name: cri.secret_ref.name.clone() };
+        let title = format!("Secret {}/{}", reference.namespace, reference.name);
+        let mut add = |problem| {
+            let mend = "put it beside the documents, with the keys tls.crt, tls.key and ca.crt in PEM";
+            found.push((Place::Hypervisor(name.clone()), Fault::of("spec.endpoint.cri.secretRef", problem, mend)));
+        };
+        let Some(secret) = documents.given.get(&reference) else {
+            add(format!("there is no {title}"));
+            continue;
+        };
+        let has =
+            |key: &str| secret.data.as_ref().is_some_and(|data| data.get(key).is_some_and(|value| !value.0.is_empty()));
+        for key in ["tls.crt", "tls.key", "ca.crt"].into_iter().filter(|key| !has(key)) {
+            add(format!("{title} has no {key}"));
         }
     }
     found

@@ -36,6 +36,8 @@ pub struct Documents {
     pub components: BTreeMap<PodName, Component>,
     /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`, and those for pulling images.
     pub secrets: BTreeMap<SecretName, Secret>,
+    /// Secrets of their user's, which documents may refer to. They are read only, and written as the text that they came in.
+    pub given: BTreeMap<SecretName, Secret>,
     /// The order of reading. What is not in it is written after it, by kind and name.
     pub(crate) places: Vec<Place>,
 }
@@ -99,6 +101,7 @@ impl fmt::Debug for Documents {
             .field("clusters", &self.clusters.keys())
             .field("components", &self.components.keys())
             .field("secrets", &self.secrets.keys())
+            .field("given", &self.given.keys())
             .finish_non_exhaustive()
     }
 }

@@ -72,6 +72,47 @@ pub enum Endpoint {
     },
     /// `keelway-hypervisor-agent run` on the machine, which keeps components running with nobody else's help.
     Agent(AgentEndpoint),
+    /// The machine's CRI socket behind a proxy of yours that speaks mutual TLS. No agent: a helper container places files, and
+    /// what dies is restarted by the next pass.
+    Cri(CriEndpoint),
+}
+
+/// How a CRI socket behind a proxy is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CriEndpoint {
+    /// Where the proxy listens: `HOST:PORT`. It passes bytes on to the socket.
+    pub address: String,
+    /// The name that the proxy's certificate is for. The host of `address` where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+    /// A Secret of yours beside the documents: `tls.crt` and `tls.key` to show, `ca.crt` to know the proxy by.
+    pub secret_ref: SecretReference,
+}
+
+impl CriEndpoint {
+    /// The name that the proxy's certificate is for.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let host = || self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
+        let unbracketed = || host().trim_start_matches('[').trim_end_matches(']');
+        self.server_name.as_deref().unwrap_or_else(unbracketed)
+    }
+}
+
+/// A Secret, by its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretReference {
+    /// Its namespace.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+fn default_namespace() -> String {
+    "default".to_owned()
 }
 
 /// How a machine's agent is reached: by its socket, or over a network.
@@ -113,7 +154,7 @@ impl Endpoint {
     pub fn socket(&self) -> Option<&str> {
         match self.way() {
             Way::Runtime(path) | Way::Agent(path) => Some(path),
-            Way::Network(_) => None,
+            Way::Network(_) | Way::Cri(_) => None,
         }
     }
 
@@ -121,7 +162,7 @@ impl Endpoint {
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         match self.way() {
-            Way::Runtime(_) | Way::Agent(_) => None,
+            Way::Runtime(_) | Way::Agent(_) | Way::Cri(_) => None,
             Way::Network(address) => Some(address),
         }
     }
@@ -133,6 +174,7 @@ impl Endpoint {
             Self::Unix { path } => Way::Runtime(path),
             Self::Agent(AgentEndpoint { unix: Some(unix), .. }) => Way::Agent(&unix.path),
             Self::Agent(AgentEndpoint { unix: None, address }) => Way::Network(address.as_deref().unwrap_or_default()),
+            Self::Cri(cri) => Way::Cri(cri),
         }
     }
 }
@@ -146,6 +188,8 @@ pub enum Way<'a> {
     Agent(&'a str),
     /// Where its agent listens on a network.
     Network(&'a str),
+    /// Its runtime's socket behind a proxy.
+    Cri(&'a CriEndpoint),
 }
 
 /// The name in the certificate of a machine's agent.

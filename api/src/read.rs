@@ -135,7 +135,10 @@ impl<'a> Reader<'a> {
         };
         self.count += 1;
         match owner(&tree.root) {
-            Ok(Owner::Foreign) => self.foreign(chunk),
+            Ok(Owner::Foreign) => {
+                self.documents.give(&tree);
+                self.foreign(chunk);
+            }
             Ok(Owner::Ours(kind)) => self.ours(kind, &tree, chunk),
             Err(fault) => self.refuse(tree.root.line_of(&fault.field), fault),
         }
@@ -386,6 +389,20 @@ fn touches(one: &str, other: &str) -> bool {
 }
 
 impl Documents {
+    /// Takes in a Secret of the user's, where the document is one that is sound. The first of a name stays.
+    fn give(&mut self, tree: &Tree<'_>) {
+        let is_secret = text(&tree.root, "apiVersion") == Some("v1") && text(&tree.root, "kind") == Some("Secret");
+        if !is_secret || tree.excess.is_some() || !tree.faults.is_empty() {
+            return;
+        }
+        let (json, _) = schema::check(Kind::Secret, &tree.root);
+        if let Ok(Typed::Secret(secret)) = Typed::decode(Kind::Secret, json) {
+            let namespace = secret.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+            let name = secret.metadata.name.clone().unwrap_or_default();
+            self.given.entry(SecretName { namespace, name }).or_insert(secret);
+        }
+    }
+
     /// Takes in one document of ours. The first of a name stays.
     fn take(&mut self, kind: Kind, tree: &Tree<'_>, asked: Asked<'_>) -> Result<Place, Vec<Fault>> {
         Ok(match sound(kind, tree)? {

@@ -296,3 +296,35 @@ fn many_documents_are_read() {
     println!("{} bytes: written in {wrote:?}, read in {:?}", written.len(), start.elapsed());
     assert_eq!(again, documents);
 }
+
+#[test]
+fn a_secret_of_the_users_is_read_and_written_as_it_came() {
+    let theirs = "---
+apiVersion: v1
+kind: Secret
+metadata: {name: proxies, labels: {of: me}}   # mine
+stringData: {tls.crt: one, tls.key: two, ca.crt: three}
+";
+    let machine = "apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata:
+  name: hv-9
+spec:
+  role: Private
+  endpoint:
+    cri:
+      address: hv-9.example.com:7444
+      secretRef:
+        name: proxies
+  addresses:
+    private: [10.0.0.19]
+";
+    let documents = read(&format!("{machine}{theirs}"));
+    let name = SecretName { namespace: "default".to_owned(), name: "proxies".to_owned() };
+    assert_eq!(documents.given[&name].data.as_ref().unwrap()["tls.key"].0, b"two");
+    assert!(documents.secrets.is_empty());
+    assert!(documents.write().ends_with(theirs), "{}", documents.write());
+    let endpoint = &documents.hypervisors.values().next().unwrap().spec.endpoint;
+    assert!(matches!(endpoint, Endpoint::Cri(cri) if cri.name() == "hv-9.example.com"));
+    assert!(!format!("{documents:?}").contains("two"));
+}

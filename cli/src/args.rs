@@ -420,6 +420,15 @@ pub(crate) struct HypervisorInjectArguments {
     /// Where its keelway-hypervisor-agent listens on a network
     #[arg(long, value_name = "HOST:PORT", group = "way")]
     pub(crate) agent_address: Option<String>,
+    /// Where a proxy with mutual TLS listens before the socket of its container runtime: no agent is needed
+    #[arg(long, value_name = "HOST:PORT", group = "way", requires = "cri_secret")]
+    pub(crate) cri_address: Option<String>,
+    /// The Secret with tls.crt, tls.key and ca.crt that the proxy is spoken with by; it stands in the documents
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "cri_address")]
+    pub(crate) cri_secret: Option<String>,
+    /// The name that the proxy's certificate is for [default: the host of --cri-address]
+    #[arg(long, value_name = "NAME", requires = "cri_address")]
+    pub(crate) cri_server_name: Option<String>,
     /// An address in the network of hypervisors; may be given many times
     #[arg(long = "private-address", value_name = "ADDRESS", required = true)]
     pub(crate) private_addresses: Vec<String>,

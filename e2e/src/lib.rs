@@ -29,6 +29,7 @@ pub mod metrics;
 mod operator;
 pub mod prober;
 pub mod process;
+pub mod proxy;
 pub mod ran;
 pub mod setting;
 pub mod simulator;

@@ -19,7 +19,8 @@ use keelway_api::{
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::ClusterId,
 };
-use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxSpec, SandboxState};
+use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxSpec, SandboxState, testing::cache};
+use keelway_hypervisor_agent::image::ensure;
 use rustix::{
     net::sockopt::socket_peercred,
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -188,7 +189,8 @@ impl Machine {
         let containers = self.wait(self.runtime.list_containers(labels)).unwrap();
         let mut running = BTreeMap::new();
         for container in containers.into_iter().filter(|container| container.state == ContainerState::Running) {
-            let component = container.labels[COMPONENT_LABEL].clone();
+            // Without an agent there is a helper, which is nobody's component.
+            let Some(component) = container.labels.get(COMPONENT_LABEL).cloned() else { continue };
             let is_main = component.rsplit_once('-').is_some_and(|(role, _)| role == container.name);
             if is_main != named_after {
                 continue;
@@ -245,6 +247,25 @@ impl Machine {
         images.into_iter().flat_map(|image| image.tags).collect()
     }
 
+    /// Brings an image of the cache to it, as a registry would.
+    pub fn load(&self, image: &str) {
+        let archives = cache().unwrap().join("images");
+        self.wait(ensure(&self.runtime, &archives, image)).unwrap();
+    }
+
+    /// What the runtime tells of all that it has, in all detail.
+    pub fn inspect(&self) -> String {
+        let sandboxes = self.wait(self.runtime.list_pod_sandboxes(&BTreeMap::new())).unwrap();
+        let containers = self.wait(self.runtime.list_containers(&BTreeMap::new())).unwrap();
+        let ids = sandboxes.into_iter().map(|found| found.id).chain(containers.into_iter().map(|found| found.id));
+        let info = |id: String| {
+            let mut ctr = Command::new(cache().unwrap().join("bin/ctr"));
+            ctr.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io", "containers", "info", &id]);
+            run(&mut ctr, &[], deadline::READ).succeeded().text().to_owned()
+        };
+        ids.map(info).collect()
+    }
+
     /// Every process in the machine's network but the one that asks.
     pub fn processes(&self) -> Vec<u32> {
         processes_beside(self.pid())
@@ -294,7 +315,7 @@ fn socket(document: &Hypervisor) -> PathBuf {
     match document.spec.endpoint.way() {
         Way::Runtime(path) => path.into(),
         Way::Agent(path) => Path::new(path).ancestors().nth(2).unwrap().join("containerd/containerd.sock"),
-        Way::Network(_) => local(document).join("run/containerd/containerd.sock"),
+        Way::Network(_) | Way::Cri(_) => local(document).join("run/containerd/containerd.sock"),
     }
 }
 

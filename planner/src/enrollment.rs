@@ -121,7 +121,7 @@ fn forget(documents: &mut Documents, id: &InstallationId) {
 fn agent(document: &mut Hypervisor) -> Option<&mut AgentStatus> {
     match document.spec.endpoint.way() {
         Way::Network(_) => document.status.as_mut()?.agent.as_mut(),
-        Way::Runtime(_) | Way::Agent(_) => None,
+        Way::Runtime(_) | Way::Agent(_) | Way::Cri(_) => None,
     }
 }
 

@@ -1,6 +1,8 @@
-//! Machines that are found behind a socket on this one, their runtime's or their agent's, or by an agent on a network.
+//! Machines that are found behind a socket on this one, their runtime's or their agent's, by an agent on a network, or by a
+//! runtime that is.
 
 mod agent;
+mod bare;
 mod certify;
 mod network;
 mod runtime;
@@ -18,23 +20,25 @@ use async_trait::async_trait;
 use futures::future::{join_all, select_all};
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::Way,
+    hypervisor::{CriEndpoint, Way},
     machine::{MachineConfig, MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{Connection, action::Action};
+use keelway_hypervisor_agent::{Connection, action::Action, site::Question};
 use keelway_planner::AgentOrder;
 use tokio::{
     sync::{Notify, OnceCell},
     task::JoinHandle,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::{Applying, Certifying, Machines, Run};
 use agent::Agent;
+use bare::Bare;
 use network::Introduction;
 use runtime::Runtime;
 
+pub use bare::reach_bare;
 pub use network::{NetworkError, agent_channel};
 
 /// How long a look at a machine may take, before it counts as out of reach.
@@ -52,15 +56,17 @@ pub struct ConnectedMachines {
 enum Place {
     Socket(PathBuf),
     Network(String, String),
+    /// Over a network, too: which machine, and the way to its runtime.
+    Bare(String, CriEndpoint),
 }
 
 impl Place {
     fn of(machine: &Hypervisor) -> Self {
+        let name = || machine.metadata.name.clone().unwrap_or_default();
         match machine.spec.endpoint.way() {
             Way::Runtime(path) | Way::Agent(path) => Self::Socket(path.into()),
-            Way::Network(address) => {
-                Self::Network(machine.metadata.name.clone().unwrap_or_default(), address.to_owned())
-            }
+            Way::Network(address) => Self::Network(name(), address.to_owned()),
+            Way::Cri(cri) => Self::Bare(name(), cri.clone()),
         }
     }
 }
@@ -92,6 +98,7 @@ impl From<String> for Unseen {
 enum By {
     Runtime(Runtime),
     Agent(Agent),
+    Bare(Box<Bare>),
 }
 
 impl Drop for Connected {
@@ -108,6 +115,14 @@ impl Connected {
         self.listener.get().is_some_and(JoinHandle::is_finished)
     }
 
+    /// Leaves nothing on a machine that holds nothing.
+    async fn part(&self) {
+        match &self.by {
+            By::Bare(bare) => bare.part().await,
+            By::Runtime(_) | By::Agent(_) => {}
+        }
+    }
+
     /// Listens for changes from now on. Returns whether nobody did before.
     async fn listen(&self) -> bool {
         let mut began = false;
@@ -117,6 +132,7 @@ impl Connected {
             match &self.by {
                 By::Runtime(runtime) => Ok(runtime.listen(changed)),
                 By::Agent(agent) => agent.listen(changed).await,
+                By::Bare(bare) => Ok(bare.listen(changed)),
             }
         });
         match listener.await {
@@ -158,6 +174,10 @@ impl ConnectedMachines {
             Way::Runtime(socket) => By::Runtime(Runtime::connect(Path::new(socket), self.archives.clone()).await?),
             Way::Agent(socket) => By::Agent(Agent::on_socket(Path::new(socket)).await?),
             Way::Network(_) => By::Agent(Agent::on_network(self.introduction.channel(machine)?)),
+            Way::Cri(_) => {
+                let (runtime, identity) = self.introduction.runtime(machine)?;
+                By::Bare(Box::new(Bare::connect(runtime, identity, self.archives.clone()).await?))
+            }
         };
         Ok(Connected { by, changed: Arc::default(), listener: OnceCell::new() })
     }
@@ -182,14 +202,21 @@ impl ConnectedMachines {
     /// Whoever was reached and then says nothing within [`LOOK`] is the silent one.
     async fn look(&self, machine: &Hypervisor) -> Result<MachineState, Unseen> {
         let late = || format!("no answer within {} s", LOOK.as_secs());
-        let deadline = Instant::now() + LOOK;
-        let connected = timeout_at(deadline, self.connect(machine)).await.map_err(|_| late())??;
+        let mut deadline = Instant::now() + LOOK;
+        let connected = if let Way::Cri(_) = machine.spec.endpoint.way() {
+            let connected = timeout(bare::FIRST, self.connect(machine)).await.map_err(|_| bare::late())??;
+            deadline = Instant::now() + LOOK;
+            connected
+        } else {
+            timeout_at(deadline, self.connect(machine)).await.map_err(|_| late())??
+        };
         match &connected.by {
             By::Runtime(runtime) => {
                 let silent = |_| Unseen { silent: Silent::Runtime, why: late() };
                 timeout_at(deadline, runtime.observe()).await.map_err(silent)?
             }
             By::Agent(agent) => timeout_at(deadline, agent.observe()).await.map_err(|_| late())?,
+            By::Bare(bare) => timeout_at(deadline, bare.observe()).await.map_err(|_| late())?,
         }
     }
 }
@@ -197,10 +224,13 @@ impl ConnectedMachines {
 #[async_trait]
 impl Machines for ConnectedMachines {
     fn introduce(&self, documents: &Documents) {
-        if self.introduction.learn(documents) {
-            // Whoever was spoken with as somebody else is met anew.
-            self.held().retain(|place, _| matches!(place, Place::Socket(_)));
-        }
+        let met = self.introduction.learn(documents);
+        // Whoever was spoken with as somebody else is met anew.
+        self.held().retain(|place, _| match place {
+            Place::Socket(_) => true,
+            Place::Network(..) => met.by_agents,
+            Place::Bare(..) => met.by_proxies,
+        });
     }
 
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
@@ -221,6 +251,7 @@ impl Machines for ConnectedMachines {
         match &connected.by {
             By::Runtime(runtime) => runtime.execute(&name, actions, run).await,
             By::Agent(agent) => agent.apply(&name, config, run).await,
+            By::Bare(bare) => bare.execute(&name, config, actions, run).await,
         }
     }
 
@@ -232,6 +263,7 @@ impl Machines for ConnectedMachines {
         match &connected.by {
             By::Runtime(runtime) => runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await,
             By::Agent(agent) => agent.adopt(installation).await,
+            By::Bare(bare) => bare.adopt(&name, installation, run).await,
         }
     }
 
@@ -249,7 +281,24 @@ impl Machines for ConnectedMachines {
         match &connected.by {
             By::Runtime(runtime) => runtime.dial(address, patience).await,
             By::Agent(agent) => agent.dial(address, patience).await,
+            By::Bare(_) => bare::dial(address, patience).await,
         }
+    }
+
+    async fn get(&self, machine: &Hypervisor, question: Question) -> Option<Result<u16, String>> {
+        let Way::Cri(_) = machine.spec.endpoint.way() else { return None };
+        match &self.connect(machine).await {
+            Ok(connected) => match &connected.by {
+                By::Bare(bare) => Some(bare.get(question).await),
+                By::Runtime(_) | By::Agent(_) => None,
+            },
+            Err(why) => Some(Err(why.clone())),
+        }
+    }
+
+    async fn part(&self) {
+        let held: Vec<Arc<Connected>> = self.held().values().filter_map(|slot| slot.get().cloned()).collect();
+        join_all(held.iter().map(|connected| connected.part())).await;
     }
 
     async fn changed(&self, machines: &[&Hypervisor]) {

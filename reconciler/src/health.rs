@@ -5,11 +5,18 @@ use std::{error::Error, sync::Arc, time::Duration};
 use futures::future::select_all;
 use http::StatusCode;
 use keelway_api::{Documents, condition};
-use keelway_hypervisor_agent::https;
-use keelway_planner::{Health, Probe, probes};
+use keelway_hypervisor_agent::{
+    https,
+    site::{Question, QuestionTls},
+};
+use keelway_planner::{Health, Identity, Probe, ProbeTls, probes};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Components, Machines, dial::DIAL, tls::Clients};
+use crate::{
+    Components, Machines,
+    dial::DIAL,
+    tls::{Clients, TlsError, value},
+};
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -66,6 +73,11 @@ async fn get(
     probe: &Probe,
 ) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
     let machine = documents.hypervisors.get(&probe.machine).ok_or("its machine has no document")?;
+    if probe.address.ip().is_loopback()
+        && let Some(answer) = machines.get(machine, question(documents, probe)?).await
+    {
+        return Ok(StatusCode::from_u16(answer?)?);
+    }
     let Some(tls) = &probe.tls else {
         let stream = machines.dial(machine, probe.address, DIAL).await?;
         return Ok(https::get_plain(stream, probe.address, probe.path).await?);
@@ -73,6 +85,23 @@ async fn get(
     let config = clients.client(documents, &tls.authority, tls.identity.as_ref())?;
     let stream = machines.dial(machine, probe.address, DIAL).await?;
     Ok(https::get(config, &tls.server_name, stream, probe.address, probe.path).await?)
+}
+
+/// The same for who asks in this one's place.
+fn question(documents: &Documents, probe: &Probe) -> Result<Question, TlsError> {
+    let known = |tls: &ProbeTls| {
+        let of = |identity: &Identity, kind: &str| {
+            value(documents, &identity.secret, &format!("{}.{kind}", identity.name)).map(<[u8]>::to_vec)
+        };
+        let shown = |identity: &Identity| Ok::<_, TlsError>((of(identity, "crt")?, of(identity, "key")?));
+        Ok::<_, TlsError>(QuestionTls {
+            server_name: tls.server_name.clone(),
+            authority: value(documents, &tls.authority, "bundle.crt")?.to_vec(),
+            identity: tls.identity.as_ref().map(shown).transpose()?,
+        })
+    };
+    let tls = probe.tls.as_ref().map(known).transpose()?;
+    Ok(Question { address: probe.address, path: probe.path.to_owned(), tls })
 }
 
 /// The innermost cause, which is what tells: `Connection refused`, `certificate expired`.

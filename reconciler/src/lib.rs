@@ -21,7 +21,7 @@ mod workers;
 pub use adopt::{AdoptError, adopt};
 pub use certify::Certifying;
 pub use components::DialledComponents;
-pub use connected::{ConnectedMachines, NetworkError, agent_channel};
+pub use connected::{ConnectedMachines, NetworkError, agent_channel, reach_bare};
 pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue_token, revoke_agent};
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
@@ -43,7 +43,7 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, Seen},
     name::{ClusterId, HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{Connection, action::Action};
+use keelway_hypervisor_agent::{Connection, action::Action, site::Question};
 use keelway_planner::{Health, MintRequest, Probe};
 use tokio_util::sync::CancellationToken;
 
@@ -96,6 +96,13 @@ pub trait Machines: Send + Sync {
     }
     /// A connection from within the machine's network.
     async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<Connection>;
+    /// Asks what listens on a machine's own loopback: the status of the answer, or why there is none. `None` where [`Self::dial`] leads
+    /// there.
+    async fn get(&self, _machine: &Hypervisor, _question: Question) -> Option<Result<u16, String>> {
+        None
+    }
+    /// Nothing more is asked for: what was there for questions alone goes.
+    async fn part(&self) {}
     /// Returns when something changed on one of these machines. May return early, never late.
     async fn changed(&self, machines: &[&Hypervisor]);
 }

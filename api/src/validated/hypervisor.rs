@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::{
     Hypervisor,
     fault::Fault,
-    hypervisor::{AgentEndpoint, Endpoint, HypervisorRole, PortRange},
+    hypervisor::{AgentEndpoint, CriEndpoint, Endpoint, HypervisorRole, PortRange},
     name::is_subdomain,
     tree::item,
 };
@@ -58,6 +58,23 @@ fn check_endpoint(endpoint: &Endpoint, faults: &mut Faults) {
     match endpoint {
         Endpoint::Unix { path } => check_socket("spec.endpoint.unix.path", path, faults),
         Endpoint::Agent(agent) => check_agent(agent, faults),
+        Endpoint::Cri(cri) => check_cri(cri, faults),
+    }
+}
+
+fn check_cri(cri: &CriEndpoint, faults: &mut Faults) {
+    check_listener("spec.endpoint.cri.address", &cri.address, "proxy", faults);
+    if let Some(name) = cri.server_name.as_deref().filter(|name| !is_subdomain(name) && name.parse::<IpAddr>().is_err())
+    {
+        let mend = "write the DNS name or address that the proxy's certificate is for, such as hv-1.example.com";
+        faults.add("spec.endpoint.cri.serverName", format!("{name:?} is no name of a certificate"), mend);
+    }
+    for (field, text) in [("namespace", &cri.secret_ref.namespace), ("name", &cri.secret_ref.name)] {
+        if !is_subdomain(text) {
+            let mend = "write namespace and name of the Secret with tls.crt, tls.key and ca.crt";
+            let problem = format!("{text:?} is no {field} of a Secret");
+            faults.add(&format!("spec.endpoint.cri.secretRef.{field}"), problem, mend);
+        }
     }
 }
 
@@ -71,17 +88,17 @@ fn check_agent(agent: &AgentEndpoint, faults: &mut Faults) {
         check_socket("spec.endpoint.agent.unix.path", &unix.path, faults);
     }
     if let Some(address) = &agent.address {
-        check_listener("spec.endpoint.agent.address", address, faults);
+        check_listener("spec.endpoint.agent.address", address, "agent", faults);
     }
 }
 
 /// `HOST:PORT`, where the host is an address, in brackets where it has colons itself, or a DNS name.
-fn check_listener(field: &str, text: &str, faults: &mut Faults) {
+fn check_listener(field: &str, text: &str, who: &str, faults: &mut Faults) {
     let usable = match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
         (Ok(address), _) => {
             let ip = address.ip();
             if let Some(what) = unusable(ip).filter(|_| !ip.is_loopback()) {
-                faults.add(field, format!("{ip} is {what}"), "write where this machine reaches the agent");
+                faults.add(field, format!("{ip} is {what}"), format!("write where this machine reaches the {who}"));
             }
             address.port() > 0
         }
@@ -92,7 +109,8 @@ fn check_listener(field: &str, text: &str, faults: &mut Faults) {
         (Err(_), None) => false,
     };
     if !usable {
-        let mend = "write where the agent listens, such as 10.0.0.5:7443, [fd00::5]:7443 or hv-1.example.com:7443";
+        let mend =
+            format!("write where the {who} listens, such as 10.0.0.5:7443, [fd00::5]:7443 or hv-1.example.com:7443");
         faults.add(field, format!("{text:?} is not HOST:PORT"), mend);
     }
 }

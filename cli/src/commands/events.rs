@@ -16,7 +16,7 @@ use keelway_api::{
 };
 use keelway_cri::ContainerStatus;
 use keelway_hypervisor_agent::{client::Client, reach::Reached, report::chain_text};
-use keelway_reconciler::agent_channel;
+use keelway_reconciler::{agent_channel, reach_bare};
 
 use super::{
     named::{absent, title},
@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     args::{EventsArguments, Global, Output},
+    directories::cache_directory,
     exit::{Code, Failure},
     input::Input,
     view::{EventView, View, list, table},
@@ -142,7 +143,11 @@ fn has_agent(machine: &Hypervisor) -> bool {
 
 async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Result<Events, String> {
     let agent = match machine.spec.endpoint.way() {
-        Way::Runtime(socket) => return of_runtime(Path::new(socket)).await,
+        Way::Runtime(socket) => return of_runtime(async { Ok(Reached::behind(Path::new(socket)).await?) }).await,
+        Way::Cri(_) => {
+            let archives = cache_directory().join("images");
+            return of_runtime(async { Ok(reach_bare(documents, machine, archives).await?) }).await;
+        }
         Way::Agent(socket) => Client::on_socket(Path::new(socket)),
         Way::Network(_) => Client::on_channel(agent_channel(documents, machine).map_err(|error| chain_text(&error))?),
     };
@@ -151,10 +156,10 @@ async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Re
 }
 
 /// Without an agent there is what the runtime knows of the containers that it has.
-async fn of_runtime(socket: &Path) -> Result<Events, String> {
-    let look = async { Reached::behind(socket).await?.containers().await };
+async fn of_runtime(reached: impl Future<Output = anyhow::Result<Reached>>) -> Result<Events, String> {
+    let look = async { Ok::<_, anyhow::Error>(reached.await?.containers().await?) };
     let found = tokio::time::timeout(ANSWER, look).await.map_err(|_| "its runtime does not answer".to_owned())?;
-    let found = found.map_err(|error| chain_text(&error))?;
+    let found = found.map_err(|error| format!("{error:#}"))?;
     Ok(stream::iter(found.iter().flat_map(of_container).map(Ok).collect::<Vec<_>>()).boxed())
 }
 

@@ -18,8 +18,12 @@ pub(super) fn run(global: &Global, arguments: &AdoptArguments) -> Result<Code, F
     let input = Input::read(&global.files)?;
     let documents = input.documents().map_err(|failure| failure.echoing(&input))?;
     let mut session = Session::new(global, documents);
-    let adopting = keelway_reconciler::adopt(&session.context, &mut session.minter, &arguments.from, &arguments.names);
-    let adopted = runtime()?.block_on(adopting);
+    let adopted = runtime()?.block_on(async {
+        let (from, names) = (&arguments.from, &arguments.names);
+        let adopted = keelway_reconciler::adopt(&session.context, &mut session.minter, from, names).await;
+        session.context.machines.part().await;
+        adopted
+    });
     drop(session.context);
     match adopted {
         Err(error) if session.pipe.saved() => {

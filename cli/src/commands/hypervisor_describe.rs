@@ -207,6 +207,7 @@ fn endpoint(way: Way<'_>) -> String {
         Way::Runtime(path) => format!("container runtime behind {path}"),
         Way::Agent(path) => format!("agent behind {path}"),
         Way::Network(address) => format!("agent at {address}"),
+        Way::Cri(cri) => format!("container runtime at {}", cri.address),
     }
 }
 

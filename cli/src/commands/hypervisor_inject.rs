@@ -5,7 +5,7 @@ use std::path::Path;
 use keelway_api::{
     Documents, Hypervisor, ObjectMeta,
     fault::Faults,
-    hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec},
+    hypervisor::{Addresses, CriEndpoint, Endpoint, HypervisorRole, HypervisorSpec, SecretReference},
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
 
@@ -36,12 +36,23 @@ fn inject(input: &Input, arguments: HypervisorInjectArguments) -> Result<Documen
     Ok(documents)
 }
 
+/// `NAMESPACE/NAME`, or a name in the namespace `default`.
+fn secret(text: &str) -> SecretReference {
+    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    SecretReference { namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
 pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let endpoint = match (arguments.socket, arguments.agent_socket) {
-        (Some(socket), _) => Endpoint::Unix { path: text(&socket) },
-        (None, Some(agent)) => Endpoint::agent(text(&agent)),
-        (None, None) => Endpoint::network(arguments.agent_address.unwrap_or_default()),
+    let endpoint = match (arguments.socket, arguments.agent_socket, arguments.cri_address) {
+        (Some(socket), _, _) => Endpoint::Unix { path: text(&socket) },
+        (None, Some(agent), _) => Endpoint::agent(text(&agent)),
+        (None, None, Some(address)) => Endpoint::Cri(CriEndpoint {
+            address,
+            server_name: arguments.cri_server_name,
+            secret_ref: secret(&arguments.cri_secret.unwrap_or_default()),
+        }),
+        (None, None, None) => Endpoint::network(arguments.agent_address.unwrap_or_default()),
     };
     let spec = HypervisorSpec {
         role: arguments.role.into(),

@@ -65,7 +65,7 @@ fn enroll_those_of(global: &Global, input: &Input) -> Result<Documents, Failure>
 fn place(machine: &Hypervisor) -> Option<(String, SocketAddr)> {
     let fleet = machine.metadata.labels.as_ref()?.get(FLEET_LABEL)?;
     match machine.spec.endpoint.way() {
-        Way::Runtime(_) => None,
+        Way::Runtime(_) | Way::Cri(_) => None,
         Way::Agent(_) | Way::Network(_) => {
             let address = machine.spec.addresses.private.first()?.parse().ok()?;
             Some((fleet.clone(), SocketAddr::new(address, PORT)))

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, path::Path};
 
 use keelway_api::{Component, Documents, Hypervisor, hypervisor::Way, name::PodName};
 use keelway_hypervisor_agent::reach::Reached;
-use keelway_reconciler::agent_channel;
+use keelway_reconciler::{agent_channel, reach_bare};
 
-use crate::exit::Failure;
+use crate::{directories::cache_directory, exit::Failure};
 
 /// A component as tables name it: `c1/etcd-0`.
 pub(super) fn title(pod: &PodName, component: &Component) -> String {
@@ -25,6 +25,10 @@ pub(super) async fn reach(documents: &Documents, machine: &Hypervisor) -> Result
     match machine.spec.endpoint.way() {
         Way::Runtime(socket) | Way::Agent(socket) => Reached::behind(Path::new(socket)).await.map_err(Failure::other),
         Way::Network(_) => Ok(Reached::over(agent_channel(documents, machine).map_err(Failure::other)?)),
+        Way::Cri(_) => {
+            let archives = cache_directory().join("images");
+            reach_bare(documents, machine, archives).await.map_err(Failure::other)
+        }
     }
 }
 

@@ -14,8 +14,13 @@ use crate::{
 
 pub(super) fn run(global: &Global) -> Result<Code, Failure> {
     let mut session = Session::new(global, Input::read(&global.files)?.world()?);
-    let seen = runtime()?.block_on(look(&session.context, &mut session.minter)).map_err(Failure::other)?;
+    let seen = runtime()?.block_on(async {
+        let seen = look(&session.context, &mut session.minter).await;
+        session.context.machines.part().await;
+        seen
+    });
     drop(session.context);
+    let seen = seen.map_err(Failure::other)?;
     print(&seen.write())?;
     Ok(Code::Done)
 }

@@ -28,9 +28,13 @@ pub(super) fn run(global: &Global, arguments: &PlanArguments) -> Result<Code, Fa
 
 fn online(global: &Global, input: &Input) -> Result<Preview, Failure> {
     let mut session = Session::new(global, input.world()?);
-    let preview = runtime()?.block_on(preview(&session.context, &mut session.minter)).map_err(Failure::other)?;
+    let preview = runtime()?.block_on(async {
+        let preview = preview(&session.context, &mut session.minter).await;
+        session.context.machines.part().await;
+        preview
+    });
     drop(session.context);
-    Ok(preview)
+    preview.map_err(Failure::other)
 }
 
 /// Certificates count as they did when the observation was made.

@@ -77,6 +77,7 @@ fn reconcile(mut session: Session, arguments: &ReconcileArguments) -> Result<(Ar
     let ended = runtime()?.block_on(async {
         let received = cancel_on_signal(session.context.run.stop.clone()).map_err(Failure::other)?;
         let end = keelway_reconciler::run(&session.context, &mut session.minter, limits).await;
+        session.context.machines.part().await;
         Ok::<_, Failure>(Ended { end, received })
     })?;
     Ok((session.pipe, ended))

@@ -10,6 +10,7 @@
 )]
 
 mod agent;
+mod bare;
 mod enrolled;
 mod enrollment;
 mod files;

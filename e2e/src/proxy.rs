@@ -1,0 +1,112 @@
+//! Proxies with mutual TLS before the runtimes of machines, as users may have them: haproxy, which passes bytes on.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{
+    Documents, Hypervisor,
+    hypervisor::{CriEndpoint, Endpoint, SecretReference},
+    jiff::{SignedDuration, Timestamp},
+};
+use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+
+use crate::{Machine, deadline};
+
+const PORT: u16 = 7444;
+/// The Secret of the documents that they are spoken with by.
+const SECRET: &str = "proxies";
+
+/// An authority of the user's, and what it signed.
+pub struct Proxies {
+    folder: PathBuf,
+    authority: Authority,
+    random: ChaCha8Rng,
+    running: Vec<Child>,
+}
+
+impl Proxies {
+    /// None yet. Their files are in this directory.
+    pub fn new(folder: PathBuf) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(9);
+        let authority = Authority::mint("a user's own", day(), &mut random).unwrap();
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("ca.crt"), authority.certificate().pem()).unwrap();
+        Self { folder, authority, random, running: Vec::new() }
+    }
+
+    /// Starts one before a machine's runtime, in the machine's network.
+    pub fn before(&mut self, machine: &Machine) {
+        let listen = listen(&machine.document);
+        let [certificate, key] = self.issue(Usage::ServerAuth, Some(listen));
+        let own = self.folder.join(machine.name());
+        fs::write(own.with_extension("pem"), certificate + &key).unwrap();
+        let config = own.with_extension("cfg");
+        let folder = self.folder.display();
+        let text = format!(
+            "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n\
+             frontend cri\n  bind {listen} ssl crt {folder}/{}.pem ca-file {folder}/ca.crt verify required alpn h2\n\
+             \x20 default_backend containerd\nbackend containerd\n  server containerd unix@{}\n",
+            machine.name(),
+            machine.socket().display()
+        );
+        fs::write(&config, text).unwrap();
+        let start = || Command::new("haproxy").arg("-f").arg(&config).spawn().unwrap();
+        self.running.push(machine.within(start));
+        deadline::until("a proxy", deadline::READ, || machine.connect(listen).is_ok());
+    }
+
+    /// The documents of machines that are reached by these proxies alone, with the user's Secret beside them.
+    pub fn documents(&mut self, mut documents: Documents) -> Vec<u8> {
+        for machine in documents.hypervisors.values_mut() {
+            machine.spec.endpoint = Endpoint::Cri(CriEndpoint {
+                address: listen(machine).to_string(),
+                server_name: None,
+                secret_ref: SecretReference { namespace: "default".to_owned(), name: SECRET.to_owned() },
+            });
+        }
+        let [certificate, key] = self.issue(Usage::ClientAuth, None);
+        let [certificate, key, authority] =
+            [certificate.as_str(), &key, self.authority.certificate().pem()].map(|text| STANDARD.encode(text));
+        let secret = format!(
+            "---\napiVersion: v1\nkind: Secret\nmetadata:\n  name: {SECRET}\n  namespace: default\ndata:\n  tls.crt: {certificate}\n  tls.key: {key}\n  ca.crt: {authority}\n"
+        );
+        (documents.write() + &secret).into_bytes()
+    }
+
+    fn issue(&mut self, usage: Usage, listen: Option<SocketAddr>) -> [String; 2] {
+        let request = LeafRequest {
+            common_name: "a user's".to_owned(),
+            organizations: Vec::new(),
+            dns_names: Vec::new(),
+            ip_addresses: listen.map(|listen| listen.ip()).into_iter().collect(),
+            usages: vec![usage],
+            validity: day(),
+        };
+        let issued = self.authority.issue(&request, &mut self.random).unwrap();
+        [issued.certificate_pem.clone(), issued.key_pem.expose().to_owned()]
+    }
+}
+
+impl Drop for Proxies {
+    fn drop(&mut self) {
+        for proxy in &mut self.running {
+            let _ = proxy.kill();
+            let _ = proxy.wait();
+        }
+    }
+}
+
+fn listen(machine: &Hypervisor) -> SocketAddr {
+    SocketAddr::new(machine.spec.addresses.private[0].parse().unwrap(), PORT)
+}
+
+fn day() -> Validity {
+    let now = Timestamp::now();
+    Validity::new(now - SignedDuration::from_hours(1), now + SignedDuration::from_hours(24)).unwrap()
+}
