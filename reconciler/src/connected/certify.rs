@@ -38,7 +38,7 @@ pub(super) async fn certify(
                         agent.renew(certifying).await
                     }
                 }
-                By::Runtime(_) => return Applying::default(),
+                By::Runtime(_) | By::Bare(_) => return Applying::default(),
             },
             Err(why) => Err(why),
         },
