@@ -19,6 +19,9 @@ const DISTRIBUTION: &str = "3.1.2";
 /// What the VPN is tested with and measured beside; it has no releases among the Go modules, and this is the newest.
 const WIREGUARD: &str = "0.0.0-20260522210424-ecfc5a8d5446";
 
+/// What speaks CRI as Kubernetes' own tools do.
+const CRI_TOOLS: &str = "1.36.0";
+
 /// One file of the cache.
 #[derive(Debug, Clone)]
 pub(crate) enum Product {
@@ -76,6 +79,7 @@ pub(crate) enum GoBuild {
     MetricsServer,
     CniPlugins,
     Distribution,
+    CriTools,
 }
 
 impl GoBuild {
@@ -90,6 +94,7 @@ impl GoBuild {
             Self::MetricsServer => without_v(release::METRICS_SERVER),
             Self::CniPlugins => CNI_PLUGINS,
             Self::Distribution => DISTRIBUTION,
+            Self::CriTools => CRI_TOOLS,
         }
     }
 
@@ -104,6 +109,7 @@ impl GoBuild {
             Self::MetricsServer => &["sigs.k8s.io/metrics-server"],
             Self::CniPlugins => &["github.com/containernetworking/plugins"],
             Self::Distribution => &["github.com/distribution/distribution/v3"],
+            Self::CriTools => &["sigs.k8s.io/cri-tools"],
         }
     }
 
@@ -118,7 +124,8 @@ impl GoBuild {
             | Self::CoreDns
             | Self::MetricsServer
             | Self::CniPlugins
-            | Self::Distribution => None,
+            | Self::Distribution
+            | Self::CriTools => None,
         }
     }
 
@@ -134,6 +141,7 @@ impl GoBuild {
             Self::CoreDns => "github.com/coredns/coredns".to_owned(),
             Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server".to_owned(),
             Self::Distribution => format!("github.com/distribution/distribution/v3/cmd/{program}"),
+            Self::CriTools => format!("sigs.k8s.io/cri-tools/cmd/{program}"),
             Self::CniPlugins => {
                 format!("github.com/containernetworking/plugins/plugins/{}/{program}", plugin_kind(program))
             }
@@ -171,6 +179,7 @@ impl GoBuild {
                 let package = "github.com/distribution/distribution/v3/version";
                 format!("-s -w -X {package}.version=v{version}")
             }
+            Self::CriTools => format!("-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=v{version}"),
             Self::Containerd => {
                 let package = "github.com/containerd/containerd/v2";
                 format!("-s -w -X {package}/version.Version=v{version} -X {package}/version.Package={package}")
@@ -190,6 +199,7 @@ impl fmt::Display for GoBuild {
             Self::MetricsServer => "metrics-server",
             Self::CniPlugins => "cni-plugins",
             Self::Distribution => "distribution",
+            Self::CriTools => "cri-tools",
         };
         write!(formatter, "{name} {}", self.version())
     }
@@ -286,7 +296,7 @@ pub(crate) fn products() -> Vec<Product> {
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
 
-const PROGRAMS: [Origin; 9] = [
+const PROGRAMS: [Origin; 10] = [
     Origin::Go(GoBuild::Kubernetes, "kubectl"),
     Origin::Go(GoBuild::Kubernetes, "kubelet"),
     Origin::Go(GoBuild::Etcd, "etcdctl"),
@@ -296,6 +306,7 @@ const PROGRAMS: [Origin; 9] = [
     Origin::Go(GoBuild::Containerd, "ctr"),
     Origin::Go(GoBuild::Wireguard, "wireguard-go"),
     Origin::Go(GoBuild::Distribution, "registry"),
+    Origin::Go(GoBuild::CriTools, "crictl"),
 ];
 
 fn images() -> Vec<Image> {
