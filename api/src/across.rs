@@ -8,7 +8,7 @@ use crate::{
     component::Stage,
     documents::{ENCRYPTION_SECRET, Place, SecretName},
     fault::{Fault, MOST_FAULTS},
-    hypervisor::{HypervisorRole, Way},
+    hypervisor::{HypervisorRole, OnNetwork, Way},
     kind::Kind,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
@@ -20,7 +20,7 @@ use crate::{
 
 /// Every fault between sound documents, with document and line.
 pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
-    let checks = [ids, owners, endpoints, components, secrets, secrets_of_installations, ports, users];
+    let checks = [ids, owners, endpoints, vias, components, secrets, secrets_of_installations, ports, users];
     checks
         .iter()
         .flat_map(|check| check(documents, seen))
@@ -157,6 +157,37 @@ fn endpoints(documents: &Documents, _: &Seen<'_>) -> Found {
             |key: &str| secret.data.as_ref().is_some_and(|data| data.get(key).is_some_and(|value| !value.0.is_empty()));
         for key in ["tls.crt", "tls.key", "ca.crt"].into_iter().filter(|key| !has(key)) {
             add(format!("{title} has no {key}"));
+        }
+    }
+    found
+}
+
+/// The way through another machine's agent leads through one that is reached without a third.
+fn vias(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Hypervisor) {
+        return Vec::new();
+    }
+    let fault = |via: &str| {
+        let Some(other) = via.parse().ok().and_then(|via: HypervisorName| documents.hypervisors.get(&via)) else {
+            return Some(format!("there is no Hypervisor {via}"));
+        };
+        if other.spec.role != HypervisorRole::Public {
+            return Some(format!("{via} is no public Hypervisor"));
+        }
+        match other.spec.endpoint.way() {
+            Way::Runtime(_) | Way::Cri(_) => Some(format!("{via} has no agent to pass anything on")),
+            Way::Network(OnNetwork { via: Some(third), .. }) => {
+                Some(format!("{via} is not reached directly itself, but through {third}"))
+            }
+            Way::Agent(_) | Way::Network(_) => None,
+        }
+    };
+    let mut found = Vec::new();
+    for (name, machine) in &documents.hypervisors {
+        let Way::Network(OnNetwork { via: Some(via), .. }) = machine.spec.endpoint.way() else { continue };
+        if let Some(problem) = fault(via) {
+            let mend = "name a public Hypervisor of these documents whose own endpoint is an agent without via";
+            found.push((Place::Hypervisor(name.clone()), Fault::of("spec.endpoint.agent.via", problem, mend)));
         }
     }
     found

@@ -126,6 +126,14 @@ pub struct AgentEndpoint {
     /// `NAME.hypervisor.keelway`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The name of a public Hypervisor that is reached directly: the way to this agent leads through that one's, which passes
+    /// bytes and can read none of them. For machines in a network that `keelway` has no route to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+    /// The agent listens nowhere, as behind a NAT: it connects to that of `via` and waits there to be called
+    /// (`keelway-hypervisor-agent run --connect`).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dials_out: bool,
 }
 
 /// A Unix socket.
@@ -140,13 +148,13 @@ impl Endpoint {
     /// An agent's own socket.
     #[must_use]
     pub fn agent(path: String) -> Self {
-        Self::Agent(AgentEndpoint { unix: Some(UnixSocket { path }), address: None })
+        Self::Agent(AgentEndpoint { unix: Some(UnixSocket { path }), ..AgentEndpoint::default() })
     }
 
     /// An agent on a network, at `HOST:PORT`.
     #[must_use]
     pub fn network(address: String) -> Self {
-        Self::Agent(AgentEndpoint { unix: None, address: Some(address) })
+        Self::Agent(AgentEndpoint { address: Some(address), ..AgentEndpoint::default() })
     }
 
     /// The socket on this machine behind which the machine is found, where there is one.
@@ -163,8 +171,14 @@ impl Endpoint {
     pub fn address(&self) -> Option<&str> {
         match self.way() {
             Way::Runtime(_) | Way::Agent(_) | Way::Cri(_) => None,
-            Way::Network(address) => Some(address),
+            Way::Network(OnNetwork { address, .. }) => address,
         }
+    }
+
+    /// Whether the machine's agent is spoken with over a network.
+    #[must_use]
+    pub fn is_on_network(&self) -> bool {
+        matches!(self.way(), Way::Network(_))
     }
 
     /// The way to the machine. One to nowhere where the endpoint names none, which no sound document does.
@@ -173,7 +187,9 @@ impl Endpoint {
         match self {
             Self::Unix { path } => Way::Runtime(path),
             Self::Agent(AgentEndpoint { unix: Some(unix), .. }) => Way::Agent(&unix.path),
-            Self::Agent(AgentEndpoint { unix: None, address }) => Way::Network(address.as_deref().unwrap_or_default()),
+            Self::Agent(AgentEndpoint { unix: None, address, via, .. }) => {
+                Way::Network(OnNetwork { address: address.as_deref(), via: via.as_deref() })
+            }
             Self::Cri(cri) => Way::Cri(cri),
         }
     }
@@ -186,10 +202,19 @@ pub enum Way<'a> {
     Runtime(&'a str),
     /// Its agent's socket on this machine.
     Agent(&'a str),
-    /// Where its agent listens on a network.
-    Network(&'a str),
+    /// Its agent on a network.
+    Network(OnNetwork<'a>),
     /// Its runtime's socket behind a proxy.
     Cri(&'a CriEndpoint),
+}
+
+/// Where an agent is on a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OnNetwork<'a> {
+    /// Where it listens: `HOST:PORT`. None where it waits at that of `via` to be called.
+    pub address: Option<&'a str>,
+    /// The machine whose agent passes on what is for it.
+    pub via: Option<&'a str>,
 }
 
 /// The name in the certificate of a machine's agent.
@@ -197,6 +222,9 @@ pub enum Way<'a> {
 pub fn agent_name(machine: &HypervisorName) -> String {
     format!("{machine}.hypervisor.keelway")
 }
+
+/// The name that the certificates of all agents have beside their own: whoever waits at one need not know which machine's it is.
+pub const ANY_AGENT: &str = "hypervisor.keelway";
 
 /// Addresses of a machine. Lists, so that a machine may have both families.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

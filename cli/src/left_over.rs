@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keelway_api::{Documents, Hypervisor, hypervisor::Way};
+use keelway_api::{Documents, Hypervisor, hypervisor::Way, name::HypervisorName};
 
 use crate::pipe::{PREFIX, SUFFIX};
 
@@ -27,8 +27,8 @@ impl LeftOver {
     }
 
     fn shares_machines(&self, documents: &Documents) -> bool {
-        let ways: BTreeSet<Way<'_>> = documents.hypervisors.values().map(|found| found.spec.endpoint.way()).collect();
-        self.documents.hypervisors.values().any(|found| ways.contains(&found.spec.endpoint.way()))
+        let known: BTreeSet<_> = documents.hypervisors.iter().map(place).collect();
+        self.documents.hypervisors.iter().map(place).any(|found| known.contains(&found))
     }
 
     /// Whether a machine was given a config that these documents do not know yet.
@@ -41,6 +41,12 @@ impl LeftOver {
     pub(crate) fn remove(&self) {
         let _ = fs::remove_file(&self.file);
     }
+}
+
+/// Where a machine is found: over a network one is told from others at the same place by its name.
+fn place<'a>((name, machine): (&'a HypervisorName, &'a Hypervisor)) -> (Way<'a>, Option<&'a HypervisorName>) {
+    let way = machine.spec.endpoint.way();
+    (way, matches!(way, Way::Network(_)).then_some(name))
 }
 
 /// Term and generation of the last config that was written down for a machine.

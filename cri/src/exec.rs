@@ -57,7 +57,6 @@ pub enum ExecError {
 #[derive(Debug, Clone)]
 pub struct Prepared {
     uri: Uri,
-    address: SocketAddr,
     terminal: bool,
     stdin: bool,
 }
@@ -81,21 +80,31 @@ impl Runtime {
         };
         let url = self.look("Exec", id, self.runtime_service().exec(request)).await?.url;
         let malformed = || Error::Malformed { operation: Operation::new("Exec", id), what: "an address that is none" };
-        let uri: Uri = url.parse().map_err(|_| malformed())?;
-        let address = uri.authority().and_then(|authority| authority.as_str().parse().ok());
-        match (uri.scheme_str(), address) {
-            (Some("http"), Some(address)) => Ok(Prepared { uri, address, terminal, stdin }),
-            // What follows the host is a token that opens the session.
-            _ => Err(ExecError::Address { address: uri.authority().map(ToString::to_string).unwrap_or_default() }),
-        }
+        Ok(Prepared { uri: url.parse().map_err(|_| malformed())?, terminal, stdin })
     }
 }
 
 impl Prepared {
-    /// Whom to connect to, from the machine's own network.
+    /// Whom to connect to, from the machine's own network. Where the runtime is at the end of a channel, whoever answers there
+    /// may have streams at another place, which this does not tell of.
+    pub fn address(&self) -> Result<SocketAddr, ExecError> {
+        let address = self.uri.authority().and_then(|authority| authority.as_str().parse().ok());
+        // What follows the host is a token that opens the session.
+        address.filter(|_| self.uri.scheme_str() == Some("http")).ok_or_else(|| self.unusable())
+    }
+
+    /// Where its streams are, as the runtime says.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    fn authority(&self) -> &str {
+        self.uri.authority().map(http::uri::Authority::as_str).unwrap_or_default()
+    }
+
+    fn unusable(&self) -> ExecError {
+        ExecError::Address { address: self.authority().to_owned() }
     }
 
     /// Runs the command on such a connection to its end, and returns its exit code.
@@ -111,12 +120,12 @@ impl Prepared {
         tokio::spawn(serving.with_upgrades());
         let path = self.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let request = Request::post(path)
-            .header(header::HOST, self.address.to_string())
+            .header(header::HOST, self.authority())
             .header(header::CONNECTION, "Upgrade")
             .header(header::UPGRADE, "SPDY/3.1")
             .header("X-Stream-Protocol-Version", PROTOCOL)
             .body(Empty::<Bytes>::new())
-            .map_err(|_| ExecError::Address { address: self.address.to_string() })?;
+            .map_err(|_| self.unusable())?;
         let response = sender.send_request(request).await.map_err(ExecError::Http)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let status = response.status();

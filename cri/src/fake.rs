@@ -95,6 +95,11 @@ impl Fake {
         self.state().version = (name.to_owned(), version.to_owned());
     }
 
+    /// Where commands are told to be connected to from now on: what is there is no part of the fake.
+    pub fn set_streams(&self, url: &str) {
+        self.state().streams = Some(url.to_owned());
+    }
+
     /// Ends the running containers of this name, in all pods, with this exit code. Returns how many there were.
     #[must_use = "where none runs, nothing was done"]
     pub fn exit_container(&self, name: &str, code: i32) -> usize {

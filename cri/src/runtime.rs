@@ -6,7 +6,7 @@ mod sandboxes;
 
 pub use images::Login;
 
-use std::{io, path::Path, time::Duration};
+use std::{fmt, io, path::Path, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient};
@@ -26,10 +26,18 @@ const MAX_ANSWER: usize = 16 << 20;
 
 /// A container runtime that speaks `runtime.v1`. Cheap to clone; clones share one connection, which is made with the
 /// first call and again after it broke.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Runtime {
     channel: Channel,
+    /// Makes another one to the same runtime, where this is known how.
+    another: Option<Arc<dyn Fn() -> Channel + Send + Sync>>,
     deadlines: Deadlines,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("deadlines", &self.deadlines).finish_non_exhaustive()
+    }
 }
 
 impl Runtime {
@@ -45,23 +53,36 @@ impl Runtime {
     /// The runtime at the end of whatever `dial` connects to: for sockets in other namespaces.
     pub fn dialled_by<F, D, S>(dial: F, deadlines: Deadlines) -> Self
     where
-        F: Fn() -> D + Send + 'static,
+        F: Fn() -> D + Send + Sync + 'static,
         D: Future<Output = io::Result<S>> + Send + 'static,
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let connector = tower::service_fn(move |_: http::Uri| {
-            let dialling = dial();
-            async { dialling.await.map(TokioIo::new) }
-        });
-        // The name stands for nothing; gRPC servers want one that is not a path.
-        let endpoint = Endpoint::from_static("http://localhost");
-        Self::on_channel(endpoint.connect_with_connector_lazy(connector), deadlines)
+        let dial = Arc::new(dial);
+        let connect = move || {
+            let dial = Arc::clone(&dial);
+            let connector = tower::service_fn(move |_: http::Uri| {
+                let dialling = dial();
+                async { dialling.await.map(TokioIo::new) }
+            });
+            // The name stands for nothing; gRPC servers want one that is not a path.
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector)
+        };
+        Self { channel: connect(), another: Some(Arc::new(connect)), deadlines }
+    }
+
+    /// The same runtime on a connection of its own, where this one dials: who reads slowly on one holds up nobody on the other.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        match &self.another {
+            Some(connect) => Self { channel: connect(), ..self.clone() },
+            None => self.clone(),
+        }
     }
 
     /// The runtime at the end of a channel that somebody else made, such as one over mTLS.
     #[must_use]
     pub fn on_channel(channel: Channel, deadlines: Deadlines) -> Self {
-        Self { channel, deadlines }
+        Self { channel, another: None, deadlines }
     }
 
     /// The channel, for the calls of other APIs on the same connection.

@@ -15,10 +15,10 @@ mod board;
 mod book;
 mod endings;
 mod events;
+mod exchange;
 mod journal;
 mod keeper;
 mod network;
-mod passed;
 mod probe;
 mod service;
 mod socket;
@@ -70,12 +70,12 @@ pub enum AgentError {
     Keeper(#[from] KeeperError),
 }
 
-/// Where an agent is spoken with: its socket, which a machine has one of, and its port, where it has one.
+/// Where an agent is spoken with: its socket, which a machine has one of, and a network, where it is on one.
 #[derive(Debug)]
 pub struct Entrances {
     /// The socket.
     pub socket: Listener,
-    /// The port.
+    /// The network.
     pub network: Option<Network>,
 }
 

@@ -8,10 +8,9 @@ use futures::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
 use keelway_api::{
     machine::{MachineConfig, MachineEvent, MachineState},
-    name::{InstallationId, PodName},
+    name::{HypervisorName, InstallationId, PodName},
 };
-use tokio::{io::duplex, net::UnixStream, sync::mpsc, time::timeout};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::{net::UnixStream, time::timeout};
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
@@ -23,12 +22,12 @@ use crate::{
     enrollment::Trust,
     files::Log,
     logs::Wanted,
-    proto::{self, agent_client::AgentClient, apply_event::Event},
+    proto::{self, agent_client::AgentClient, apply_event::Event, exchange_client::ExchangeClient},
     relay,
     wire::WireError,
 };
 
-pub use network::{channel, channel_to, reach};
+pub use network::{Way, channel};
 
 /// Why an agent did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +81,7 @@ pub struct Finished {
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: AgentClient<Channel>,
+    channel: Channel,
 }
 
 impl Client {
@@ -101,7 +101,8 @@ impl Client {
     /// The agent at the end of a channel, such as [one over a network](channel).
     #[must_use]
     pub fn on_channel(channel: Channel) -> Self {
-        Self { agent: AgentClient::new(channel).max_decoding_message_size(MAX_MESSAGE) }
+        let agent = AgentClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        Self { agent, channel }
     }
 
     /// What is on the machine now.
@@ -152,18 +153,24 @@ impl Client {
 
     /// A TCP connection from the machine's network, made within the given time.
     pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<Connection, ClientError> {
-        let (to_agent, requests) = mpsc::channel(relay::ON_THE_WAY);
-        // There is room for the first.
-        let _ = to_agent.try_send(proto::DialRequest { address: address.to_string(), data: Vec::new() });
+        let first = proto::DialRequest { address: address.to_string(), data: Vec::new() };
+        let message = |data| proto::DialRequest { address: String::new(), data };
         let mut agent = self.agent.clone();
-        let answer = timeout(within, agent.dial(ReceiverStream::new(requests))).await;
-        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
-        let answers = answer.map_err(|status| failed("the machine's agent cannot connect", &status))?.into_inner();
-        let from_agent = answers.map(|answer| answer.ok().map(|answer| answer.data));
-        let (ours, theirs) = duplex(relay::LONGEST);
-        let bytes = |data| proto::DialRequest { address: String::new(), data };
-        tokio::spawn(relay::relay(theirs, to_agent, bytes, from_agent));
-        Ok(Connection::new(ours))
+        let opening =
+            relay::open(first, message, move |requests| async move { agent.dial(requests).await }, |said| said.data);
+        let opened = timeout(within, opening).await.map_err(|_| ClientError::TimedOut { within })?;
+        opened.map_err(|status| failed("the machine's agent cannot connect", &status))
+    }
+
+    /// A connection to the agent of another machine, which waits at this one to be called.
+    pub async fn call(&self, machine: &HypervisorName, within: Duration) -> Result<Connection, ClientError> {
+        let first = proto::CallRequest { machine: machine.to_string(), data: Vec::new() };
+        let message = |data| proto::CallRequest { machine: String::new(), data };
+        let mut exchange = ExchangeClient::new(self.channel.clone());
+        let opening =
+            relay::open(first, message, move |requests| async move { exchange.call(requests).await }, |said| said.data);
+        let opened = timeout(within, opening).await.map_err(|_| ClientError::TimedOut { within })?;
+        opened.map_err(|status| failed("the agent cannot be called where it is to wait", &status))
     }
 
     /// The logs of a component, those of one container together and the newest last; `None` where it has none on the machine.

@@ -3,6 +3,7 @@
 
 mod bare;
 mod logs;
+mod proxy;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, path::Path, time::Duration};
 
@@ -15,11 +16,10 @@ use keelway_cri::{
     exec::{ExecError, Streams},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
-use tonic::transport::Channel;
 
 use crate::{
     access::{Access, AccessError},
-    client::{Client, ClientError},
+    client::{Client, ClientError, Way},
     connection::Connection,
     files::{FileError, Files},
     helper::{Helper, HelperError},
@@ -27,6 +27,7 @@ use crate::{
 };
 
 pub use logs::ComponentLogs;
+pub use proxy::ProxyError;
 
 /// How long the runtime's streaming server, on the machine's own loopback, may take to be connected to.
 const DIAL: Duration = Duration::from_secs(5);
@@ -49,6 +50,9 @@ pub enum ReachError {
     /// The logs cannot be read, or nobody takes what is in them.
     #[error("cannot read the logs")]
     Logs(#[from] io::Error),
+    /// There is no connection to the machine's agent for a command's streams.
+    #[error("cannot connect to the machine's agent")]
+    Connect(#[source] io::Error),
     /// No such container runs.
     #[error("{pod} has no running container{}", named(name.as_deref()))]
     NotRunning {
@@ -115,8 +119,8 @@ pub struct Reached {
 enum By {
     /// Those of a process on this machine.
     Process(Access),
-    /// Those of an agent.
-    Agent(Client),
+    /// Those of an agent at the end of a way.
+    Agent(Box<(Client, Way)>),
     /// Those that a helper is in. Its network is reached from here, or not at all.
     Helper(Box<Helper>),
 }
@@ -128,11 +132,12 @@ impl Reached {
         Ok(Self { by: By::Process(Access::of_socket(socket).await?), runtime })
     }
 
-    /// The machine whose agent is at the end of a channel.
+    /// The machine whose agent is at the end of a way.
     #[must_use]
-    pub fn over(channel: Channel) -> Self {
+    pub fn over(way: Way) -> Self {
+        let channel = way.channel();
         let runtime = Runtime::on_channel(channel.clone(), Deadlines::default());
-        Self { by: By::Agent(Client::on_channel(channel)), runtime }
+        Self { by: By::Agent(Box::new((Client::on_channel(channel), way))), runtime }
     }
 
     /// A machine without an agent, by its runtime and its helper.
@@ -148,7 +153,7 @@ impl Reached {
                 let place = access.place().await?;
                 Ok(Files::new(place.root()).logs(pod)?.map(ComponentLogs::here).transpose()?)
             }
-            By::Agent(client) => ComponentLogs::through(client, pod).await,
+            By::Agent(agent) => ComponentLogs::through(&agent.0, pod).await,
             By::Helper(helper) => ComponentLogs::by_helper(helper, pod).await,
         }
     }
@@ -179,16 +184,13 @@ impl Reached {
             return bare::exec(&self.runtime, &container, &asked.command, streams).await;
         }
         let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
-        let connection = self.dial(prepared.address()).await?;
+        let connection = match &self.by {
+            By::Process(access) => access.dial(prepared.address()?, DIAL).await?.into(),
+            // It relays the runtime's streams on its own port.
+            By::Agent(agent) => Connection::new(agent.1.stream().await.map_err(ReachError::Connect)?),
+            By::Helper(_) => bare::dial(prepared.address()?, DIAL).await?,
+        };
         Ok(prepared.run(connection, streams).await?)
-    }
-
-    async fn dial(&self, address: SocketAddr) -> Result<Connection, ReachError> {
-        match &self.by {
-            By::Process(access) => Ok(access.dial(address, DIAL).await?.into()),
-            By::Agent(client) => Ok(client.dial(address, DIAL).await?),
-            By::Helper(_) => bare::dial(address, DIAL).await,
-        }
     }
 
     async fn running(&self, asked: &Command) -> Result<String, ReachError> {

@@ -7,10 +7,14 @@ use futures::{
     future::{Either, select},
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split},
-    sync::mpsc::Sender,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, duplex, split},
+    sync::mpsc::{self, Sender},
     time::timeout,
 };
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Response, Status, Streaming};
+
+use crate::connection::Connection;
 
 /// The most bytes of one message: half of what a call takes before it is read.
 pub(crate) const LONGEST: usize = 1 << 14;
@@ -18,6 +22,28 @@ pub(crate) const LONGEST: usize = 1 << 14;
 pub(crate) const ON_THE_WAY: usize = 4;
 /// How long one direction goes on after the other has ended. Whoever waits for an answer to its last word gets it.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// Makes a call that carries a connection, of which this is one end.
+pub(crate) async fn open<Q, A, F>(
+    first: Q,
+    message: impl Fn(Vec<u8>) -> Q + Send + 'static,
+    call: impl FnOnce(ReceiverStream<Q>) -> F,
+    data: impl Fn(A) -> Vec<u8> + Send + 'static,
+) -> Result<Connection, Status>
+where
+    Q: Send + 'static,
+    A: Send + 'static,
+    F: Future<Output = Result<Response<Streaming<A>>, Status>>,
+{
+    let (to_call, requests) = mpsc::channel(ON_THE_WAY);
+    // There is room for the first.
+    let _ = to_call.try_send(first);
+    let answers = call(ReceiverStream::new(requests)).await?.into_inner();
+    let (ours, theirs) = duplex(LONGEST);
+    let from_call = answers.map(move |answer| answer.ok().map(&data));
+    tokio::spawn(relay(theirs, to_call, message, from_call));
+    Ok(Connection::new(ours))
+}
 
 /// Carries bytes between a stream and a call until both directions have ended, or one of them a while ago.
 pub(crate) async fn relay<S, M>(
@@ -77,9 +103,6 @@ async fn receive<S: AsyncWrite>(mut writer: WriteHalf<S>, from: impl Stream<Item
 
 #[cfg(test)]
 mod tests {
-    use tokio::{io::duplex, sync::mpsc};
-    use tokio_stream::wrappers::ReceiverStream;
-
     use super::*;
 
     /// Both ends of a connection with both relays between them.

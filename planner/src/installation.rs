@@ -14,7 +14,7 @@ use keelway_api::{
     documents::SecretName,
     duration::Span,
     fault::Faults,
-    hypervisor::agent_name,
+    hypervisor::{ANY_AGENT, agent_name},
     jiff::Timestamp,
     name::{HypervisorName, InstallationId},
 };
@@ -87,7 +87,7 @@ pub fn installation_certificates(
 /// lived two thirds of its life.
 fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: Timestamp) -> Vec<MintRequest> {
     let Some(id) = documents.installation() else { return Vec::new() };
-    let on_network = world.machines.values().filter(|machine| machine.endpoint.address().is_some());
+    let on_network = world.machines.values().filter(|machine| machine.endpoint.is_on_network());
     let (enrolled, by_hand): (Vec<_>, Vec<_>) =
         on_network.map(|machine| &machine.name).partition(|name| is_enrolled(documents, name));
     if enrolled.is_empty() && by_hand.is_empty() {
@@ -159,10 +159,11 @@ fn agent(id: &InstallationId, machine: &HypervisorName) -> Wanted {
     let subject = Subject {
         common_name: AGENT.to_string(),
         organizations: vec![id.to_string()],
-        dns_names: vec![agent_name(machine)],
+        dns_names: vec![agent_name(machine), ANY_AGENT.to_string()],
         addresses: Vec::new(),
         server: true,
-        client: false,
+        // One that dials out shows it at another's port.
+        client: true,
     };
     Wanted { identity: agent_identity(id, machine), subject }
 }

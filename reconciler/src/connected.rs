@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use futures::future::{join_all, select_all};
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{CriEndpoint, Way},
+    hypervisor::{CriEndpoint, OnNetwork, Way},
     machine::{MachineConfig, MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
@@ -39,7 +39,7 @@ use network::Introduction;
 use runtime::Runtime;
 
 pub use bare::reach_bare;
-pub use network::{NetworkError, agent_channel};
+pub use network::{NetworkError, agent_channel, agent_way};
 
 /// How long a look at a machine may take, before it counts as out of reach.
 const LOOK: Duration = Duration::from_secs(10);
@@ -51,11 +51,15 @@ pub struct ConnectedMachines {
     connected: Mutex<BTreeMap<Place, Slot>>,
 }
 
-/// Where a machine is found: a socket's path; or, over a network, which machine where.
+/// Where a machine is found: a socket's path; or, over a network, which machine where, and through which other one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Socket(PathBuf),
-    Network(String, String),
+    Network {
+        machine: String,
+        address: Option<String>,
+        via: Option<String>,
+    },
     /// Over a network, too: which machine, and the way to its runtime.
     Bare(String, CriEndpoint),
 }
@@ -65,7 +69,9 @@ impl Place {
         let name = || machine.metadata.name.clone().unwrap_or_default();
         match machine.spec.endpoint.way() {
             Way::Runtime(path) | Way::Agent(path) => Self::Socket(path.into()),
-            Way::Network(address) => Self::Network(name(), address.to_owned()),
+            Way::Network(OnNetwork { address, via }) => {
+                Self::Network { machine: name(), address: address.map(str::to_owned), via: via.map(str::to_owned) }
+            }
             Way::Cri(cri) => Self::Bare(name(), cri.clone()),
         }
     }
@@ -173,7 +179,7 @@ impl ConnectedMachines {
         let by = match machine.spec.endpoint.way() {
             Way::Runtime(socket) => By::Runtime(Runtime::connect(Path::new(socket), self.archives.clone()).await?),
             Way::Agent(socket) => By::Agent(Agent::on_socket(Path::new(socket)).await?),
-            Way::Network(_) => By::Agent(Agent::on_network(self.introduction.channel(machine)?)),
+            Way::Network(_) => By::Agent(Agent::on_network(self.introduction.way(machine)?.channel())),
             Way::Cri(_) => {
                 let (runtime, identity) = self.introduction.runtime(machine)?;
                 By::Bare(Box::new(Bare::connect(runtime, identity, self.archives.clone()).await?))
@@ -228,7 +234,7 @@ impl Machines for ConnectedMachines {
         // Whoever was spoken with as somebody else is met anew.
         self.held().retain(|place, _| match place {
             Place::Socket(_) => true,
-            Place::Network(..) => met.by_agents,
+            Place::Network { .. } => met.by_agents,
             Place::Bare(..) => met.by_proxies,
         });
     }

@@ -21,7 +21,7 @@ mod workers;
 pub use adopt::{AdoptError, adopt};
 pub use certify::Certifying;
 pub use components::DialledComponents;
-pub use connected::{ConnectedMachines, NetworkError, agent_channel, reach_bare};
+pub use connected::{ConnectedMachines, NetworkError, agent_channel, agent_way, reach_bare};
 pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue_token, revoke_agent};
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::client::Client;
 pub use self::provisional::{Greeted, Provisional, greet, meet};
-pub use self::server::{Server, Unwanted};
+pub use self::server::{Server, Shown, Unwanted};
 pub use self::stamp::Stamp;
 pub use self::told::Told;
 

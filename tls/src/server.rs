@@ -48,6 +48,24 @@ pub enum Unwanted {
     },
 }
 
+/// Who showed a certificate, by what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Its common name.
+    pub common_name: String,
+    /// Its DNS names.
+    pub dns_names: Vec<String>,
+}
+
+impl Shown {
+    /// Who is at the other side of a connection that was accepted.
+    pub fn of<S>(stream: &TlsStream<S>) -> Result<Self, Unwanted> {
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).ok_or(Unwanted::Nobody)?;
+        let facts = CertificateFacts::from_der(shown).map_err(Unwanted::Unreadable)?;
+        Ok(Self { common_name: facts.common_name.unwrap_or_default(), dns_names: facts.dns_names })
+    }
+}
+
 /// What a server has of its files.
 #[derive(Debug)]
 pub(crate) struct Answering {
@@ -63,12 +81,18 @@ pub struct Server {
     current: Current<Answering>,
     clients: BTreeSet<String>,
     of_own_organization: bool,
+    protocols: Vec<Vec<u8>>,
 }
 
 impl Server {
     /// Takes clients whose certificate has one of those common names.
     pub fn new(files: TlsFiles, clients: BTreeSet<String>) -> Result<Self, TlsError> {
-        Ok(Self { current: Current::new(files, identity::server)?, clients, of_own_organization: false })
+        Ok(Self {
+            current: Current::new(files, identity::server)?,
+            clients,
+            of_own_organization: false,
+            protocols: Vec::new(),
+        })
     }
 
     /// Of those only who is of the same organization as the server's own certificate: an installation is one.
@@ -77,12 +101,18 @@ impl Server {
         Self { of_own_organization: true, ..self }
     }
 
+    /// Tells clients that ask for it which protocols are spoken here (ALPN), the first one rather than the others.
+    #[must_use]
+    pub fn speaking(self, protocols: &[&str]) -> Self {
+        Self { protocols: protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect(), ..self }
+    }
+
     /// A handshake with whoever has connected.
     pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let acceptor = TlsAcceptor::from(Arc::clone(&self.current.get().config));
+        let acceptor = TlsAcceptor::from(self.config());
         let accepted = timeout(HANDSHAKE, acceptor.accept(stream)).await;
         self.admit(accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)?)
     }
@@ -92,7 +122,15 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.admit(greeted.finish(Arc::clone(&self.current.get().config)).await?)
+        self.admit(greeted.finish(self.config()).await?)
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        let mut config = Arc::clone(&self.current.get().config);
+        if !self.protocols.is_empty() {
+            Arc::make_mut(&mut config).alpn_protocols.clone_from(&self.protocols);
+        }
+        config
     }
 
     fn admit<S>(&self, stream: TlsStream<S>) -> Result<TlsStream<S>, HandshakeError> {

@@ -79,16 +79,44 @@ fn check_cri(cri: &CriEndpoint, faults: &mut Faults) {
 }
 
 fn check_agent(agent: &AgentEndpoint, faults: &mut Faults) {
-    if agent.unix.is_some() == agent.address.is_some() {
-        let count = if agent.unix.is_some() { "several fields are" } else { "no field is" };
+    let ways = [agent.unix.is_some(), agent.address.is_some(), agent.dials_out];
+    let given = ways.into_iter().filter(|given| *given).count();
+    if given != 1 {
+        let count = if given > 1 { "several fields are" } else { "no field is" };
         let problem = format!("{count} given where one is wanted");
-        faults.add("spec.endpoint.agent", problem, "give exactly one of unix, address");
+        faults.add("spec.endpoint.agent", problem, "give exactly one of unix, address, dialsOut");
     }
+    check_via(agent, faults);
     if let Some(unix) = &agent.unix {
         check_socket("spec.endpoint.agent.unix.path", &unix.path, faults);
     }
     if let Some(address) = &agent.address {
         check_listener("spec.endpoint.agent.address", address, "agent", faults);
+    }
+}
+
+fn check_via(agent: &AgentEndpoint, faults: &mut Faults) {
+    const FIELD: &str = "spec.endpoint.agent.via";
+    match &agent.via {
+        None if agent.dials_out => {
+            let problem = "it is not said where an agent that dials out waits to be called";
+            faults.add(FIELD, problem, "write the name of a public Hypervisor whose agent listens on a network");
+        }
+        Some(_) if agent.unix.is_some() => {
+            faults.add(FIELD, "no other machine is on the way to a socket of this one", "take it away");
+        }
+        Some(via) => {
+            let named = agent.address.as_ref().filter(|address| address.parse::<SocketAddr>().is_err());
+            if let Some(address) = named {
+                let problem = format!("the agent of {via} looks up no names, and {address:?} has one");
+                faults.add(
+                    "spec.endpoint.agent.address",
+                    problem,
+                    "write an address and a port, such as 10.0.0.11:7443",
+                );
+            }
+        }
+        None => {}
     }
 }
 

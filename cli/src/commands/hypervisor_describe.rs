@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_api::{
     Component, Documents, Hypervisor, Time,
-    hypervisor::{Applied, HypervisorStatus, Quantities, Way},
+    hypervisor::{Applied, HypervisorStatus, OnNetwork, Quantities, Way},
     jiff::Timestamp,
     name::{HypervisorName, PodName},
 };
@@ -206,7 +206,11 @@ fn endpoint(way: Way<'_>) -> String {
     match way {
         Way::Runtime(path) => format!("container runtime behind {path}"),
         Way::Agent(path) => format!("agent behind {path}"),
-        Way::Network(address) => format!("agent at {address}"),
+        Way::Network(OnNetwork { address, via }) => match (address, via) {
+            (Some(address), None) => format!("agent at {address}"),
+            (Some(address), Some(via)) => format!("agent at {address}, through that of {via}"),
+            (None, via) => format!("agent that waits to be called at that of {}", via.unwrap_or_default()),
+        },
         Way::Cri(cri) => format!("container runtime at {}", cri.address),
     }
 }

@@ -5,7 +5,7 @@ use std::{io::Write, net::SocketAddr};
 use keelway_api::{
     Documents, Hypervisor,
     fault::Faults,
-    hypervisor::Endpoint,
+    hypervisor::{AgentEndpoint, Endpoint},
     jiff::{SignedDuration, Timestamp},
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
@@ -95,7 +95,10 @@ fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
 fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
     let spec = &mut there.spec;
     match arguments.address {
-        Some(address) => spec.endpoint = Endpoint::network(address),
+        Some(address) => {
+            let via = if let Endpoint::Agent(agent) = &mut spec.endpoint { agent.via.take() } else { None };
+            spec.endpoint = Endpoint::Agent(AgentEndpoint { address: Some(address), via, ..AgentEndpoint::default() });
+        }
         None if spec.endpoint.address().is_none() => {
             let problem = format!("the document of {} does not say where its agent is reached", arguments.name);
             return Err(Failure::usage(problem, "give --address"));

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::Path};
 
 use keelway_api::{Component, Documents, Hypervisor, hypervisor::Way, name::PodName};
 use keelway_hypervisor_agent::reach::Reached;
-use keelway_reconciler::{agent_channel, reach_bare};
+use keelway_reconciler::{agent_way, reach_bare};
 
 use crate::{directories::cache_directory, exit::Failure};
 
@@ -24,7 +24,7 @@ pub(super) fn absent(kind: &str, name: &str, there: &BTreeSet<String>) -> Failur
 pub(super) async fn reach(documents: &Documents, machine: &Hypervisor) -> Result<Reached, Failure> {
     match machine.spec.endpoint.way() {
         Way::Runtime(socket) | Way::Agent(socket) => Reached::behind(Path::new(socket)).await.map_err(Failure::other),
-        Way::Network(_) => Ok(Reached::over(agent_channel(documents, machine).map_err(Failure::other)?)),
+        Way::Network(_) => Ok(Reached::over(agent_way(documents, machine).map_err(Failure::other)?)),
         Way::Cri(_) => {
             let archives = cache_directory().join("images");
             reach_bare(documents, machine, archives).await.map_err(Failure::other)

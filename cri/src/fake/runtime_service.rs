@@ -242,6 +242,14 @@ impl RuntimeService for Fake {
         Ok(Response::new(v1::ExecSyncResponse { stdout, stderr: Vec::new(), exit_code }))
     }
 
+    async fn exec(&self, request: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
+        let id = request.into_inner().container_id;
+        let state = self.state();
+        self.looked("Exec", state.name_of_container(&id));
+        let url = state.streams.clone().ok_or_else(|| Status::unimplemented("the fake runtime has no streams"))?;
+        Ok(Response::new(v1::ExecResponse { url }))
+    }
+
     type GetContainerEventsStream = Pin<Box<dyn Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
 
     async fn get_container_events(&self, _: Request<v1::GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {
@@ -263,7 +271,6 @@ impl RuntimeService for Fake {
         UpdateContainerResourcesResponse
     );
     unimplemented_method!(reopen_container_log, ReopenContainerLogRequest, ReopenContainerLogResponse);
-    unimplemented_method!(exec, ExecRequest, ExecResponse);
     unimplemented_method!(attach, AttachRequest, AttachResponse);
     unimplemented_method!(port_forward, PortForwardRequest, PortForwardResponse);
     unimplemented_method!(list_container_stats, ListContainerStatsRequest, ListContainerStatsResponse);

@@ -19,6 +19,8 @@ pub(super) struct State {
     pub(super) cgroup_driver: Option<CgroupDriver>,
     /// The runtime's name and version.
     pub(super) version: (String, String),
+    /// The URL of each stream.
+    pub(super) streams: Option<String>,
     /// Events that nobody was told yet; containerd too keeps some for the first subscriber.
     events: VecDeque<v1::ContainerEventResponse>,
     /// How many ids were given.
@@ -51,6 +53,7 @@ impl Default for State {
             containers: BTreeMap::new(),
             images: BTreeMap::new(),
             cgroup_driver: Some(CgroupDriver::Cgroupfs),
+            streams: None,
             version: ("keelway-cri-fake".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             events: VecDeque::new(),
             ids: 0,

@@ -25,7 +25,7 @@ async fn connected(
 ) -> (keelway_cri::exec::Prepared, TcpStream) {
     let command: Vec<String> = [&[PROGRAM], arguments].concat().into_iter().map(String::from).collect();
     let prepared = subject.runtime.exec(id, &command, (stdin, terminal)).await.unwrap();
-    let connection = TcpStream::connect(prepared.address()).await.unwrap();
+    let connection = TcpStream::connect(prepared.address().unwrap()).await.unwrap();
     (prepared, connection)
 }
 
@@ -75,7 +75,7 @@ pub async fn commands_end_as_they_end((subject, _): &(&Subject, &Containerd)) {
     }
     let nothing = ["/nothing".to_owned()];
     let prepared = subject.runtime.exec(&id, &nothing, (false, false)).await.unwrap();
-    let connection = TcpStream::connect(prepared.address()).await.unwrap();
+    let connection = TcpStream::connect(prepared.address().unwrap()).await.unwrap();
     let (_, sizes) = mpsc::channel(1);
     let streams = Streams { stdin: tokio::io::empty(), stdout: Vec::new(), stderr: Vec::new(), sizes };
     let error = timeout(PATIENCE, prepared.run(connection, streams)).await.unwrap().unwrap_err();

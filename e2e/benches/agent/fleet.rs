@@ -159,7 +159,7 @@ fn start(root: &Path, address: SocketAddr, credentials: &AgentCredentials, stop:
     let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
     let entrances = Entrances {
         socket: Listener::bind(&root.join("run/agent.sock")).unwrap(),
-        network: Some(Network::bind(address, files, Bounds::default()).unwrap()),
+        network: Some(Network::of_files(files, Bounds::default()).unwrap().listening_on(address).unwrap()),
     };
     tokio::spawn(async move { run(machine, entrances, stop).await.unwrap() });
 }

@@ -1,47 +1,71 @@
-//! The agent's port: for the driver of its installation, over mutual TLS, and for nobody else.
+//! The agent on a network: for the driver of its installation, over mutual TLS, and for agents that wait here to be called.
+//!
+//! It has a port, or waits itself at the port of others. On each connection there are calls of gRPC, by HTTP/2, or one stream of
+//! the runtime's, by HTTP/1.1.
 //!
 //! Who has not shown who it is yet is a stranger, and has a few seconds for it. Strangers take nothing from the driver: they have
 //! places of their own, and where all of these are taken, whoever came first gives way to whoever comes. So one who connects
 //! again and again, or says nothing, keeps nobody out.
 
 mod conversation;
+mod gate;
+mod reception;
 mod standing;
 mod strangers;
+mod waiting;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::Stream;
 use keelway_pki::EnrollmentToken;
-use keelway_tls::{TlsError, TlsFiles, Told, greet};
+use keelway_tls::{TlsError, TlsFiles};
+use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
+    task::JoinSet,
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server as Http;
 
 use crate::{
-    enrollment::{EnrollingError, IdentityFolder, RefusedEnrollment},
-    report::chain_text,
+    connection::Connection,
+    enrollment::{EnrollingError, IdentityFolder},
+    streams::Streams,
 };
 use conversation::Conversation;
+pub(super) use gate::Gate;
+use reception::Reception;
 pub(crate) use standing::Standing;
 use strangers::Strangers;
 
 /// The common name of whoever drives the machines of an installation, which is the organization of its certificate.
 pub const DRIVER: &str = "keelway:driver";
+/// What is spoken, in the words of ALPN: clients of gRPC in other languages ask for it.
+const SPOKEN: [&str; 2] = ["h2", "http/1.1"];
 
 /// Connections that wait for the agent: with fewer, one of the driver's is lost in a burst of others and comes a second later.
 const WAITING: u32 = 4096;
-/// How long it may take until an answer begins: longer than whatever the agent waits for itself, such as a disk (120 s).
-const ANSWER: Duration = Duration::from_secs(180);
+/// How long it may take until an answer begins: longer than whatever the agent waits for itself, such as a disk (120 s), and than
+/// the runtime takes to pull an image over a slow network.
+const ANSWER: Duration = Duration::from_secs(900);
 /// Questions of one conversation at the same time.
 const QUESTIONS: u32 = 64;
 /// What is on its way to the agent and not read yet, in bytes: of one question, and of a conversation.
 const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
 /// The largest frame of HTTP/2, and the largest list of headers, in bytes.
 const FRAME: u32 = 1 << 14;
+/// How long a connection may say nothing before the kernel asks whether its other side is there, and then until it answers.
+const SILENCE: Duration = Duration::from_secs(20);
+/// How often it asks.
+const ASKED: u32 = 4;
 
 /// Why there is no port.
 #[derive(Debug, thiserror::Error)]
@@ -90,39 +114,59 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
-    /// A driver has a connection or two.
+    /// A driver has a connection or two, one for each stream, and one for each machine that is reached through this one.
     fn default() -> Self {
-        Self { strangers: 256, conversations: 64, silence: Duration::from_secs(20) }
+        Self { strangers: 256, conversations: 512, silence: Duration::from_secs(20) }
     }
 }
 
-/// A port that takes connections of the driver.
+/// Where connections of the driver come from.
 #[derive(Debug)]
 pub struct Network {
-    listener: TcpListener,
+    listener: Option<TcpListener>,
+    /// Other agents at which it waits to be called.
+    at: Vec<SocketAddr>,
     standing: Arc<Standing>,
     bounds: Bounds,
 }
 
+/// A connection of a stranger.
+struct Came {
+    stream: Connection,
+    from: SocketAddr,
+    /// Where who speaks on it finds streams.
+    at: String,
+}
+
 impl Network {
-    /// Listens on an address, as whom the files say.
-    pub fn bind(address: SocketAddr, files: TlsFiles, bounds: Bounds) -> Result<Self, NetworkError> {
-        Self::standing(address, Standing::of_files(files)?, bounds)
+    /// As whom the files say. It listens nowhere yet.
+    pub fn of_files(files: TlsFiles, bounds: Bounds) -> Result<Self, NetworkError> {
+        Ok(Self::of(Standing::of_files(files)?, bounds))
     }
 
-    /// The same as whom the agent was enrolled; with a token that was not used yet, it waits to be enrolled.
+    /// As whom the agent was enrolled; with a token that was not used yet, it waits to be enrolled. It listens nowhere yet.
     pub fn enrolled(
-        address: SocketAddr,
         folder: IdentityFolder,
         token: Option<EnrollmentToken>,
         bounds: Bounds,
     ) -> Result<Self, NetworkError> {
-        Self::standing(address, Standing::of_folder(folder, token)?, bounds)
+        Ok(Self::of(Standing::of_folder(folder, token)?, bounds))
     }
 
-    fn standing(address: SocketAddr, standing: Standing, bounds: Bounds) -> Result<Self, NetworkError> {
+    fn of(standing: Standing, bounds: Bounds) -> Self {
+        Self { listener: None, at: Vec::new(), standing: Arc::new(standing), bounds }
+    }
+
+    /// Listens on an address.
+    pub fn listening_on(self, address: SocketAddr) -> Result<Self, NetworkError> {
         let listener = listen(address).map_err(|source| NetworkError::Listen { address, source })?;
-        Ok(Self { listener, standing: Arc::new(standing), bounds })
+        Ok(Self { listener: Some(listener), ..self })
+    }
+
+    /// Waits at the agents that listen on these addresses, once it has a certificate to show there.
+    #[must_use]
+    pub fn waiting_at(self, addresses: Vec<SocketAddr>) -> Self {
+        Self { at: addresses, ..self }
     }
 
     /// As whom the agent answers.
@@ -130,9 +174,10 @@ impl Network {
         Arc::clone(&self.standing)
     }
 
-    /// Where it listens.
+    /// Where it listens; an address of no machine where it does not.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        let nowhere = Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        self.listener.as_ref().map_or(nowhere, TcpListener::local_addr)
     }
 
     /// How those who may speak are spoken with. A connection whose other side is gone, or does not read, ends after two silences.
@@ -149,10 +194,15 @@ impl Network {
             .http2_keepalive_timeout(Some(self.bounds.silence))
     }
 
-    /// Connections of those who may, until they may no more or the agent stops.
-    pub(super) fn conversations(self, stop: CancellationToken) -> impl Stream<Item = io::Result<Conversation>> {
+    /// Connections of those who may, until they may no more or the agent stops. Those for streams are served here.
+    pub(super) fn conversations(
+        self,
+        streams: Arc<Streams>,
+        stop: CancellationToken,
+    ) -> impl Stream<Item = io::Result<Conversation>> {
         let (found, conversations) = mpsc::channel(1);
-        tokio::spawn(receive(self, found, stop));
+        let reception = Reception::new(Arc::clone(&self.standing), self.bounds, streams, found, stop);
+        tokio::spawn(receive(self, Arc::new(reception)));
         ReceiverStream::new(conversations)
     }
 }
@@ -166,68 +216,47 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Receives whoever comes, for as long as anybody waits for conversations.
-async fn receive(network: Network, found: mpsc::Sender<io::Result<Conversation>>, stop: CancellationToken) {
-    let Network { listener, standing, bounds } = network;
-    let places = Arc::new(Semaphore::new(bounds.conversations));
-    let reception = Arc::new(Reception { standing, places, told: Told::default(), found, stop });
+async fn receive(network: Network, reception: Arc<Reception>) {
+    let Network { listener, at, standing, bounds } = network;
+    let (came, mut called) = mpsc::channel(1);
+    let mut waiting = JoinSet::new();
+    for address in at {
+        waiting.spawn(waiting::wait_at(address, Arc::clone(&standing), came.clone()));
+    }
     let mut strangers = Strangers::new(bounds.strangers);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = reception.found.closed() => return,
-        };
-        let Ok((stream, from)) = accepted else {
-            // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
+        let came = tokio::select! {
+            came = accept(listener.as_ref()) => came,
+            Some(came) = called.recv() => came,
+            () = reception.is_over() => return,
         };
         strangers.make_room().await;
-        strangers.take(Arc::clone(&reception).meet(stream, from));
+        strangers.take(Arc::clone(&reception).meet(came));
     }
 }
 
-/// Where strangers show who they are.
-struct Reception {
-    standing: Arc<Standing>,
-    places: Arc<Semaphore>,
-    told: Told,
-    found: mpsc::Sender<io::Result<Conversation>>,
-    stop: CancellationToken,
+/// The next connection to the port, where there is one.
+async fn accept(listener: Option<&TcpListener>) -> Came {
+    let Some(listener) = listener else { return std::future::pending().await };
+    loop {
+        if let Ok((stream, from)) = listener.accept().await {
+            return Came::of(stream, from);
+        }
+        // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
-impl Reception {
-    async fn meet(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
+impl Came {
+    fn of(stream: TcpStream, from: SocketAddr) -> Self {
         // What is not set costs some milliseconds.
         let _ = stream.set_nodelay(true);
-        let greeted = match greet(stream).await {
-            Ok(greeted) => greeted,
-            Err(error) => return self.refuse(from, &chain_text(&error)),
-        };
-        if greeted.is_to_enroll() {
-            return match self.standing.enroll(greeted).await {
-                Ok(()) => {}
-                Err(error) => self.refuse(from, &chain_text(&error)),
-            };
-        }
-        let Some(server) = self.standing.server() else {
-            return self.refuse(from, &RefusedEnrollment::NotYet.to_string());
-        };
-        let stream = match server.finish(greeted).await {
-            Ok(stream) => stream,
-            Err(error) => return self.refuse(from, &chain_text(&error)),
-        };
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            return self.refuse(from, "there are too many conversations");
-        };
-        let conversation = Conversation::new(stream, from, server, self.stop.clone(), place);
-        // Nobody waits for it where the agent stops.
-        let _ = self.found.send(Ok(conversation)).await;
-    }
-
-    /// Strangers decide how often it happens.
-    fn refuse(&self, from: SocketAddr, why: &str) {
-        if self.told.has_room() {
-            tracing::warn!(%from, why, "refused a connection");
-        }
+        // HTTP/2 asks by itself. What is not set keeps a stream whose other side lost its power.
+        let _ = sockopt::set_socket_keepalive(&stream, true);
+        let _ = sockopt::set_tcp_keepidle(&stream, SILENCE);
+        let _ = sockopt::set_tcp_keepintvl(&stream, SILENCE / ASKED);
+        let _ = sockopt::set_tcp_keepcnt(&stream, ASKED);
+        let at = stream.local_addr().map_or_else(|_| String::new(), |local| format!("https://{local}"));
+        Self { stream: stream.into(), from, at }
     }
 }

@@ -1,6 +1,6 @@
 //! `keelway.agent.v1`.
 
-use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
 use keelway_api::{machine::MachineConfig, name::NameError};
@@ -10,29 +10,33 @@ use tokio::sync::{
 };
 use tokio_stream::wrappers::{BroadcastStream, ReceiverStream, WatchStream};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Server};
 
 use super::{
     Entrances,
     board::Board,
     book::{AcceptError, Book},
+    exchange::Exchange,
     journal::Journal,
-    network::Standing,
-    passed::Passed,
+    network::{Gate, Standing},
     told_logs,
 };
 use crate::{
     FilesError, LocalMachine,
+    connection::Connection,
     enrollment::{RefusedEnrollment, Trust},
     files::FileError,
     observe::ObserveError,
+    passed::Passed,
     proto::{
         self,
         agent_server::{Agent, AgentServer},
         apply_event::Event,
+        exchange_server::ExchangeServer,
     },
     relay,
     report::chain_text,
+    streams::{Streams, address_of},
 };
 
 /// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes.
@@ -57,21 +61,33 @@ pub(super) async fn serve(
     entrances: Entrances,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let passed = Passed::to(service.machine.runtime());
-    let service = AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE);
-    let on = |mut http: Server| http.add_service(service.clone()).add_service(passed.clone());
+    // Who asks the runtime much, or does not read its answers, holds up nothing but its own questions.
+    let runtime = service.machine.runtime().apart().channel();
+    let streams = Arc::new(streams(&service.machine));
+    let routes = Routes::new(AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(ExchangeServer::new(Exchange::default()))
+        .add_service(Passed::<false>::new(runtime.clone(), Arc::clone(&streams)))
+        .add_service(Passed::<true>::new(runtime, Arc::clone(&streams)));
     let Entrances { socket, network } = entrances;
     let on_network = async {
-        match network {
-            Some(network) => on(network.http()).serve_with_incoming(network.conversations(stop.clone())).await,
-            None => std::future::pending().await,
-        }
+        let Some(network) = network else { return std::future::pending().await };
+        let mut http = network.http().layer(tower::layer::layer_fn(Gate::new));
+        http.add_routes(routes.clone()).serve_with_incoming(network.conversations(streams, stop.clone())).await
     };
     tokio::select! {
-        served = on(Server::builder()).serve_with_incoming(socket.connections()) => served,
+        served = Server::builder().add_routes(routes.clone()).serve_with_incoming(socket.connections()) => served,
         served = on_network => served,
         () = stop.cancelled() => Ok(()),
     }
+}
+
+/// Streams of the machine's runtime, which it serves on its own loopback.
+fn streams(machine: &Arc<LocalMachine>) -> Streams {
+    let machine = Arc::clone(machine);
+    Streams::new(move |url| {
+        let (machine, address) = (Arc::clone(&machine), address_of(url));
+        async move { machine.dial(address?, DIAL).await.map(Connection::from).map_err(io::Error::other) }
+    })
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

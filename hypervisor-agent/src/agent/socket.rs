@@ -68,7 +68,7 @@ impl Listener {
     }
 
     /// Connections of those who may.
-    pub(super) fn connections(self) -> impl Stream<Item = io::Result<UnixStream>> {
+    pub(crate) fn connections(self) -> impl Stream<Item = io::Result<UnixStream>> {
         stream::unfold(self, async |listener| {
             let connection = listener.accept().await;
             Some((connection, listener))

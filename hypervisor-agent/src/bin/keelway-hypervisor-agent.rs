@@ -49,6 +49,9 @@ enum Command {
         /// and ADDRESS:PORT if it is to be reached over a network
         #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
         listen: Vec<Endpoint>,
+        /// Where another machine's agent listens: wait there to be called, as behind a NAT. May be given many times
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        connect: Vec<SocketAddr>,
         #[command(flatten)]
         identity: Option<Identity>,
         #[command(flatten)]
@@ -160,11 +163,11 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn serve(command: Command) -> anyhow::Result<()> {
-    let Command::Run { runtime_endpoint, listen, identity, enrollment, image_archives } = command;
+    let Command::Run { runtime_endpoint, listen, connect, identity, enrollment, image_archives } = command;
     let stop = CancellationToken::new();
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let machine = own_machine(&runtime_endpoint, image_archives)?;
-    let entrances = open(listen, identity, &enrollment)?;
+    let entrances = open(listen, connect, identity, &enrollment)?;
     sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell that the agent is ready")?;
     tokio::spawn({
         let stop = stop.clone();
@@ -177,8 +180,13 @@ async fn serve(command: Command) -> anyhow::Result<()> {
     Ok(run(machine, entrances, stop).await?)
 }
 
-/// One socket, and one port where one is asked for.
-fn open(listen: Vec<Endpoint>, identity: Option<Identity>, enrollment: &Enrollment) -> anyhow::Result<Entrances> {
+/// One socket, and one port where one is asked for; beside or instead of the port, other agents to wait at.
+fn open(
+    listen: Vec<Endpoint>,
+    connect: Vec<SocketAddr>,
+    identity: Option<Identity>,
+    enrollment: &Enrollment,
+) -> anyhow::Result<Entrances> {
     let (mut socket, mut port) = (None, None);
     for endpoint in listen {
         let again = match endpoint {
@@ -190,15 +198,23 @@ fn open(listen: Vec<Endpoint>, identity: Option<Identity>, enrollment: &Enrollme
         }
     }
     let token = enrollment.token()?;
-    if port.is_none() && (identity.is_some() || token.is_some()) {
-        bail!("certificates and tokens are for a port: give --listen ADDRESS:PORT, too");
+    if port.is_none() && token.is_some() {
+        bail!("a token is for a port: give --listen ADDRESS:PORT, too");
+    }
+    let is_on_network = port.is_some() || !connect.is_empty();
+    if !is_on_network && identity.is_some() {
+        bail!("certificates are for a network: give --listen ADDRESS:PORT or --connect, too");
     }
     let own = IdentityFolder::new(enrollment.identity_directory.clone());
-    let network = port.map(|address| match identity.map(TlsFiles::from) {
-        Some(files) => Network::bind(address, files, Bounds::default()),
-        None => Network::enrolled(address, own, token, Bounds::default()),
+    let network = is_on_network.then(|| match identity.map(TlsFiles::from) {
+        Some(files) => Network::of_files(files, Bounds::default()),
+        None => Network::enrolled(own, token, Bounds::default()),
     });
-    let network = network.transpose()?;
+    let network = network.transpose()?.map(|network| network.waiting_at(connect));
+    let network = match (network, port) {
+        (Some(network), Some(address)) => Some(network.listening_on(address)?),
+        (network, _) => network,
+    };
     let socket = Listener::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
     Ok(Entrances { socket, network })
 }
@@ -207,21 +223,21 @@ fn open(listen: Vec<Endpoint>, identity: Option<Identity>, enrollment: &Enrollme
 mod tests {
     use super::*;
 
-    type Parsed = (Vec<Endpoint>, Option<Identity>, Enrollment);
+    type Parsed = (Vec<Endpoint>, Vec<SocketAddr>, Option<Identity>, Enrollment);
 
     fn parse(arguments: &str) -> Result<Parsed, clap::Error> {
         let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-        let Command::Run { listen, identity, enrollment, .. } = Arguments::try_parse_from(all)?.command;
-        Ok((listen, identity, enrollment))
+        let Command::Run { listen, connect, identity, enrollment, .. } = Arguments::try_parse_from(all)?.command;
+        Ok((listen, connect, identity, enrollment))
     }
 
     #[test]
     fn an_identity_is_whole_or_there_is_none() {
         let whole = "--tls-certificate a.crt --tls-key a.key --tls-authority ca.crt";
-        assert!(parse("").unwrap().1.is_none());
-        let files = TlsFiles::from(parse(whole).unwrap().1.unwrap());
+        assert!(parse("").unwrap().2.is_none());
+        let files = TlsFiles::from(parse(whole).unwrap().2.unwrap());
         assert_eq!((files.authority_file, files.revocation_file), ("ca.crt".into(), None));
-        let files = TlsFiles::from(parse(&format!("{whole} --tls-revoked a.crl")).unwrap().1.unwrap());
+        let files = TlsFiles::from(parse(&format!("{whole} --tls-revoked a.crl")).unwrap().2.unwrap());
         assert_eq!(files.revocation_file, Some("a.crl".into()));
         for part in ["--tls-certificate a.crt", "--tls-key a.key", "--tls-authority ca.crt", "--tls-revoked a.crl"] {
             assert!(parse(part).is_err(), "{part}");
@@ -245,13 +261,17 @@ mod tests {
             ("--listen 10.0.0.5:7443 --listen 10.0.0.6:7443", "once for each"),
             ("--listen /a --listen /b", "once for each"),
             ("--listen 10.0.0.5:7443 --identity-directory /nowhere", "no identity in /nowhere: give --enroll"),
+            ("--connect 10.0.0.5:7443 --identity-directory /nowhere", "no identity in /nowhere: give --enroll"),
             ("--listen 10.0.0.5:7443 --enroll kwe1.e30", "the enrolment token is damaged"),
             ("--listen 10.0.0.5:7443 --enroll-file /nowhere", "cannot read /nowhere"),
             ("--tls-certificate a.crt --tls-key a.key --tls-authority ca.crt", "give --listen"),
         ];
         for (arguments, word) in wrong {
-            let (listen, identity, enrollment) = parse(arguments).unwrap();
-            assert!(open(listen, identity, &enrollment).unwrap_err().to_string().contains(word), "{arguments}");
+            let (listen, connect, identity, enrollment) = parse(arguments).unwrap();
+            assert!(
+                open(listen, connect, identity, &enrollment).unwrap_err().to_string().contains(word),
+                "{arguments}"
+            );
         }
     }
 }

@@ -1,12 +1,16 @@
-//! The way to an agent's port.
+//! The way to an agent on a network.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use keelway_api::{hypervisor::agent_name, name::HypervisorName};
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
+
+use super::Client;
+use crate::{connection::Connection, report::chain_text};
 
 /// How long a port may take to be connected to.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -16,41 +20,110 @@ const SILENCE: Duration = Duration::from_secs(10);
 const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
 
 /// A connection to a port at `HOST:PORT`, whoever listens there.
-pub async fn reach(address: &str) -> io::Result<TcpStream> {
+async fn reach(address: &str) -> io::Result<TcpStream> {
     let stream = timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// The way to a machine's agent at `HOST:PORT`, which must prove to be that, for whoever `identity` shows. Nothing is dialled yet, and what broke
-/// is dialled again.
-///
-/// Agent and runtime answer on it: [`keelway_cri::Runtime::on_channel`].
+/// The way to somebody who must prove to be who is meant, mostly an agent, for whoever `identity` shows. Nothing is dialled yet.
+#[derive(Debug, Clone)]
+pub struct Way {
+    to: To,
+    name: ServerName<'static>,
+    identity: Arc<keelway_tls::Client>,
+}
+
+/// How there is a connection.
+#[derive(Debug, Clone)]
+enum To {
+    /// `HOST:PORT`.
+    Address(String),
+    /// Another agent dials.
+    Through(Client, SocketAddr),
+    /// It waits at another agent to be called.
+    Called(Client, HypervisorName),
+}
+
+impl Way {
+    /// To the agent of a machine that listens at `HOST:PORT`.
+    pub fn to_machine(
+        machine: &HypervisorName,
+        address: &str,
+        identity: Arc<keelway_tls::Client>,
+    ) -> Result<Self, InvalidDnsNameError> {
+        Ok(Self::to(address, ServerName::try_from(agent_name(machine))?, identity))
+    }
+
+    /// To the agent of a machine that another one's reaches: at an address, or, where there is none, because it waits there.
+    pub fn through(
+        via: Client,
+        machine: &HypervisorName,
+        address: Option<SocketAddr>,
+        identity: Arc<keelway_tls::Client>,
+    ) -> Result<Self, InvalidDnsNameError> {
+        let to = match address {
+            Some(address) => To::Through(via, address),
+            None => To::Called(via, machine.clone()),
+        };
+        Ok(Self { to, name: ServerName::try_from(agent_name(machine))?, identity })
+    }
+
+    /// To whoever listens at `HOST:PORT` and proves to be `name`.
+    #[must_use]
+    pub fn to(address: &str, name: ServerName<'static>, identity: Arc<keelway_tls::Client>) -> Self {
+        Self { to: To::Address(address.to_owned()), name, identity }
+    }
+
+    /// A connection, on which HTTP is spoken.
+    pub async fn stream(&self) -> io::Result<TlsStream<Connection>> {
+        self.identity.connect(self.name.clone(), self.connection().await?).await.map_err(|error| whole(&error))
+    }
+
+    /// A connection to whoever is there.
+    pub async fn connection(&self) -> io::Result<Connection> {
+        match &self.to {
+            To::Address(address) => reach(address).await.map(Connection::from),
+            To::Through(via, address) => via.dial(*address, CONNECT).await.map_err(|error| whole(&error)),
+            To::Called(via, machine) => via.call(machine, CONNECT).await.map_err(|error| whole(&error)),
+        }
+    }
+
+    /// A channel for calls of agent and runtime ([`keelway_cri::Runtime::on_channel`]). What broke is dialled again.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel_that_is_tried(SILENCE)
+    }
+
+    /// The same, tried after so long a silence, and given up after as long again.
+    pub(crate) fn channel_that_is_tried(&self, silence: Duration) -> Channel {
+        let way = self.clone();
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let way = way.clone();
+            async move { Ok::<_, io::Error>(TokioIo::new(way.stream().await?)) }
+        });
+        let [answer, connection] = WINDOWS;
+        // The name stands for nothing, and TLS is the connector's.
+        let endpoint = Endpoint::from_static("http://hypervisor")
+            .initial_stream_window_size(answer)
+            .initial_connection_window_size(connection)
+            .http2_keep_alive_interval(silence)
+            .keep_alive_timeout(silence)
+            .keep_alive_while_idle(true);
+        endpoint.connect_with_connector_lazy(connector)
+    }
+}
+
+/// An error with its causes: calls over the connection tell of the last one only.
+fn whole(error: &(dyn std::error::Error + 'static)) -> io::Error {
+    io::Error::other(chain_text(error))
+}
+
+/// The channel to a machine's agent at `HOST:PORT`.
 pub fn channel(
     address: &str,
     machine: &HypervisorName,
     identity: Arc<keelway_tls::Client>,
 ) -> Result<Channel, InvalidDnsNameError> {
-    Ok(channel_to(address, ServerName::try_from(agent_name(machine))?, identity))
-}
-
-/// The way to whoever listens at `HOST:PORT` and proves to be `name`, for whoever `identity` shows.
-pub fn channel_to(address: &str, name: ServerName<'static>, identity: Arc<keelway_tls::Client>) -> Channel {
-    let address = address.to_owned();
-    let connector = tower::service_fn(move |_: http::Uri| {
-        let (address, name, identity) = (address.clone(), name.clone(), Arc::clone(&identity));
-        async move {
-            let stream = identity.connect(name, reach(&address).await?).await.map_err(io::Error::other)?;
-            Ok::<_, io::Error>(TokioIo::new(stream))
-        }
-    });
-    let [answer, connection] = WINDOWS;
-    // The name stands for nothing, and TLS is the connector's.
-    let endpoint = Endpoint::from_static("http://hypervisor")
-        .initial_stream_window_size(answer)
-        .initial_connection_window_size(connection)
-        .http2_keep_alive_interval(SILENCE)
-        .keep_alive_timeout(SILENCE)
-        .keep_alive_while_idle(true);
-    endpoint.connect_with_connector_lazy(connector)
+    Ok(Way::to_machine(machine, address, identity)?.channel())
 }

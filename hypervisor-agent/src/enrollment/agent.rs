@@ -3,6 +3,7 @@
 use std::io;
 
 use jiff::{SignedDuration, Timestamp};
+use keelway_api::hypervisor::ANY_AGENT;
 use keelway_pki::{
     AuthorityHash, CertificateFacts, EnrollmentToken, IssuedCertificate, KeyError, LeafError, LeafRequest,
     PrivateKeyPem, ProvenChannel, Side, SigningRequestError, Usage, Validity, ValidityError, VerifyError,
@@ -205,8 +206,11 @@ pub(crate) fn check_granted(
         return Err(RefusedEnrollment::Certificate("it is for another key"));
     }
     let facts = CertificateFacts::from_pem(&granted.certificate).map_err(VerifyError::Certificate)?;
-    if facts.dns_names != [name] || !facts.usages.contains(&Usage::ServerAuth) {
+    if facts.dns_names != [name, ANY_AGENT] {
         return Err(RefusedEnrollment::Certificate("it is for another machine"));
+    }
+    if ![Usage::ServerAuth, Usage::ClientAuth].iter().all(|usage| facts.usages.contains(usage)) {
+        return Err(RefusedEnrollment::Certificate("it is not for both sides of a connection"));
     }
     if facts.organizations != [installation] {
         return Err(RefusedEnrollment::Certificate("it is of another installation"));

@@ -27,10 +27,24 @@ async fn the_driver_is_served() {
     runtime.version().await.unwrap();
     let containers = runtime.list_containers(&std::collections::BTreeMap::new()).await.unwrap();
     assert_eq!(containers.len(), 1);
-    // And no more than that.
-    let changes = machine.fake.calls().iter().filter(|call| call.change).count();
-    assert!(runtime.remove_container(&containers[0].id).await.is_err());
-    assert_eq!(machine.fake.calls().iter().filter(|call| call.change).count(), changes);
+    assert_eq!(runtime.list_images().await.unwrap().len(), 2);
+    // The agent is told by the runtime of what others change, and puts it right.
+    let (before, mut revisions) = (&containers[0].id, client.watch(WITHIN).await.unwrap());
+    runtime.stop_container(before, std::time::Duration::ZERO).await.unwrap();
+    runtime.remove_container(before).await.unwrap();
+    let replaced = async {
+        loop {
+            let now = runtime.list_containers(&std::collections::BTreeMap::new()).await.unwrap();
+            if now.iter().any(|container| container.id != *before) {
+                return;
+            }
+            revisions.next().await.unwrap();
+        }
+    };
+    timeout(WITHIN, replaced).await.unwrap();
+    // Events alone are the agent's own.
+    let why = timeout(WITHIN, runtime.events().next()).await.unwrap().unwrap().unwrap_err();
+    assert!(format!("{why:?}").contains("only who is next to the runtime"), "{why:?}");
 }
 
 #[tokio::test]

@@ -171,10 +171,12 @@ async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_
     let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
     let token = installation.token(MACHINE, 1);
     let machine = Machine::enrolling(&token);
-    let unlike: [(&str, Differs); 4] = [
+    let unlike: [(&str, Differs); 6] = [
         ("another machine", |of| of.dns_names = vec!["hv-2.hypervisor.keelway".to_owned()]),
         ("another installation", |of| of.organizations = vec!["00000000000000ee".to_owned()]),
-        ("another machine", |of| of.usages = vec![Usage::ClientAuth]),
+        ("another machine", |of| of.dns_names.truncate(1)),
+        ("both sides", |of| of.usages = vec![Usage::ClientAuth]),
+        ("both sides", |of| of.usages = vec![Usage::ServerAuth]),
         ("does not hold", |of| of.validity = hours(-2, -1)),
     ];
     for (why, differs) in unlike {

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use jiff::{SignedDuration, Timestamp};
+use keelway_api::hypervisor::{ANY_AGENT, agent_name};
 use keelway_hypervisor_agent::{
     agent::DRIVER,
     enrollment::{Granted, Trust},
@@ -69,9 +70,20 @@ impl Installation {
         EnrollmentToken::mint(ID, machine, authorities, expires, &mut self.random)
     }
 
-    /// What is granted to an agent by its request, where `differs` changes nothing.
+    /// What is granted to the agent of [`MACHINE`] by its request, where `differs` changes nothing.
     pub(crate) fn grant(&mut self, request: &str, serial: &str, differs: impl FnOnce(&mut LeafRequest)) -> Granted {
-        let mut wanted = self.of_agent();
+        self.grant_of(MACHINE, request, serial, differs)
+    }
+
+    /// The same of any machine.
+    pub(crate) fn grant_of(
+        &mut self,
+        machine: &str,
+        request: &str,
+        serial: &str,
+        differs: impl FnOnce(&mut LeafRequest),
+    ) -> Granted {
+        let mut wanted = self.of_agent(machine);
         differs(&mut wanted);
         let certificate = self.authority.certify(request, &wanted, &serial.parse().unwrap(), &mut self.random).unwrap();
         Granted { certificate, trust: self.trust(&[]) }
@@ -87,11 +99,11 @@ impl Installation {
         self.authority.revoke_serials(&[serial.parse().unwrap()], 2, hours(-1, 24)).unwrap()
     }
 
-    fn of_agent(&self) -> LeafRequest {
+    fn of_agent(&self, machine: &str) -> LeafRequest {
         LeafRequest {
             common_name: "keelway:agent".to_owned(),
-            dns_names: vec![AGENT.to_owned()],
-            usages: vec![Usage::ServerAuth],
+            dns_names: vec![agent_name(&machine.parse().unwrap()), ANY_AGENT.to_owned()],
+            usages: vec![Usage::ServerAuth, Usage::ClientAuth],
             ..self.request.clone()
         }
     }
@@ -102,11 +114,23 @@ impl Installation {
         self.authority.revoke(&revoked, 1, hours(-1, 24)).unwrap()
     }
 
-    /// Files of an agent, with nobody revoked. In place of those that are there.
+    /// Files of the agent of [`MACHINE`], with nobody revoked. In place of those that are there.
     pub(crate) fn write_agent(&mut self, folder: &Path) {
-        let request = self.of_agent();
+        self.write_agent_of(MACHINE, folder);
+    }
+
+    /// The same of any machine.
+    pub(crate) fn write_agent_of(&mut self, machine: &str, folder: &Path) {
+        let request = self.of_agent(machine);
         self.write(folder, &request);
         self.revoke(folder, &[]);
+    }
+
+    /// Files of the agent of a machine that is elsewhere.
+    pub(crate) fn agent(&mut self, machine: &str) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        self.write_agent_of(machine, folder.path());
+        folder
     }
 
     pub(crate) fn revoke(&self, folder: &Path, revoked: &[&TempDir]) {

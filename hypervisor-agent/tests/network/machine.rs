@@ -21,6 +21,7 @@ use keelway_hypervisor_agent::{
     enrollment::IdentityFolder,
 };
 use keelway_pki::EnrollmentToken;
+use keelway_tls::TlsFiles;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -42,11 +43,19 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// [`MACHINE`], with a port.
     pub(crate) fn new(installation: &mut Installation, bounds: Bounds) -> Self {
+        Self::of(MACHINE, installation, |files| {
+            Network::of_files(files, bounds).unwrap().listening_on(LOOPBACK).unwrap()
+        })
+    }
+
+    /// Another one on a network.
+    pub(crate) fn of(name: &str, installation: &mut Installation, network: impl FnOnce(TlsFiles) -> Network) -> Self {
         Self::with(|root| {
             fs::create_dir(root.join("tls")).unwrap();
-            installation.write_agent(&root.join("tls"));
-            Network::bind(LOOPBACK, files(&root.join("tls")), bounds)
+            installation.write_agent_of(name, &root.join("tls"));
+            Ok(network(files(&root.join("tls"))))
         })
     }
 
@@ -55,8 +64,14 @@ impl Machine {
         Self::with(|root| Self::enrolled(root, Some(token)))
     }
 
+    /// The same, and waits at other agents to be called from then on.
+    pub(crate) fn enrolling_and_waiting(token: &EnrollmentToken, at: Vec<SocketAddr>) -> Self {
+        Self::with(|root| Ok(Self::enrolled(root, Some(token))?.waiting_at(at)))
+    }
+
     fn enrolled(root: &Path, token: Option<&EnrollmentToken>) -> Result<Network, NetworkError> {
-        Network::enrolled(LOOPBACK, IdentityFolder::new(root.join("identity")), token.cloned(), Bounds::default())
+        let folder = IdentityFolder::new(root.join("identity"));
+        Network::enrolled(folder, token.cloned(), Bounds::default())?.listening_on(LOOPBACK)
     }
 
     fn with(network: impl FnOnce(&Path) -> Result<Network, NetworkError>) -> Self {

@@ -9,7 +9,9 @@ mod installation;
 mod machine;
 mod refusals;
 mod renewal;
+mod streams;
 mod through;
+mod via;
 
 use std::time::Duration;
 

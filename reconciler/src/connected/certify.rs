@@ -1,7 +1,7 @@
 //! Agents on a network are given who they are there.
 
 use keelway_api::Hypervisor;
-use keelway_hypervisor_agent::{client::reach, enrollment::enroll, report::chain_text};
+use keelway_hypervisor_agent::{enrollment::enroll, report::chain_text};
 use keelway_planner::AgentOrder;
 
 use super::{By, ConnectedMachines};
@@ -15,9 +15,9 @@ pub(super) async fn certify(
 ) -> Applying {
     let certified = match certifying.order() {
         AgentOrder::Enroll(_) => {
-            let Some(address) = machine.spec.endpoint.address() else { return Applying::default() };
             // It is waited for by the pass.
-            let Ok(stream) = reach(address).await else { return Applying::default() };
+            let Ok(way) = machines.introduction.way(machine) else { return Applying::default() };
+            let Ok(stream) = way.connection().await else { return Applying::default() };
             begins(certifying, run);
             match certifying.token() {
                 Ok(token) => {

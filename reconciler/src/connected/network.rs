@@ -1,16 +1,20 @@
 //! The way to machines on a network, and as whom they are spoken with.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use keelway_api::{
     Documents, Hypervisor,
     documents::SecretName,
-    hypervisor::{SecretReference, Way},
+    hypervisor::{OnNetwork, SecretReference, Way as Endpoint},
     name::HypervisorName,
 };
 use keelway_cri::{Deadlines, Runtime};
 use keelway_hypervisor_agent::{
-    client::{self, channel},
+    client::{Client, Way},
     helper::Identity,
     report::chain_text,
     tls::client_from_pem,
@@ -43,11 +47,43 @@ pub enum NetworkError {
     /// The document names no machine on a network.
     #[error("its document does not say where its agent listens")]
     Nowhere,
+    /// The document names a machine to go through that is none.
+    #[error("it is reached through {0}, whose document does not say how that is reached itself")]
+    Via(String),
 }
 
 /// The way to the agent of a machine on a network, as the driver of the documents. Nothing is dialled yet.
+pub fn agent_way(documents: &Documents, machine: &Hypervisor) -> Result<Way, NetworkError> {
+    way(machine, &Direct::of(documents), &driver(&Clients::default(), documents)?)
+}
+
+/// The same for calls alone.
 pub fn agent_channel(documents: &Documents, machine: &Hypervisor) -> Result<Channel, NetworkError> {
-    channel_to(machine, driver(&Clients::default(), documents)?)
+    Ok(agent_way(documents, machine)?.channel())
+}
+
+/// Agents that others are reached through: where each is on its own socket or on a network.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Direct(BTreeMap<HypervisorName, Place>);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    Socket(String),
+    Address(String),
+}
+
+impl Direct {
+    fn of(documents: &Documents) -> Self {
+        let place = |machine: &Hypervisor| match machine.spec.endpoint.way() {
+            Endpoint::Agent(socket) => Some(Place::Socket(socket.to_owned())),
+            Endpoint::Network(OnNetwork { address: Some(address), via: None }) => {
+                Some(Place::Address(address.to_owned()))
+            }
+            Endpoint::Runtime(_) | Endpoint::Network(_) | Endpoint::Cri(_) => None,
+        };
+        let machines = documents.hypervisors.iter();
+        Self(machines.filter_map(|(name, machine)| Some((name.clone(), place(machine)?))).collect())
+    }
 }
 
 /// As whom the driver of the documents is known to agents.
@@ -62,7 +98,7 @@ fn driver(clients: &Clients, documents: &Documents) -> Result<Arc<ClientConfig>,
 
 /// The runtime of a machine without an agent behind its proxy, and whose helper it gets. Nothing is dialled yet.
 pub(super) fn bare_runtime(documents: &Documents, machine: &Hypervisor) -> Result<(Runtime, Identity), NetworkError> {
-    let Way::Cri(cri) = machine.spec.endpoint.way() else { return Err(NetworkError::Nowhere) };
+    let Endpoint::Cri(cri) = machine.spec.endpoint.way() else { return Err(NetworkError::Nowhere) };
     let SecretReference { namespace, name } = &cri.secret_ref;
     let secret = SecretName { namespace: namespace.clone(), name: name.clone() };
     let unusable = |source| NetworkError::Secret { secret: format!("{namespace}/{name}"), source };
@@ -75,17 +111,42 @@ pub(super) fn bare_runtime(documents: &Documents, machine: &Hypervisor) -> Resul
     let mut config = client_from_pem(value("ca.crt")?, Some(shown)).map_err(|error| unusable(error.into()))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     let proxy = ServerName::try_from(cri.name().to_owned()).map_err(|_| NetworkError::Nowhere)?;
-    let channel = client::channel_to(&cri.address, proxy, Arc::new(keelway_tls::Client::of(Arc::new(config))));
+    let way = Way::to(&cri.address, proxy, Arc::new(keelway_tls::Client::of(Arc::new(config))));
     let installation = documents.installation().ok_or(NetworkError::Nobody)?.clone();
     let machine = machine.metadata.name.as_ref().and_then(|name| name.parse().ok()).ok_or(NetworkError::Nowhere)?;
-    Ok((Runtime::on_channel(channel, Deadlines::default()), Identity { installation, machine }))
+    Ok((Runtime::on_channel(way.channel(), Deadlines::default()), Identity { installation, machine }))
 }
 
-fn channel_to(machine: &Hypervisor, driver: Arc<ClientConfig>) -> Result<Channel, NetworkError> {
-    let address = machine.spec.endpoint.address().ok_or(NetworkError::Nowhere)?;
+fn way(machine: &Hypervisor, direct: &Direct, driver: &Arc<ClientConfig>) -> Result<Way, NetworkError> {
+    let Endpoint::Network(OnNetwork { address, via }) = machine.spec.endpoint.way() else {
+        return Err(NetworkError::Nowhere);
+    };
     let name = machine.metadata.name.as_ref().and_then(|name| name.parse::<HypervisorName>().ok());
     let name = name.ok_or(NetworkError::Nowhere)?;
-    channel(address, &name, Arc::new(keelway_tls::Client::of(driver))).map_err(|_| NetworkError::Nowhere)
+    let identity = || Arc::new(keelway_tls::Client::of(Arc::clone(driver)));
+    let way = match (via, address) {
+        (None, Some(address)) => Way::to_machine(&name, address, identity()),
+        (None, None) => return Err(NetworkError::Nowhere),
+        (Some(via), address) => {
+            let address = address.map(str::parse).transpose().map_err(|_| NetworkError::Nowhere)?;
+            Way::through(client(via, direct, identity())?, &name, address, identity())
+        }
+    };
+    way.map_err(|_| NetworkError::Nowhere)
+}
+
+/// The agent that others are reached through. Each machine has a connection to it of its own: one that does not read holds up no
+/// other one.
+fn client(via: &str, direct: &Direct, identity: Arc<keelway_tls::Client>) -> Result<Client, NetworkError> {
+    let unknown = || NetworkError::Via(via.to_owned());
+    let name: HypervisorName = via.parse().map_err(|_| unknown())?;
+    match direct.0.get(&name).ok_or_else(unknown)? {
+        Place::Socket(socket) => Ok(Client::on_socket(Path::new(socket))),
+        Place::Address(address) => {
+            let way = Way::to_machine(&name, address, identity).map_err(|_| unknown())?;
+            Ok(Client::on_channel(way.channel()))
+        }
+    }
 }
 
 /// Whether the driver is whom it was, for those that it met.
@@ -98,48 +159,59 @@ pub(super) struct Met {
 #[derive(Default)]
 pub(super) struct Introduction {
     clients: Clients,
-    driver: Mutex<Option<Result<Arc<ClientConfig>, String>>>,
+    learnt: Mutex<Learnt>,
+}
+
+#[derive(Default)]
+struct Learnt {
+    driver: Option<Result<Arc<ClientConfig>, String>>,
+    direct: Direct,
     /// What proxies are spoken with by is in the documents themselves.
-    documents: Mutex<Documents>,
+    documents: Documents,
 }
 
 impl Introduction {
-    /// Learns as whom machines are spoken with. Returns whether that is somebody else than before.
+    /// Learns as whom machines are spoken with, and through which agents others are. Returns whether that is what it was before.
     pub(super) fn learn(&self, documents: &Documents) -> Met {
         let found = driver(&self.clients, documents).map_err(|error| chain_text(&error));
-        let shown = self.remember(documents);
+        let direct = Direct::of(documents);
         let mut held = self.held();
         // A client is made once of the same certificates.
-        let same = matches!((&*held, &found), (Some(Ok(known)), Ok(now)) if Arc::ptr_eq(known, now));
-        *held = Some(found);
-        Met { by_agents: same, by_proxies: shown }
+        let same = matches!((&held.driver, &found), (Some(Ok(known)), Ok(now)) if Arc::ptr_eq(known, now));
+        let by_agents = same && held.direct == direct;
+        held.driver = Some(found);
+        held.direct = direct;
+        Met { by_agents, by_proxies: held.remember(documents) }
     }
 
+    /// The runtime of a machine without an agent, and whose helper it gets.
+    pub(super) fn runtime(&self, machine: &Hypervisor) -> Result<(Runtime, Identity), String> {
+        bare_runtime(&self.held().documents, machine).map_err(|error| chain_text(&error))
+    }
+
+    /// The way to a machine's agent.
+    pub(super) fn way(&self, machine: &Hypervisor) -> Result<Way, String> {
+        let nobody = || Err(chain_text(&NetworkError::Nobody));
+        let held = self.held();
+        let driver = held.driver.clone().unwrap_or_else(nobody)?;
+        way(machine, &held.direct, &driver).map_err(|error| chain_text(&error))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Learnt> {
+        self.learnt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Learnt {
     /// Returns whether proxies are shown what they were before.
-    fn remember(&self, documents: &Documents) -> bool {
-        let mut held = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+    fn remember(&mut self, documents: &Documents) -> bool {
+        let held = &mut self.documents;
         let same = held.given == documents.given && held.installation() == documents.installation();
         if !same || held.hypervisors != documents.hypervisors {
             held.given.clone_from(&documents.given);
             held.hypervisors.clone_from(&documents.hypervisors);
         }
         same
-    }
-
-    /// The runtime of a machine without an agent, and whose helper it gets.
-    pub(super) fn runtime(&self, machine: &Hypervisor) -> Result<(Runtime, Identity), String> {
-        let held = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
-        bare_runtime(&held, machine).map_err(|error| chain_text(&error))
-    }
-
-    pub(super) fn channel(&self, machine: &Hypervisor) -> Result<Channel, String> {
-        let nobody = || Err(chain_text(&NetworkError::Nobody));
-        let driver = self.held().clone().unwrap_or_else(nobody)?;
-        channel_to(machine, driver).map_err(|error| chain_text(&error))
-    }
-
-    fn held(&self) -> MutexGuard<'_, Option<Result<Arc<ClientConfig>, String>>> {
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,31 +10,36 @@ use std::{
 
 use keelway_tls::Server;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
 };
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
-use crate::report::chain_text;
+use crate::{caller::Caller, connection::Connection, report::chain_text};
+
+/// How HTTP/2 begins (RFC 9113, 3.4), and no request of HTTP/1.1 does.
+const HTTP2: [u8; 3] = *b"PRI";
 
 /// Ends, with all that is asked over it, when the other side's certificate would not be taken any more or the agent stops.
 pub(in crate::agent) struct Conversation {
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Connection>,
+    caller: Caller,
+    /// What was read to see which protocol it is, and how much of it was not given to anybody yet.
+    begin: ([u8; HTTP2.len()], usize),
     /// None once it is over.
     going_on: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Conversation {
     pub(super) fn new(
-        stream: TlsStream<TcpStream>,
-        from: SocketAddr,
+        stream: TlsStream<Connection>,
+        (caller, from): (Caller, SocketAddr),
         server: Arc<Server>,
         stop: CancellationToken,
-        place: OwnedSemaphorePermit,
+        place: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
         let going_on = async move {
@@ -45,11 +50,24 @@ impl Conversation {
                 () = stop.cancelled() => {}
             }
         };
-        Self { stream, going_on: Some(Box::pin(going_on)), _place: place }
+        let begin = (HTTP2, 0);
+        Self { stream, caller, begin, going_on: Some(Box::pin(going_on)), _place: place }
+    }
+
+    pub(super) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Waits for the first bytes, and tells by them.
+    pub(super) async fn is_http2(&mut self) -> io::Result<bool> {
+        let mut begin = [0; HTTP2.len()];
+        self.read_exact(&mut begin).await?;
+        self.begin = (begin, begin.len());
+        Ok(begin == HTTP2)
     }
 
     /// The stream while it goes on. Whoever reads or writes is woken when it is over.
-    fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TlsStream<TcpStream>>> {
+    fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TlsStream<Connection>>> {
         if self.going_on.as_mut().is_some_and(|going_on| going_on.as_mut().poll(context).is_ready()) {
             self.going_on = None;
         }
@@ -67,6 +85,14 @@ impl AsyncRead for Conversation {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let (begin, left) = self.begin;
+        if left > 0 {
+            let (_, rest) = begin.split_at(begin.len() - left);
+            let (given, _) = rest.split_at(left.min(buffer.remaining()));
+            buffer.put_slice(given);
+            self.begin.1 -= given.len();
+            return Poll::Ready(Ok(()));
+        }
         self.stream(context)?.poll_read(context, buffer)
     }
 }
@@ -86,7 +112,9 @@ impl AsyncWrite for Conversation {
 }
 
 impl Connected for Conversation {
-    type ConnectInfo = ();
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
 }

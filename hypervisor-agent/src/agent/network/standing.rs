@@ -1,40 +1,55 @@
 //! As whom an agent answers on a network: by files that somebody else keeps, or by what it was given when it was enrolled.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
 use keelway_api::{
     Time,
+    hypervisor::ANY_AGENT,
     machine::{AgentIdentity, sha256_hex},
 };
 use keelway_pki::{CertificateFacts, EnrollmentToken, PrivateKeyPem, client_signing_request};
-use keelway_tls::{Greeted, Server, TlsError, TlsFiles};
-use tokio::net::TcpStream;
+use keelway_tls::{Client, Greeted, Server, TlsError, TlsFiles};
+use tokio::sync::{Mutex, watch};
 
-use super::{DRIVER, NetworkError};
-use crate::enrollment::{AGENT, Enrolling, Granted, Identity, IdentityFolder, RefusedEnrollment, Trust, check_granted};
+use super::{DRIVER, NetworkError, SPOKEN};
+use crate::{
+    connection::Connection,
+    enrollment::{AGENT, Enrolling, Granted, Identity, IdentityFolder, RefusedEnrollment, Trust, check_granted},
+};
 
 /// What an agent has to show, and how it gets another one.
 #[derive(Debug)]
 pub(crate) struct Standing {
-    server: Mutex<Option<Arc<Server>>>,
+    /// None until it has a certificate.
+    sides: watch::Sender<Option<Sides>>,
     /// Where it keeps its identity, unless somebody else does.
     folder: Option<IdentityFolder>,
     enrolling: Option<Enrolling>,
     /// The key of the next certificate, while that is asked for. Who holds it writes.
-    asking: tokio::sync::Mutex<Option<PrivateKeyPem>>,
+    asking: Mutex<Option<PrivateKeyPem>>,
+}
+
+/// Who it is to those who come, and to those it goes to. Both read their files again by themselves.
+#[derive(Debug, Clone)]
+struct Sides {
+    server: Arc<Server>,
+    client: Arc<Client>,
+}
+
+impl Sides {
+    fn of(files: TlsFiles) -> Result<Self, TlsError> {
+        let client = Arc::new(Client::new(files.clone())?);
+        let server = Server::new(files, BTreeSet::from([DRIVER.to_owned(), AGENT.to_owned()]))?;
+        Ok(Self { server: Arc::new(server.of_own_organization().speaking(&SPOKEN)), client })
+    }
 }
 
 impl Standing {
     /// By files that somebody else keeps.
     pub(super) fn of_files(files: TlsFiles) -> Result<Self, TlsError> {
-        let server = Some(Arc::new(server(files)?));
-        Ok(Self { server: Mutex::new(server), folder: None, enrolling: None, asking: tokio::sync::Mutex::default() })
+        let sides = watch::Sender::new(Some(Sides::of(files)?));
+        Ok(Self { sides, folder: None, enrolling: None, asking: Mutex::default() })
     }
 
     /// By its own folder. It waits to be enrolled where it has a token that was not used yet.
@@ -47,20 +62,32 @@ impl Standing {
         if let Some(EnrollmentToken { machine, id, expires, .. }) = waits {
             tracing::info!(machine, token = id, %expires, "waits to be enrolled");
         }
-        let server = kept.map(|_| server(folder.files()).map(Arc::new)).transpose()?;
+        let sides = watch::Sender::new(kept.map(|_| Sides::of(folder.files())).transpose()?);
         // Whoever comes with one that was used is told so.
         let enrolling = token.map(|token| Enrolling::new(token, Timestamp::now())).transpose()?;
-        let asking = tokio::sync::Mutex::default();
-        Ok(Self { server: Mutex::new(server), folder: Some(folder), enrolling, asking })
+        Ok(Self { sides, folder: Some(folder), enrolling, asking: Mutex::default() })
     }
 
     /// Who decides about conversations, once there can be any.
     pub(super) fn server(&self) -> Option<Arc<Server>> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.sides.borrow().as_ref().map(|sides| Arc::clone(&sides.server))
+    }
+
+    /// As whom it goes to others, once it is somebody.
+    pub(super) async fn client(&self) -> Arc<Client> {
+        let mut sides = self.sides.subscribe();
+        loop {
+            if let Some(sides) = &*sides.borrow_and_update() {
+                return Arc::clone(&sides.client);
+            }
+            if sides.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// Enrols with somebody who wants to.
-    pub(super) async fn enroll(self: &Arc<Self>, greeted: Greeted<TcpStream>) -> Result<(), RefusedEnrollment> {
+    pub(super) async fn enroll(self: &Arc<Self>, greeted: Greeted<Connection>) -> Result<(), RefusedEnrollment> {
         let (Some(enrolling), Some(folder)) = (&self.enrolling, &self.folder) else {
             return Err(RefusedEnrollment::Nothing);
         };
@@ -94,10 +121,9 @@ impl Standing {
     }
 
     fn answer_from_now_on(&self, folder: &IdentityFolder) -> Result<(), RefusedEnrollment> {
-        let mut held = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         // One that is there reads its files again by itself.
-        if held.is_none() {
-            *held = Some(Arc::new(server(folder.files())?));
+        if self.sides.borrow().is_none() {
+            self.sides.send_replace(Some(Sides::of(folder.files())?));
         }
         Ok(())
     }
@@ -133,8 +159,8 @@ impl Standing {
         let kept = read(folder.clone()).await.map_err(RefusedEnrollment::Keep)?;
         let Identity { key, granted, spent } = kept.ok_or(RefusedEnrollment::NotYet)?;
         let name = CertificateFacts::from_pem(&granted.certificate).ok();
-        let name =
-            name.and_then(|facts| Some((facts.organizations.first()?.clone(), facts.dns_names.first()?.clone())));
+        let own = |facts: &CertificateFacts| facts.dns_names.iter().find(|name| *name != ANY_AGENT).cloned();
+        let name = name.and_then(|facts| Some((facts.organizations.first()?.clone(), own(&facts)?)));
         let (installation, name) = name.ok_or(RefusedEnrollment::Certificate("its own one cannot be read"))?;
         let (key, certificate) = match certificate {
             Some(certificate) => {
@@ -149,10 +175,6 @@ impl Standing {
         tracing::info!("its identity was renewed");
         Ok(())
     }
-}
-
-fn server(files: TlsFiles) -> Result<Server, TlsError> {
-    Ok(Server::new(files, BTreeSet::from([DRIVER.to_owned()]))?.of_own_organization())
 }
 
 fn unreadable(folder: &IdentityFolder, source: io::Error) -> NetworkError {

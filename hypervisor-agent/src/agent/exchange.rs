@@ -1,0 +1,147 @@
+//! Where agents that nobody can dial wait to be called. What driver and agent then say to each other is passed on as it is.
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt};
+use keelway_api::name::HypervisorName;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    caller::{Caller, Who},
+    proto::{self, exchange_server},
+};
+
+/// Calls of one machine that it did not take yet.
+const CALLS: usize = 16;
+/// How long an agent may take to take one: a round trip.
+const TAKEN: Duration = Duration::from_secs(5);
+
+/// Those who wait, by the names in their certificates.
+#[derive(Clone, Default)]
+pub(super) struct Exchange(Arc<Mutex<Desk>>);
+
+#[derive(Default)]
+struct Desk {
+    waiting: BTreeMap<HypervisorName, Waiting>,
+    /// The number of the last call.
+    last: u64,
+}
+
+struct Waiting {
+    told: mpsc::Sender<Result<proto::Called, Status>>,
+    calls: BTreeMap<u64, Call>,
+}
+
+/// A call that nobody took yet.
+struct Call {
+    from_driver: Streaming<proto::CallRequest>,
+    taken: oneshot::Sender<Streaming<proto::AnswerRequest>>,
+}
+
+/// Forgets a call whose caller went away.
+struct Pending<'a> {
+    exchange: &'a Exchange,
+    machine: &'a HypervisorName,
+    call: u64,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.exchange.take(self.machine, self.call);
+    }
+}
+
+impl Exchange {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the one who waits under this name of a call. Returns its number.
+    fn call(&self, machine: &HypervisorName, call: Call) -> Result<u64, Status> {
+        let mut desk = self.desk();
+        desk.last += 1;
+        let number = desk.last;
+        let waiting = desk.waiting.get_mut(machine).filter(|waiting| !waiting.told.is_closed());
+        let waiting =
+            waiting.ok_or_else(|| Status::unavailable(format!("the agent of {machine} does not wait here")))?;
+        let told = waiting.calls.len() < CALLS && waiting.told.try_send(Ok(proto::Called { call: number })).is_ok();
+        if !told {
+            return Err(Status::unavailable(format!("the agent of {machine} has too many calls to take")));
+        }
+        waiting.calls.insert(number, call);
+        Ok(number)
+    }
+
+    fn take(&self, machine: &HypervisorName, call: u64) -> Option<Call> {
+        self.desk().waiting.get_mut(machine)?.calls.remove(&call)
+    }
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl exchange_server::Exchange for Exchange {
+    type WaitStream = ReceiverStream<Result<proto::Called, Status>>;
+    type AnswerStream = Answers<proto::AnswerResponse>;
+    type CallStream = Answers<proto::CallResponse>;
+
+    async fn wait(&self, request: Request<proto::WaitRequest>) -> Result<Response<Self::WaitStream>, Status> {
+        let machine = agent(&request)?;
+        let (told, calls) = mpsc::channel(CALLS);
+        // Whoever waited before is told by the end of its answer.
+        self.desk().waiting.insert(machine, Waiting { told, calls: BTreeMap::new() });
+        Ok(Response::new(ReceiverStream::new(calls)))
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Streaming<proto::AnswerRequest>>,
+    ) -> Result<Response<Self::AnswerStream>, Status> {
+        let machine = agent(&request)?;
+        let mut from_agent = request.into_inner();
+        let first = from_agent.message().await?.ok_or_else(|| Status::invalid_argument("there is no call"))?;
+        let gone = || Status::not_found("nobody calls by that number");
+        let Call { from_driver, taken } = self.take(&machine, first.call).ok_or_else(gone)?;
+        taken.send(from_agent).map_err(|_| gone())?;
+        let answers = from_driver.map(|said| Ok(proto::AnswerResponse { data: said?.data }));
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn call(
+        &self,
+        request: Request<Streaming<proto::CallRequest>>,
+    ) -> Result<Response<Self::CallStream>, Status> {
+        let mut from_driver = request.into_inner();
+        let first = from_driver.message().await?.ok_or_else(|| Status::invalid_argument("there is no machine"))?;
+        let machine: HypervisorName =
+            first.machine.parse().map_err(|_| Status::invalid_argument("the machine's name is none"))?;
+        let (taken, answer) = oneshot::channel();
+        let call = self.call(&machine, Call { from_driver, taken })?;
+        let pending = Pending { exchange: self, machine: &machine, call };
+        let silent = || Status::unavailable(format!("the agent of {machine} does not take the call"));
+        let from_agent = timeout(TAKEN, answer).await.map_err(|_| silent())?.map_err(|_| silent())?;
+        drop(pending);
+        let answers = from_agent.map(|said| Ok(proto::CallResponse { data: said?.data }));
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// The machine whose agent asks.
+fn agent<T>(request: &Request<T>) -> Result<HypervisorName, Status> {
+    match request.extensions().get::<Caller>() {
+        Some(Caller { who: Who::Agent(machine), .. }) => Ok(machine.clone()),
+        Some(Caller { who: Who::Driver, .. }) | None => {
+            Err(Status::permission_denied("agents wait here, and show their certificates for it"))
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What agents of other machines may ask: to wait, and to take a call.
+
+use std::{
+    future::{Ready, ready},
+    task::{Context, Poll},
+};
+
+use futures::future::Either;
+use tonic::{Status, body::Body};
+use tower::Service;
+
+use crate::caller::{Caller, Who};
+
+const OPEN_TO_AGENTS: [&str; 2] = ["/keelway.agent.v1.Exchange/Wait", "/keelway.agent.v1.Exchange/Answer"];
+
+/// Lets the driver through to all, and agents to little.
+#[derive(Debug, Clone)]
+pub(in crate::agent) struct Gate<S>(S);
+
+impl<S> Gate<S> {
+    pub(in crate::agent) fn new(inner: S) -> Self {
+        Self(inner)
+    }
+}
+
+impl<S> Service<http::Request<Body>> for Gate<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Either<S::Future, Ready<Result<Self::Response, Self::Error>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let is_driver = matches!(request.extensions().get(), Some(Caller { who: Who::Driver, .. }));
+        if is_driver || OPEN_TO_AGENTS.contains(&request.uri().path()) {
+            Either::Left(self.0.call(request))
+        } else {
+            let refusal = Status::permission_denied("an agent may wait here to be called, and nothing else");
+            Either::Right(ready(Ok(refusal.into_http())))
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Where strangers show who they are.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use keelway_api::{hypervisor::agent_name, name::HypervisorName};
+use keelway_tls::{HandshakeError, Shown, Told, Unwanted, greet};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Bounds, Came, Conversation, DRIVER, Standing};
+use crate::{
+    caller::{Caller, Who},
+    enrollment::{AGENT, RefusedEnrollment},
+    report::chain_text,
+    streams::{self, Streams},
+};
+
+/// How long it may take until one says which protocol it speaks: it knows as soon as it is connected.
+const FIRST_WORD: Duration = Duration::from_secs(5);
+
+pub(super) struct Reception {
+    standing: Arc<Standing>,
+    places: Arc<Semaphore>,
+    /// Ends the conversation of each agent that has one here: a machine has one.
+    agents: Mutex<BTreeMap<HypervisorName, CancellationToken>>,
+    told: Told,
+    streams: Arc<Streams>,
+    found: mpsc::Sender<io::Result<Conversation>>,
+    stop: CancellationToken,
+}
+
+impl Reception {
+    pub(super) fn new(
+        standing: Arc<Standing>,
+        bounds: Bounds,
+        streams: Arc<Streams>,
+        found: mpsc::Sender<io::Result<Conversation>>,
+        stop: CancellationToken,
+    ) -> Self {
+        let places = Arc::new(Semaphore::new(bounds.conversations));
+        let (agents, told) = (Mutex::default(), Told::default());
+        Self { standing, places, agents, told, streams, found, stop }
+    }
+
+    /// Waits until nobody waits for conversations.
+    pub(super) async fn is_over(&self) {
+        self.found.closed().await;
+    }
+
+    pub(super) async fn meet(self: Arc<Self>, came: Came) {
+        let from = came.from;
+        match self.greet(came).await {
+            Ok(Some(conversation)) => self.hear(conversation, from).await,
+            Ok(None) => {}
+            Err(why) => self.refuse(from, &why),
+        }
+    }
+
+    /// A conversation; none with who came to enrol the machine, which goes on over another connection.
+    async fn greet(&self, Came { stream, from, at }: Came) -> Result<Option<Conversation>, String> {
+        let greeted = greet(stream).await.map_err(|error| chain_text(&error))?;
+        if greeted.is_to_enroll() {
+            self.standing.enroll(greeted).await.map_err(|error| chain_text(&error))?;
+            return Ok(None);
+        }
+        let server = self.standing.server().ok_or_else(|| RefusedEnrollment::NotYet.to_string())?;
+        let stream = server.finish(greeted).await.map_err(|error| chain_text(&error))?;
+        let who = who(Shown::of(&stream)).map_err(|error| chain_text(&HandshakeError::Unwanted(error)))?;
+        let (stop, place) = match &who {
+            Who::Driver => {
+                let place = Arc::clone(&self.places).try_acquire_owned();
+                (self.stop.clone(), Some(place.map_err(|_| "there are too many conversations")?))
+            }
+            // It has the place of the one before, and takes none of the driver's.
+            Who::Agent(machine) => (self.in_place_of_the_one_before(machine), None),
+        };
+        Ok(Some(Conversation::new(stream, (Caller { who, at }, from), server, stop, place)))
+    }
+
+    /// Tells by its first word what a conversation is about.
+    async fn hear(&self, mut conversation: Conversation, from: SocketAddr) {
+        match timeout(FIRST_WORD, conversation.is_http2()).await {
+            // Nobody waits for it where the agent stops.
+            Ok(Ok(true)) => drop(self.found.send(Ok(conversation)).await),
+            Ok(Ok(false)) => {
+                let may_ask = conversation.caller().who == Who::Driver;
+                tokio::spawn(streams::serve(conversation, Arc::clone(&self.streams), may_ask));
+            }
+            Ok(Err(_)) | Err(_) => self.refuse(from, "it says nothing"),
+        }
+    }
+
+    fn in_place_of_the_one_before(&self, machine: &HypervisorName) -> CancellationToken {
+        let stop = self.stop.child_token();
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = agents.insert(machine.clone(), stop.clone()) {
+            before.cancel();
+        }
+        stop
+    }
+
+    /// Strangers decide how often it happens.
+    fn refuse(&self, from: SocketAddr, why: &str) {
+        if self.told.has_room() {
+            tracing::warn!(%from, why, "refused a connection");
+        }
+    }
+}
+
+/// An agent is of the one machine that its certificate names.
+fn who(shown: Result<Shown, Unwanted>) -> Result<Who, Unwanted> {
+    let Shown { common_name, dns_names } = shown?;
+    match common_name.as_str() {
+        DRIVER => Ok(Who::Driver),
+        AGENT => {
+            let machine = |name: &String| {
+                let machine: HypervisorName = name.split_once('.')?.0.parse().ok()?;
+                (*name == agent_name(&machine)).then_some(machine)
+            };
+            let mut machines = dns_names.iter().filter_map(machine);
+            let (first, others) = (machines.next(), machines.next());
+            first.filter(|_| others.is_none()).map(Who::Agent).ok_or(Unwanted::Role(common_name))
+        }
+        _ => Err(Unwanted::Role(common_name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_of_one_machine() {
+        let shown = |common_name: &str, dns_names: &[&str]| {
+            let dns_names = dns_names.iter().map(|name| (*name).to_owned()).collect();
+            who(Ok(Shown { common_name: common_name.to_owned(), dns_names })).ok()
+        };
+        let agent = |name: &str| Some(Who::Agent(name.parse().unwrap()));
+        assert_eq!(shown(DRIVER, &[]), Some(Who::Driver));
+        assert_eq!(shown(AGENT, &["hv-1.hypervisor.keelway", "hypervisor.keelway"]), agent("hv-1"));
+        assert_eq!(shown(AGENT, &["hv-1.hypervisor.keelway", "hv-2.hypervisor.keelway"]), None);
+        assert_eq!(shown(AGENT, &["hypervisor.keelway", "hv-1.hypervisor.example"]), None);
+        assert_eq!(shown(AGENT, &[]), None);
+        assert_eq!(shown("keelway:gateway", &["hv-1.hypervisor.keelway"]), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! An agent that nobody can dial: it connects to that of a public machine, and waits there to be called.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use keelway_api::hypervisor::ANY_AGENT;
+use rustls_pki_types::ServerName;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
+use tonic::transport::Channel;
+
+use super::{Came, Standing};
+use crate::{
+    client::Way,
+    proto::{self, exchange_client::ExchangeClient},
+    relay,
+    report::chain_text,
+};
+
+/// How soon it is tried again, doubling up to [`LONGEST`]: a connection that broke is often back at once.
+const FIRST: Duration = Duration::from_millis(250);
+const LONGEST: Duration = Duration::from_secs(10);
+/// How long it may take until it waits.
+const BEGIN: Duration = Duration::from_secs(10);
+/// How long the way may be silent before it is tried, and then until it answers: a NAT that was switched off and on tells nobody.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Waits at the agent that listens there, for as long as this is polled, and hands on each connection.
+pub(super) async fn wait_at(address: SocketAddr, standing: Arc<Standing>, came: mpsc::Sender<Came>) {
+    let identity = standing.client().await;
+    // Whoever it is passes bytes on and can read none: the driver shows who it is to this agent itself.
+    let Ok(name) = ServerName::try_from(ANY_AGENT) else { return };
+    let mut pause = FIRST;
+    loop {
+        let since = Instant::now();
+        let way = Way::to(&address.to_string(), name.clone(), Arc::clone(&identity));
+        let ended = attend(address, way.channel_that_is_tried(SILENCE), &came).await;
+        tracing::warn!(%address, why = ended, "does not wait to be called");
+        pause = if since.elapsed() > LONGEST { FIRST } else { (pause * 2).min(LONGEST) };
+        sleep(pause).await;
+    }
+}
+
+/// Waits until that ends, and says why it did.
+async fn attend(address: SocketAddr, channel: Channel, came: &mpsc::Sender<Came>) -> String {
+    let mut exchange = ExchangeClient::new(channel);
+    let mut calls = match timeout(BEGIN, exchange.wait(proto::WaitRequest {})).await {
+        Ok(Ok(answer)) => answer.into_inner(),
+        Ok(Err(status)) => return chain_text(&status),
+        Err(_) => return format!("no answer within {} s", BEGIN.as_secs()),
+    };
+    tracing::info!(%address, "waits to be called");
+    loop {
+        match calls.message().await {
+            Ok(Some(proto::Called { call })) => {
+                tokio::spawn(take(exchange.clone(), call, address, came.clone()));
+            }
+            Ok(None) => return "the agent there ended it, or another one waits under this name".to_owned(),
+            Err(status) => return chain_text(&status),
+        }
+    }
+}
+
+async fn take(mut exchange: ExchangeClient<Channel>, call: u64, from: SocketAddr, came: mpsc::Sender<Came>) {
+    let first = proto::AnswerRequest { call, data: Vec::new() };
+    let message = |data| proto::AnswerRequest { call: 0, data };
+    let opened =
+        relay::open(first, message, move |requests| async move { exchange.answer(requests).await }, |said| said.data)
+            .await;
+    match opened {
+        Ok(stream) => {
+            // Nobody waits for it where the agent stops.
+            let _ = came.send(Came { stream, from, at: format!("https://{ANY_AGENT}") }).await;
+        }
+        Err(status) => tracing::debug!(%from, why = chain_text(&status), "could not take a call"),
+    }
+}

@@ -1,0 +1,19 @@
+//! Who asks over a network, as each of its requests knows.
+
+use keelway_api::name::HypervisorName;
+
+/// Who came by a connection, and where to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) who: Who,
+    /// Where it finds streams: a URL without a path.
+    pub(crate) at: String,
+}
+
+/// Whose certificate was shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Who {
+    Driver,
+    /// The agent of this machine.
+    Agent(HypervisorName),
+}
