@@ -400,6 +400,27 @@ pub(crate) enum HypervisorCommand {
         after_help = "Example:\n  keelway hypervisor adopt --from 0123456789abcdef < world.yaml > adopted.yaml\n  keelway hypervisor adopt --from 0123456789abcdef --name hv-2 < world.yaml > adopted.yaml"
     )]
     Adopt(AdoptArguments),
+    /// Answer on a socket of this machine as a hypervisor's container runtime does, for crictl and the like, until this ends
+    #[command(
+        after_help = "Example:\n  keelway hypervisor proxy hv-1 --listen unix:///tmp/hv-1.sock -f c1.yaml\n  crictl -r unix:///tmp/hv-1.sock ps"
+    )]
+    Proxy(ProxyArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct ProxyArguments {
+    /// The hypervisor
+    #[arg(value_name = "NAME")]
+    pub(crate) name: HypervisorName,
+    /// The socket to make, which only you may use
+    #[arg(long, value_name = "ENDPOINT", value_parser = socket)]
+    pub(crate) listen: PathBuf,
+}
+
+/// `unix:///PATH`, or the path alone.
+fn socket(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text.strip_prefix("unix://").unwrap_or(text));
+    if path.is_absolute() { Ok(path) } else { Err("write unix:// and the absolute path of a socket".to_owned()) }
 }
 
 #[derive(Args)]
@@ -429,6 +450,12 @@ pub(crate) struct HypervisorInjectArguments {
     /// The name that the proxy's certificate is for [default: the host of --cri-address]
     #[arg(long, value_name = "NAME", requires = "cri_address")]
     pub(crate) cri_server_name: Option<String>,
+    /// Its keelway-hypervisor-agent listens nowhere: it waits at that of --agent-via to be called
+    #[arg(long, group = "way", requires = "agent_via")]
+    pub(crate) agent_dials_out: bool,
+    /// The public hypervisor through whose agent its own is reached
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["socket", "agent_socket"])]
+    pub(crate) agent_via: Option<HypervisorName>,
     /// An address in the network of hypervisors; may be given many times
     #[arg(long = "private-address", value_name = "ADDRESS", required = true)]
     pub(crate) private_addresses: Vec<String>,
@@ -528,7 +555,7 @@ pub(crate) enum LocalCommand {
     #[command(
         after_help = "Example:\n  keelway hypervisor local create | keelway hypervisor local enroll > world.yaml\n  nsenter --net=/run/keelway-local/local/public-1/net keelway reconcile < world.yaml"
     )]
-    Enroll,
+    Enroll(LocalEnrollArguments),
     /// Take the power from local hypervisors
     #[command(after_help = "Example:\n  keelway hypervisor local stop private-1")]
     Stop(LocalMachines),
@@ -544,6 +571,23 @@ pub(crate) enum LocalCommand {
         /// What to become
         launch: PathBuf,
     },
+}
+
+#[derive(Args)]
+pub(crate) struct LocalEnrollArguments {
+    /// Where keelway is to run, and so how it reaches the agents of private machines
+    #[arg(long, value_enum, default_value = "private")]
+    pub(crate) from: EnrollFrom,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EnrollFrom {
+    /// In the private network: directly
+    Private,
+    /// In the public network: through that of a public machine
+    Public,
+    /// In the public network: through that of a public machine, at which they wait to be called
+    DialOut,
 }
 
 #[derive(Args)]

@@ -13,8 +13,8 @@ use crate::{
     record::Record,
 };
 
-/// Where the address is that an agent listens on.
-const LISTEN: &str = "listen";
+/// Where the arguments are that say where an agent is on the network, a line each.
+const PLACES: &str = "places";
 /// Its files, and the arguments that name them.
 const FILES: [(&str, &str); 3] =
     [("agent.crt", "--tls-certificate"), ("agent.key", "--tls-key"), ("ca.crt", "--tls-authority")];
@@ -22,7 +22,9 @@ const FILES: [(&str, &str); 3] =
 /// What an agent answers with on a network.
 pub struct AgentIdentity {
     /// Where it listens, on its machine.
-    pub listen: SocketAddr,
+    pub listen: Option<SocketAddr>,
+    /// Other agents, at which it waits to be called.
+    pub connect: Vec<SocketAddr>,
     /// Certificate, key and authorities, PEM.
     pub files: [Vec<u8>; 3],
 }
@@ -68,17 +70,19 @@ fn write(machine: &Machine, identity: &AgentIdentity) -> Result<bool, Error> {
     for ((name, _), content) in FILES.iter().zip(&identity.files) {
         write_private(&folder.join(name), content)?;
     }
-    let (path, listen) = (folder.join(LISTEN), identity.listen.to_string());
-    let moves = read_if_there(&path)?.is_none_or(|before| before != listen);
+    let listen = identity.listen.iter().map(|address| format!("--listen={address}\n"));
+    let connect = identity.connect.iter().map(|address| format!("--connect={address}\n"));
+    let (path, places) = (folder.join(PLACES), listen.chain(connect).collect::<String>());
+    let moves = read_if_there(&path)?.is_none_or(|before| before != places);
     if moves {
-        write_atomically(&path, listen.as_bytes())?;
+        write_atomically(&path, places.as_bytes())?;
     }
     Ok(moves)
 }
 
 /// What a machine's agent is told of the network.
 pub(crate) fn arguments(machine: &Machine) -> Result<Vec<String>, Error> {
-    let Some(listen) = read_if_there(&machine.agent_identity().join(LISTEN))? else { return Ok(Vec::new()) };
+    let Some(places) = read_if_there(&machine.agent_identity().join(PLACES))? else { return Ok(Vec::new()) };
     let files = FILES.iter().map(|(name, argument)| format!("{argument}=/var/lib/{AGENT_IDENTITY}/{name}"));
-    Ok([format!("--listen={listen}")].into_iter().chain(files).collect())
+    Ok(places.lines().map(str::to_owned).chain(files).collect())
 }

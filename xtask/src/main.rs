@@ -73,10 +73,10 @@ ingresses to others, and writes the table of docs/performance.md. It makes local
 
   --rounds N     how often each machine is lost and each ingress moves (7)
 
-bench agent measures one driver with two hundred agents on a network, and writes the table of docs/performance.md. It makes
-namespaces: as root.
+bench agent measures what asking a runtime through its machine's agent costs, beside asking on its socket, and one driver with two
+hundred agents on a network, and writes the table of docs/performance.md. It makes local hypervisors and namespaces: as root.
 
-  --rounds N     how often they begin anew (7)
+  --rounds N     how often both ways take their turn, and the agents begin anew (7)
 
 bench vpn measures the VPN beside others and writes the table of docs/performance.md. It makes network namespaces: as root.
 

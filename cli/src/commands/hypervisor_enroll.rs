@@ -82,6 +82,8 @@ fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
         agent_socket: None,
         private_addresses: private.unwrap_or_else(own),
         agent_address: Some(address),
+        agent_dials_out: false,
+        agent_via: None,
         cri_address: None,
         cri_server_name: None,
         cri_secret: None,

@@ -5,7 +5,7 @@ use std::path::Path;
 use keelway_api::{
     Documents, Hypervisor, ObjectMeta,
     fault::Faults,
-    hypervisor::{Addresses, CriEndpoint, Endpoint, HypervisorRole, HypervisorSpec, SecretReference},
+    hypervisor::{Addresses, AgentEndpoint, CriEndpoint, Endpoint, HypervisorRole, HypervisorSpec, SecretReference},
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
 
@@ -52,7 +52,12 @@ pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
             server_name: arguments.cri_server_name,
             secret_ref: secret(&arguments.cri_secret.unwrap_or_default()),
         }),
-        (None, None, None) => Endpoint::network(arguments.agent_address.unwrap_or_default()),
+        (None, None, None) => Endpoint::Agent(AgentEndpoint {
+            unix: None,
+            address: arguments.agent_address,
+            via: arguments.agent_via.map(|via| via.to_string()),
+            dials_out: arguments.agent_dials_out,
+        }),
     };
     let spec = HypervisorSpec {
         role: arguments.role.into(),

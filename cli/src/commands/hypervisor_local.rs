@@ -25,7 +25,7 @@ pub(super) fn run(global: &Global, command: LocalCommand) -> Result<Code, Failur
         LocalCommand::Create(arguments) => make(global, &arguments),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: Some(fleet) }) => destroy_fleet(global, &fleet),
         LocalCommand::Destroy(LocalDestroyArguments { fleet: None }) => destroy_documents(global),
-        LocalCommand::Enroll => hypervisor_local_enroll::run(global),
+        LocalCommand::Enroll(arguments) => hypervisor_local_enroll::run(global, &arguments),
         LocalCommand::Stop(machines) => switch(global, &machines, Power::Off),
         LocalCommand::Start(machines) => switch(global, &machines, Power::On),
         LocalCommand::Reboot(machines) => switch(global, &machines, Power::Cycle),

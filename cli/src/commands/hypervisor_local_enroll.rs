@@ -1,10 +1,13 @@
 //! `keelway hypervisor local enroll`.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
 
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{Endpoint, Way},
+    hypervisor::{AgentEndpoint, Endpoint, HypervisorRole, Way},
     jiff::Timestamp,
     name::HypervisorName,
 };
@@ -17,7 +20,7 @@ use super::{
     session::{minter, runtime},
 };
 use crate::{
-    args::Global,
+    args::{EnrollFrom, Global, LocalEnrollArguments},
     exit::{Code, Failure},
     input::Input,
     progress::Line,
@@ -26,21 +29,29 @@ use crate::{
 /// Where agents of local hypervisors listen: outside of the ports of components.
 const PORT: u16 = 7443;
 
-pub(super) fn run(global: &Global) -> Result<Code, Failure> {
+pub(super) fn run(global: &Global, arguments: &LocalEnrollArguments) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
-    let enrolled = enroll_those_of(global, &input).map_err(|failure| failure.echoing(&input))?;
+    let enrolled = enroll_those_of(global, &input, arguments.from).map_err(|failure| failure.echoing(&input))?;
     print(&enrolled.write())?;
     Ok(Code::Done)
 }
 
 /// The documents, whose agents on local hypervisors are reached over a network by now.
-fn enroll_those_of(global: &Global, input: &Input) -> Result<Documents, Failure> {
+fn enroll_those_of(global: &Global, input: &Input, from: EnrollFrom) -> Result<Documents, Failure> {
     let mut documents = input.documents()?;
-    let mut fleets: BTreeMap<String, Vec<(HypervisorName, SocketAddr)>> = BTreeMap::new();
+    let fleet = |machine: &Hypervisor| machine.metadata.labels.as_ref()?.get(FLEET_LABEL).cloned();
+    let mut fleets: BTreeMap<String, Vec<(HypervisorName, Place)>> = BTreeMap::new();
+    let publics: BTreeMap<Option<String>, (HypervisorName, IpAddr)> = documents
+        .hypervisors
+        .iter()
+        .filter(|(_, machine)| machine.spec.role == HypervisorRole::Public)
+        .filter_map(|(name, machine)| Some((fleet(machine), (name.clone(), first(&machine.spec.addresses.private)?))))
+        .collect();
     for (name, machine) in &mut documents.hypervisors {
-        let Some((fleet, listen)) = place(machine) else { continue };
-        machine.spec.endpoint = Endpoint::network(listen.to_string());
-        fleets.entry(fleet).or_default().push((name.clone(), listen));
+        let Some(fleet) = fleet(machine) else { continue };
+        let Some(place) = place(machine, from, publics.get(&Some(fleet.clone()))) else { continue };
+        machine.spec.endpoint = Endpoint::Agent(place.endpoint.clone());
+        fleets.entry(fleet).or_default().push((name.clone(), place));
     }
     if fleets.is_empty() {
         let mend = "make some: keelway hypervisor local create";
@@ -50,9 +61,9 @@ fn enroll_those_of(global: &Global, input: &Input) -> Result<Documents, Failure>
     let line = Line::of_terminal(global.quiet);
     let executor = runtime()?;
     for (fleet, machines) in fleets {
-        let identities = machines.into_iter().filter_map(|(name, listen)| {
+        let identities = machines.into_iter().filter_map(|(name, Place { listen, connect, .. })| {
             let AgentCredentials { certificate, key, authorities } = agent_credentials(&documents, &name)?;
-            Some((name.to_string(), AgentIdentity { listen, files: [certificate, key, authorities] }))
+            Some((name.to_string(), AgentIdentity { listen, connect, files: [certificate, key, authorities] }))
         });
         let request = request(&fleet, true)?;
         let say = |step: &Step| line.say(&step.to_string());
@@ -61,14 +72,41 @@ fn enroll_those_of(global: &Global, input: &Input) -> Result<Documents, Failure>
     Ok(documents)
 }
 
-/// The fleet of a local hypervisor that has an agent, and where that is to listen.
-fn place(machine: &Hypervisor) -> Option<(String, SocketAddr)> {
-    let fleet = machine.metadata.labels.as_ref()?.get(FLEET_LABEL)?;
-    match machine.spec.endpoint.way() {
-        Way::Runtime(_) | Way::Cri(_) => None,
-        Way::Agent(_) | Way::Network(_) => {
-            let address = machine.spec.addresses.private.first()?.parse().ok()?;
-            Some((fleet.clone(), SocketAddr::new(address, PORT)))
+/// Where an agent is on the network, and how its document says so.
+struct Place {
+    listen: Option<SocketAddr>,
+    connect: Vec<SocketAddr>,
+    endpoint: AgentEndpoint,
+}
+
+/// The place of a machine that has an agent. `public` is one whose agent those of others are reached through.
+fn place(machine: &Hypervisor, from: EnrollFrom, public: Option<&(HypervisorName, IpAddr)>) -> Option<Place> {
+    let (Way::Agent(_) | Way::Network(_)) = machine.spec.endpoint.way() else { return None };
+    let private = SocketAddr::new(first(&machine.spec.addresses.private)?, PORT);
+    let listening = |listen: SocketAddr, address: SocketAddr, via: Option<&HypervisorName>| Place {
+        listen: Some(listen),
+        connect: Vec::new(),
+        endpoint: AgentEndpoint {
+            address: Some(address.to_string()),
+            via: via.map(ToString::to_string),
+            ..AgentEndpoint::default()
+        },
+    };
+    let anywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+    Some(match (from, machine.spec.role, public) {
+        (EnrollFrom::Private, _, _) => listening(private, private, None),
+        (_, HypervisorRole::Public, _) => {
+            listening(anywhere, SocketAddr::new(first(&machine.spec.addresses.public)?, PORT), None)
         }
-    }
+        (EnrollFrom::Public, HypervisorRole::Private, via) => listening(private, private, via.map(|(via, _)| via)),
+        (EnrollFrom::DialOut, HypervisorRole::Private, via) => {
+            let (via, address) = via?;
+            let endpoint = AgentEndpoint { via: Some(via.to_string()), dials_out: true, ..AgentEndpoint::default() };
+            Place { listen: None, connect: vec![SocketAddr::new(*address, PORT)], endpoint }
+        }
+    })
+}
+
+fn first(addresses: &[String]) -> Option<IpAddr> {
+    addresses.first()?.parse().ok()
 }

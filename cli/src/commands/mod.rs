@@ -15,6 +15,7 @@ mod hypervisor_enroll;
 mod hypervisor_inject;
 mod hypervisor_local;
 mod hypervisor_local_enroll;
+mod hypervisor_proxy;
 mod hypervisor_revoke;
 mod hypervisor_schedule;
 mod join_token;
@@ -56,6 +57,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),
         Command::Hypervisor(HypervisorCommand::Drain(arguments)) => hypervisor_schedule::drain(&global, &arguments),
         Command::Hypervisor(HypervisorCommand::Adopt(arguments)) => hypervisor_adopt::run(&global, &arguments),
+        Command::Hypervisor(HypervisorCommand::Proxy(arguments)) => hypervisor_proxy::run(&global, &arguments),
         Command::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),
         Command::Cluster(ClusterCommand::Get(arguments)) => get::clusters(&global, &arguments),
         Command::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),

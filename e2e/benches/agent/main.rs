@@ -1,4 +1,5 @@
-//! What many agents take of the driver of their installation: `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench agent`.
+//! What it costs to ask a runtime through its machine's agent over a network, and what many agents take of the driver of their
+//! installation: `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench agent`. Needs what live tests need.
 
 #![expect(
     clippy::unwrap_used,
@@ -6,6 +7,7 @@
     reason = "a step that fails ends the benchmark; its table is its output"
 )]
 
+mod cri;
 mod fleet;
 #[path = "../start/table.rs"]
 #[expect(dead_code, reason = "the other benchmarks have other kinds of rows")]
@@ -23,6 +25,7 @@ fn main() {
     on_own_host("agent", || {
         let rounds = env::var("KEELWAY_BENCH_ROUNDS").map_or(ROUNDS, |text| text.parse().unwrap());
         let mut table = Table::new("agent", rounds);
+        cri::measure(rounds, &mut table);
         fleet::measure(rounds, &mut table);
         let table = table.finish();
         println!("{table}");

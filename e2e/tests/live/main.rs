@@ -11,12 +11,15 @@
 
 mod agent;
 mod bare;
+mod behind;
+mod crictl;
 mod enrolled;
 mod enrollment;
 mod files;
 mod input;
 mod interrupted;
 mod look;
+mod nat;
 mod one_control_plane;
 mod reach;
 mod recovery;

@@ -1,0 +1,101 @@
+//! Machines that the driver has no route to: their agents are reached through that of a public machine, which dials them, or
+//! at which they wait to be called from behind a NAT.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr, TcpStream},
+    path::Path,
+};
+
+use keelway_api::Documents;
+use keelway_e2e::{ControlPlane, Machine, World, deadline, host::on_own_host, machine::find, process};
+
+use crate::{crictl, look, nat, settled, workload};
+
+/// Where agents of local hypervisors listen.
+pub(crate) const PORT: u16 = 7443;
+/// A driver has a way into the network of clients and into no other.
+const OF_THE_HOST: &str = "/proc/self/ns/net";
+
+#[test]
+fn through_a_public_machine() {
+    on_own_host("behind::through_a_public_machine", || scenario("e2evia", "public", |_| {}, |_| {}));
+}
+
+#[test]
+fn waiting_behind_a_nat() {
+    on_own_host("behind::waiting_behind_a_nat", || scenario("e2enat", "dial-out", nat::between, renumbered));
+}
+
+fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&World), disturb: impl FnOnce(&ControlPlane<'_>)) {
+    let mut world = World::new(tag);
+    let made = world.create_two();
+    prepare(&world);
+    let enroll = ["hypervisor", "local", "enroll", "--from", from];
+    let enrolled = world.keelway.run(&enroll, &made).succeeded().stdout;
+    assert_eq!(world.keelway.run(&enroll, &enrolled).succeeded().stdout, enrolled, "once more changes nothing");
+    let machines = world.machines();
+    nobody_reaches_a_private_one(&machines);
+
+    let driver = world.keelway.of_nobody_within(Path::new(OF_THE_HOST));
+    let injected = driver.run(&["cluster", "inject", "--name", "c1"], &enrolled).succeeded().stdout;
+    let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
+    let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
+    fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
+    fs::write(driver.directory().join("c1.yaml"), &text).unwrap();
+    let plane = ControlPlane::new(&driver, text, "c1.kubeconfig");
+
+    settled::a_second_pass_does_nothing(&plane);
+    workload::write(&plane);
+    workload::secret_is_there(&plane);
+    look::logs(&plane);
+    look::commands(&plane);
+    events_are_told(&plane);
+    comes_back(&plane, "kube-scheduler-0");
+    crictl::works(&plane, &world.keelway);
+    disturb(&plane);
+    let log = look::follow(&plane);
+    let deleted = driver.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
+    let empty = driver.run(&["reconcile"], &deleted).succeeded().stdout;
+    look::ended(&driver, log);
+    assert!(plane.running().is_empty());
+    let left = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded().stdout;
+    assert!(Documents::read(&left).unwrap().is_empty());
+}
+
+pub(crate) fn private_of(machine: &Machine) -> IpAddr {
+    machine.document.spec.addresses.private[0].parse().unwrap()
+}
+
+fn nobody_reaches_a_private_one(machines: &[Machine]) {
+    for machine in machines {
+        let reached = TcpStream::connect_timeout(&SocketAddr::new(private_of(machine), PORT), deadline::ANSWER);
+        assert!(reached.is_err(), "{} is reached in the private network", machine.name());
+    }
+}
+
+/// What happened on a machine is told by its agent.
+fn events_are_told(plane: &ControlPlane<'_>) {
+    let name = plane.private().name();
+    let events = plane.keelway.run(&["events", name, "-o", "json"], &plane.text).succeeded().json();
+    let all = events["items"].as_array().unwrap();
+    assert!(all.iter().any(|event| event["reason"] == "Started"), "{events}");
+}
+
+/// With nobody's help but its agent's.
+fn comes_back(plane: &ControlPlane<'_>, component: &str) {
+    let (machine, before) = find(&plane.machines, component);
+    process::kill(machine.container_pid(&before.container));
+    let is_new = || plane.running().get(component).is_some_and(|now| now.container != before.container);
+    deadline::until("a new container", deadline::KUBERNETES, is_new);
+}
+
+/// The NAT gets another address, and knows no connection any more: the agent notices, and waits to be called again.
+fn renumbered(plane: &ControlPlane<'_>) {
+    nat::renumber(private_of(plane.private()));
+    let look = ["exec", "c1/etcd-0", "--", "etcdctl", "version"];
+    let took = deadline::until("the agent waits again", deadline::KUBERNETES, || {
+        plane.keelway.run(&look, &plane.text).code() == 0
+    });
+    println!("{:>7} ms  until the agent behind the NAT was reached again", took.as_millis());
+}
