@@ -47,7 +47,7 @@ fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
     if seen.broken.contains(&Kind::Secret) {
         return Vec::new();
     }
-    let is_there = |name: &SecretName| documents.secrets.get(name).is_some_and(is_pull_secret);
+    let is_there = |name: &SecretName| documents.secrets.get(name).is_some_and(|secret| is_pull_secret(secret));
     let of_cluster = |(cluster, document): (&ClusterRef, &Cluster)| {
         let references = document.spec.images.pull_secrets.iter().enumerate();
         let cluster = cluster.clone();

@@ -1,7 +1,10 @@
 //! The documents of a world: typed, by name, and in the order in which they were read.
 
 use core::{cmp::Ordering, fmt};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
@@ -35,7 +38,8 @@ pub struct Documents {
     /// Components of all clusters.
     pub components: BTreeMap<PodName, Component>,
     /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`, and those for pulling images.
-    pub secrets: BTreeMap<SecretName, Secret>,
+    /// Copies of the documents share them: they are most of the bytes.
+    pub secrets: BTreeMap<SecretName, Arc<Secret>>,
     /// Secrets of their user's, which documents may refer to. They are read only, and written as the text that they came in.
     pub given: BTreeMap<SecretName, Secret>,
     /// The order of reading. What is not in it is written after it, by kind and name.
@@ -112,9 +116,17 @@ impl PartialEq for Documents {
         self.hypervisors == other.hypervisors
             && self.clusters == other.clusters
             && self.components == other.components
-            && self.secrets == other.secrets
+            && are_equal(&self.secrets, &other.secrets)
             && self.in_order() == other.in_order()
     }
+}
+
+/// What is shared is not looked into.
+fn are_equal(ones: &BTreeMap<SecretName, Arc<Secret>>, others: &BTreeMap<SecretName, Arc<Secret>>) -> bool {
+    let same = |((name, one), (other_name, other)): ((_, &Arc<Secret>), (_, &Arc<Secret>))| {
+        name == other_name && (Arc::ptr_eq(one, other) || one == other)
+    };
+    ones.len() == others.len() && ones.iter().zip(others).all(same)
 }
 
 /// The Secret of the key that a cluster's Secrets are encrypted with at rest. Under another key they cannot be read.
@@ -181,13 +193,13 @@ impl Documents {
         let from = SecretName::of(id, "");
         let namespace = from.namespace.clone();
         let of_cluster = self.secrets.range(from..).take_while(move |(name, _)| name.namespace == namespace);
-        of_cluster.map(|(name, secret)| (name.name.as_str(), secret))
+        of_cluster.map(|(name, secret)| (name.name.as_str(), &**secret))
     }
 
     /// Puts values into a Secret of ours, which is made where there is none of its name.
     pub fn keep(&mut self, name: &SecretName, values: impl IntoIterator<Item = (String, ByteString)>) {
-        let secret = self.secrets.entry(name.clone()).or_insert_with(|| name.empty());
-        secret.data.get_or_insert_default().extend(values);
+        let secret = self.secrets.entry(name.clone()).or_insert_with(|| Arc::new(name.empty()));
+        Arc::make_mut(secret).data.get_or_insert_default().extend(values);
     }
 
     /// Takes away everything of one cluster: its document, its components, its Secrets.

@@ -1,6 +1,9 @@
 //! Text to documents, strictly: all faults of an input at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use serde::de::DeserializeOwned;
@@ -423,7 +426,7 @@ impl Documents {
                 if !faults.is_empty() {
                     return Err(faults);
                 }
-                self.secrets.entry(name.clone()).or_insert(document);
+                self.secrets.entry(name.clone()).or_insert_with(|| Arc::new(document));
                 Place::Secret(name)
             }
         })

@@ -20,19 +20,19 @@ impl Documents {
     /// Ours are written in canonical YAML, so that the same documents give the same bytes; those of others byte for byte as they were read.
     #[must_use]
     pub fn write(&self) -> String {
+        self.pieces().collect()
+    }
+
+    /// The same, document by document: the whole text of a large fleet need not be in memory.
+    pub fn pieces(&self) -> impl Iterator<Item = String> {
         let mut output = Output::default();
-        for place in self.in_order() {
-            match &place {
-                Place::Hypervisor(name) => {
-                    output.ours(Kind::Hypervisor, self.hypervisors.get(name));
-                }
-                Place::Cluster(name) => output.ours(Kind::Cluster, self.clusters.get(name)),
-                Place::Component(name) => output.ours(Kind::Component, self.components.get(name)),
-                Place::Secret(name) => output.ours(Kind::Secret, self.secrets.get(name)),
-                Place::Foreign(foreign) => output.foreign(foreign),
-            }
-        }
-        output.text
+        self.in_order().into_iter().map(move |place| match &place {
+            Place::Hypervisor(name) => output.ours(Kind::Hypervisor, self.hypervisors.get(name)),
+            Place::Cluster(name) => output.ours(Kind::Cluster, self.clusters.get(name)),
+            Place::Component(name) => output.ours(Kind::Component, self.components.get(name)),
+            Place::Secret(name) => output.ours(Kind::Secret, self.secrets.get(name).map(|secret| &**secret)),
+            Place::Foreign(foreign) => output.foreign(foreign),
+        })
     }
 }
 
@@ -61,10 +61,12 @@ fn ordered(json: Json) -> Json {
     Json::Object(fields)
 }
 
+/// What was written so far.
 #[derive(Default)]
 struct Output {
-    text: String,
     last: Last,
+    /// Whether its last line has no end.
+    open: bool,
 }
 
 /// What was written last: decides what may follow without a separator.
@@ -81,41 +83,55 @@ enum Last {
 }
 
 impl Output {
-    fn ours(&mut self, kind: Kind, document: Option<&impl Serialize>) {
-        let Some(document) = document else { return };
+    fn ours(&mut self, kind: Kind, document: Option<&impl Serialize>) -> String {
+        let Some(document) = document else { return String::new() };
+        let mut text = String::new();
         if self.last != Last::Nothing {
-            self.end_line();
-            self.text.push_str("---\n");
+            self.end_line(&mut text);
+            text.push_str("---\n");
         }
-        self.text.push_str(&canonical(kind, document));
-        self.end_line();
-        self.last = Last::Document;
+        text.push_str(&canonical(kind, document));
+        self.end_line(&mut text);
+        self.wrote(text, Last::Document)
     }
 
-    fn foreign(&mut self, Foreign(text): &Foreign) {
-        let separated = is_marker(text, "---");
+    fn foreign(&mut self, Foreign(given): &Foreign) -> String {
+        let mut text = String::new();
+        let separated = is_marker(given, "---");
         let fits = match self.last {
             Last::Nothing | Last::End => true,
-            Last::Object => separated || begins_with_object(text),
+            Last::Object => separated || begins_with_object(given),
             Last::Document => separated,
         };
         if !fits {
-            self.end_line();
-            self.text.push_str("...\n");
+            self.end_line(&mut text);
+            text.push_str("...\n");
         } else if separated || self.last == Last::End {
-            self.end_line();
+            self.end_line(&mut text);
         }
-        self.text.push_str(text);
-        self.last = match lines(text).last() {
+        text.push_str(given);
+        let last = match lines(given).last() {
             Some(end) if is_marker(end, "...") => Last::End,
-            _ if is_object(text) => Last::Object,
+            _ if is_object(given) => Last::Object,
             _ => Last::Document,
         };
+        self.wrote(text, last)
     }
 
-    fn end_line(&mut self) {
-        if !self.text.is_empty() && !self.text.ends_with(['\n', '\r']) {
-            self.text.push('\n');
+    fn end_line(&self, text: &mut String) {
+        if self.is_open(text) {
+            text.push('\n');
         }
+    }
+
+    /// Whether the last line has no end once this is written, too.
+    fn is_open(&self, text: &str) -> bool {
+        if text.is_empty() { self.open } else { !text.ends_with(['\n', '\r']) }
+    }
+
+    fn wrote(&mut self, text: String, last: Last) -> String {
+        self.open = self.is_open(&text);
+        self.last = last;
+        text
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{BufWriter, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -65,7 +65,7 @@ impl Pipe {
 
     fn keep(&self, documents: &Documents) -> anyhow::Result<()> {
         let first = !self.file.exists();
-        write_durably(&self.file, documents.write().as_bytes())?;
+        write_durably(&self.file, documents)?;
         if first && !self.quiet {
             let _ = writeln!(std::io::stderr(), "documents are kept in {} until they are written", self.file.display());
         }
@@ -93,7 +93,7 @@ impl Store for Pipe {
 }
 
 /// Replaces a file in one step: whoever reads it sees the old or the new text, also after a crash.
-fn write_durably(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+fn write_durably(file: &Path, documents: &Documents) -> anyhow::Result<()> {
     let directory = file.parent().context("the file has no directory")?;
     fs::DirBuilder::new()
         .recursive(true)
@@ -103,9 +103,9 @@ fn write_durably(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let next = file.with_extension("next");
     let write = || -> std::io::Result<()> {
         let mut options = fs::OpenOptions::new();
-        let mut handle = options.write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        handle.write_all(bytes)?;
-        handle.sync_all()?;
+        let mut handle = BufWriter::new(options.write(true).create(true).truncate(true).mode(0o600).open(&next)?);
+        documents.pieces().try_for_each(|piece| handle.write_all(piece.as_bytes()))?;
+        handle.into_inner()?.sync_all()?;
         fs::rename(&next, file)?;
         fs::File::open(directory)?.sync_all()
     };

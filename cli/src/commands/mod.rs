@@ -34,7 +34,7 @@ mod validate;
 mod version;
 mod workers;
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 
 use keelway_api::{Documents, name::ClusterRef};
 
@@ -87,6 +87,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
 fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Failure::other)
+}
+
+/// Documents, of which there may be many: their whole text is never in memory.
+fn print_documents(documents: &Documents) -> Result<(), Failure> {
+    let mut stdout = BufWriter::new(std::io::stdout().lock());
+    let written = documents.pieces().try_for_each(|piece| stdout.write_all(piece.as_bytes()));
+    written.and_then(|()| stdout.flush()).map_err(Failure::other)
 }
 
 impl ClusterName {

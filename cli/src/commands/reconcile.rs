@@ -6,7 +6,7 @@ use anyhow::Context;
 use keelway_reconciler::{End, Limits, Outcome, PassError};
 
 use super::{
-    print,
+    print_documents,
     session::{Session, runtime},
 };
 use crate::{
@@ -40,6 +40,7 @@ fn in_place(global: &Global, arguments: &ReconcileArguments, file: &Path) -> Res
 fn piped(global: &Global, arguments: &ReconcileArguments) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
     let documents = input.world().map_err(|failure| failure.echoing(&input))?;
+    drop(input);
     let left = LeftOver::of(&state_directory(), &documents);
     for newer in left.iter().filter(|left| !global.quiet && left.is_newer(&documents)) {
         offer(&newer.file);
@@ -47,7 +48,7 @@ fn piped(global: &Global, arguments: &ReconcileArguments) -> Result<Code, Failur
     let (pipe, ended) = reconcile(Session::new(global, documents), arguments)?;
     // What was saved last is what every effect so far relied on: it is written whatever happened.
     let documents = pipe.documents();
-    let written = print(&documents.write());
+    let written = print_documents(&documents);
     let code = ended.report();
     written?;
     if code == Code::Done {
