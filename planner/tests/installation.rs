@@ -87,7 +87,8 @@ fn each_is_who_the_other_side_takes_it_for() {
         assert_eq!(subject.organizations, ["00000000000000ff"]);
         Some((subject.common_name, subject.dns_names, subject.client, subject.server))
     });
-    let agent = |name: &str| ("keelway:agent".to_owned(), vec![format!("{name}.hypervisor.keelway")], false, true);
+    let names = |name: &str| vec![format!("{name}.hypervisor.keelway"), "hypervisor.keelway".to_owned()];
+    let agent = |name: &str| ("keelway:agent".to_owned(), names(name), true, true);
     let driver = ("keelway:driver".to_owned(), Vec::new(), true, false);
     assert_eq!(subjects.collect::<Vec<_>>(), [driver, agent("hv-2"), agent("hv-3")]);
 }
