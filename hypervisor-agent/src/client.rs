@@ -2,7 +2,7 @@
 
 mod network;
 
-use std::{io, net::SocketAddr, path::Path, time::Duration};
+use std::{borrow::Borrow, io, net::SocketAddr, path::Path, time::Duration};
 
 use futures::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
@@ -118,11 +118,13 @@ impl Client {
     /// Hands over a config, and waits until the agent did what can be done. Who stops waiting stops nothing.
     pub async fn apply(
         &self,
-        config: &MachineConfig,
+        config: impl Borrow<MachineConfig>,
         on_effect: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Finished, ClientError> {
         const WHAT: &str = "the machine's agent cannot be given its config";
-        let request = proto::ApplyRequest { config: Some(config.into()), digest: config.digest() };
+        let request = proto::ApplyRequest { config: Some(config.borrow().into()), digest: config.borrow().digest() };
+        // It may take a while, and the config is on its way.
+        drop(config);
         let mut agent = self.agent.clone();
         let mut events = agent.apply(request).await.map_err(|status| failed(WHAT, &status))?.into_inner();
         loop {

@@ -14,19 +14,62 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
 };
 
-use crate::{
-    Observation,
-    deletion::keeps_running,
-    plan::{Plan, Waiting},
-    pod::Site,
-    tenant::Tenant,
-    turns::Turns,
-    world::World,
-};
+use crate::{Observation, deletion::keeps_running, plan::Plan, pod::Site, tenant::Tenant, turns::Turns, world::World};
+
+/// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
+/// for: those of a large fleet together take more memory than all else.
+pub struct Configs<'a> {
+    documents: &'a Documents,
+    world: &'a World,
+    seen: &'a Observation,
+    tenants: Vec<Tenant<'a>>,
+    known: BTreeSet<&'a ClusterId>,
+    turns: Turns<'a>,
+    placed: BTreeMap<&'a HypervisorName, Vec<Placed<'a>>>,
+}
+
+/// A component with its cluster's place among the tenants.
+type Placed<'a> = (usize, &'a PodName, &'a ComponentSpec);
+
+impl<'a> Configs<'a> {
+    /// `world` is what the documents mean.
+    #[must_use]
+    pub fn of(documents: &'a Documents, world: &'a World, seen: &'a Observation) -> Self {
+        // From stale documents nothing is told to anybody.
+        let tenants = if seen.stale() { Vec::new() } else { Tenant::all(documents, world).collect() };
+        let mut turns = Turns::default();
+        for tenant in &tenants {
+            turns.take(tenant, seen, |pod, spec| wanted(tenant, world, seen, (pod, spec)));
+        }
+        let known = tenants.iter().map(|tenant| tenant.id).collect();
+        let placed = placed(&tenants);
+        Self { documents, world, seen, tenants, known, turns, placed }
+    }
+
+    /// What one machine should hold.
+    ///
+    /// The fence goes up by one where the content differs from what was written down last, and stays where it does not.
+    #[must_use]
+    pub fn config(&self, name: &HypervisorName) -> Option<MachineConfig> {
+        let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
+        let installation = document.status.as_ref()?.installation.clone()?;
+        let state = self.seen.machine(name)?;
+        let here = self.placed.get(name).into_iter().flatten();
+        let pods = here.filter_map(|placed| self.pod(*placed)).collect();
+        let others = state.clusters().filter(|id| !self.known.contains(id)).collect();
+        let config = MachineConfig { installation, term: 1, generation: 1, pods, others };
+        Some(fenced(config, document))
+    }
+
+    fn pod(&self, (tenant, pod, spec): Placed<'_>) -> Option<(PodName, Pod)> {
+        let wanted = wanted(self.tenants.get(tenant)?, self.world, self.seen, (pod, spec))?;
+        Some((pod.clone(), Pod { hold: self.turns.is_held(pod), ..wanted }))
+    }
+}
 
 /// Tells what every machine that could be seen should hold, once all keys of a plan are minted: one machine after the
-/// other, by name, as a large fleet's configs together take more memory than all else. Their numbers are written down in the
-/// plan, which has to be saved before a machine takes a config; so is whose turn it is not.
+/// other, by name. Their numbers are written down in the plan, which has to be saved before a machine takes a config; so is
+/// whose turn it is not.
 ///
 /// # Errors
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
@@ -35,11 +78,15 @@ pub fn configure(
     seen: &Observation,
     mut each: impl FnMut(&HypervisorName, MachineConfig),
 ) -> Result<(), Faults> {
+    let world = World::of(&plan.documents)?;
+    let configs = Configs::of(&plan.documents, &world, seen);
     let mut issued = Vec::new();
-    let waiting = each_config(&plan.documents, seen, |name, document, config| {
+    for (name, document) in &plan.documents.hypervisors {
+        let Some(config) = configs.config(name) else { continue };
         issued.extend(to_issue(document, &config).map(|issue| (name.clone(), issue)));
         each(name, config);
-    })?;
+    }
+    let waiting = configs.turns.waiting;
     write_down(&mut plan.documents, issued);
     plan.waiting.extend(waiting);
     Ok(())
@@ -47,61 +94,24 @@ pub fn configure(
 
 /// The config of every machine that could be seen, from documents whose keys are all minted.
 ///
-/// The fence goes up by one where the content differs from what was applied, and stays where it does not.
-///
 /// # Errors
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
 pub fn machine_configs(
     documents: &Documents,
     seen: &Observation,
 ) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
-    let mut configs = BTreeMap::new();
-    each_config(documents, seen, |name, _, config| drop(configs.insert(name.clone(), config)))?;
-    Ok(configs)
-}
-
-/// Calls with each machine's config. Returns which pods wait for their turn.
-fn each_config<'a>(
-    documents: &'a Documents,
-    seen: &Observation,
-    mut each: impl FnMut(&'a HypervisorName, &'a Hypervisor, MachineConfig),
-) -> Result<Vec<Waiting>, Faults> {
     let world = World::of(documents)?;
-    if seen.stale() {
-        return Ok(Vec::new());
-    }
-    let tenants: Vec<Tenant> = Tenant::all(documents, &world).collect();
-    let mut turns = Turns::default();
-    for tenant in &tenants {
-        turns.take(tenant, seen, |pod, spec| wanted(tenant, &world, seen, (pod, spec)));
-    }
-    let known: BTreeSet<&ClusterId> = tenants.iter().map(|tenant| tenant.id).collect();
-    let mut placed = placed(&tenants);
-    for (name, document) in &documents.hypervisors {
-        let installation = document.status.as_ref().and_then(|status| status.installation.clone());
-        let (Some(state), Some(installation)) = (seen.machine(name), installation) else { continue };
-        let here = placed.remove(name).unwrap_or_default().into_iter();
-        let pod = |(tenant, pod, spec): (&Tenant, &PodName, _)| {
-            let wanted = wanted(tenant, &world, seen, (pod, spec))?;
-            Some((pod.clone(), Pod { hold: turns.is_held(pod), ..wanted }))
-        };
-        let pods = here.filter_map(pod).collect();
-        let others = state.clusters().filter(|id| !known.contains(id)).collect();
-        let config = MachineConfig { installation, term: 1, generation: 1, pods, others };
-        each(name, document, fenced(config, document));
-    }
-    Ok(turns.waiting)
+    let configs = Configs::of(documents, &world, seen);
+    let names = documents.hypervisors.keys();
+    Ok(names.filter_map(|name| Some((name.clone(), configs.config(name)?))).collect())
 }
-
-/// A component with its cluster.
-type Placed<'t, 'a> = (&'t Tenant<'a>, &'a PodName, &'a ComponentSpec);
 
 /// The components by machine.
-fn placed<'t, 'a>(tenants: &'t [Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed<'t, 'a>>> {
+fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed<'a>>> {
     let mut placed: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for tenant in tenants {
+    for (number, tenant) in tenants.iter().enumerate() {
         for (pod, component) in &tenant.components {
-            placed.entry(&component.spec.hypervisor).or_default().push((tenant, *pod, &component.spec));
+            placed.entry(&component.spec.hypervisor).or_default().push((number, *pod, &component.spec));
         }
     }
     placed

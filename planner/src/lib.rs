@@ -40,7 +40,7 @@ pub use access::{
     first_administrator, first_bindings,
 };
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
-pub use config::{configure, machine_configs, note_issued};
+pub use config::{Configs, configure, machine_configs, note_issued};
 pub use enrollment::{AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
 pub use identify::identify;
 pub use installation::{
@@ -52,3 +52,4 @@ pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Decision, Plan, Waiting, plan};
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use refusal::{Refused, refuse};
+pub use world::World;

@@ -13,7 +13,7 @@ use keelway_api::{
 };
 
 /// Machines and clusters after validation. Components and Secrets stay in the documents.
-pub(crate) struct World {
+pub struct World {
     pub(crate) machines: BTreeMap<HypervisorName, ValidatedHypervisor>,
     pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
     ranges_of_machines: OnceCell<Vec<IpNet>>,
@@ -21,7 +21,10 @@ pub(crate) struct World {
 
 impl World {
     /// Reads the documents. A cluster that has no id yet is left out: it is identified first.
-    pub(crate) fn of(documents: &Documents) -> Result<Self, Faults> {
+    ///
+    /// # Errors
+    /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+    pub fn of(documents: &Documents) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let mut machines = BTreeMap::new();
         for (name, document) in &documents.hypervisors {

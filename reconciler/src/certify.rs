@@ -8,11 +8,11 @@ use keelway_hypervisor_agent::{
 };
 use keelway_pki::EnrollmentToken;
 use keelway_planner::{
-    AgentOrder, ENROLLMENT_TOKEN, REVOCATION_LIST, agent_grant, enrollment_secret, installation_authority,
+    AgentOrder, ENROLLMENT_TOKEN, Plan, REVOCATION_LIST, agent_grant, enrollment_secret, installation_authority,
     installation_revoked,
 };
 
-use crate::{Context, Failure, mint, pass::Preview, tls};
+use crate::{Context, Failure, mint, tls};
 
 /// What one agent is to be given, with all that it takes.
 pub struct Certifying<'a> {
@@ -75,9 +75,9 @@ impl<'a> Certifying<'a> {
 }
 
 /// Every agent at once.
-pub(crate) async fn certify(context: &Context, preview: &Preview) -> Vec<(usize, Vec<Failure>)> {
-    let documents = &preview.plan.documents;
-    let agents = preview.plan.agents.iter();
+pub(crate) async fn certify(context: &Context, plan: &Plan) -> Vec<(usize, Vec<Failure>)> {
+    let documents = &plan.documents;
+    let agents = plan.agents.iter();
     let found = agents.filter_map(|(name, order)| Some((name, documents.hypervisors.get(name)?, order)));
     join_all(found.map(|(name, document, order)| one(context, documents, (name, document), order))).await
 }

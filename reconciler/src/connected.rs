@@ -249,15 +249,19 @@ impl Machines for ConnectedMachines {
         }
     }
 
-    async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
+    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
         let (connected, name) = match self.reach(machine).await {
             Ok(reached) => reached,
             Err(applying) => return applying,
         };
         match &connected.by {
             By::Runtime(runtime) => runtime.execute(&name, actions, run).await,
-            By::Agent(agent) => agent.apply(&name, config, run).await,
-            By::Bare(bare) => bare.execute(&name, config, actions, run).await,
+            By::Agent(agent) => {
+                // It decides by itself.
+                drop(actions);
+                agent.apply(&name, config, run).await
+            }
+            By::Bare(bare) => bare.execute(&name, &config, actions, run).await,
         }
     }
 

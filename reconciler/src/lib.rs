@@ -78,7 +78,7 @@ pub trait Machines: Send + Sync {
     /// Brings a machine to its config. Stops between two effects when told to.
     ///
     /// `actions` is what [`converge`](keelway_hypervisor_agent::converge::converge) makes of the config and a recent look.
-    async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying;
+    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying;
     /// Makes a machine obey an installation, whoever it obeyed before. Nothing else of it is touched.
     async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
         let nothing = MachineConfig {
@@ -88,7 +88,7 @@ pub trait Machines: Send + Sync {
             pods: BTreeMap::new(),
             others: BTreeSet::new(),
         };
-        self.apply(machine, &nothing, vec![Action::WriteOwner(installation.clone())], run).await
+        self.apply(machine, nothing, vec![Action::WriteOwner(installation.clone())], run).await
     }
     /// Gives the agent of a machine on a network who it is there. One that does not listen yet is no failure.
     async fn certify(&self, _machine: &Hypervisor, _certifying: &Certifying<'_>, _run: &Run) -> Applying {

@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures::future::{join_all, join3};
 use keelway_api::{
-    Documents, Time,
+    Documents, Hypervisor, Time,
     fault::Faults,
     jiff::Timestamp,
     machine::MachineConfig,
     name::{ClusterId, HypervisorName, NameError},
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
-use keelway_planner::{Observation, Plan, Refused, configure, identify, plan, refuse};
+use keelway_planner::{Configs, Observation, Plan, Refused, World, configure, identify, plan, refuse};
 
 use crate::{
     Components, Machines, MintError, Minter, Run, Store, StoreError, certificates, certify::certify, observe::observe,
@@ -60,10 +60,21 @@ pub struct Preview {
     pub machines: BTreeMap<HypervisorName, Result<Vec<Action>, String>>,
     /// Machines that take nothing from these documents, and why.
     pub refused: BTreeMap<HypervisorName, Refused>,
-    /// Of the machines that would do something.
-    configs: BTreeMap<HypervisorName, MachineConfig>,
+    settled: bool,
+}
+
+/// What was decided, with what it was decided from. Of what each machine has to do, so much is kept as is asked for.
+pub(crate) struct Decided<T> {
+    pub(crate) plan: Plan,
+    seen: Observation,
+    machines: BTreeMap<HypervisorName, Result<T, String>>,
+    settled: bool,
     changed: bool,
 }
+
+/// Whether a machine has something to do. What that is, is found again when it is done: of a large fleet, all of it together takes
+/// more memory than all else.
+struct HasSomethingToDo(bool);
 
 /// What a pass did.
 #[must_use]
@@ -90,25 +101,21 @@ pub struct Failure {
 }
 
 impl Preview {
+    fn of(decided: Decided<Vec<Action>>) -> Self {
+        let Decided { plan, seen, machines, settled, changed: _ } = decided;
+        Self { plan, machines, refused: seen.refused, settled }
+    }
+
     /// Whether the pass has nothing to do and nothing to wait for.
     #[must_use]
     pub fn settled(&self) -> bool {
-        let idle = self.machines.values().all(|actions| actions.as_ref().is_ok_and(Vec::is_empty));
-        idle && self.refused.is_empty()
-            && self.plan.mint.is_empty()
-            && self.plan.agents.is_empty()
-            && self.plan.bindings.is_empty()
-            && self.plan.decisions.is_empty()
-            && self.plan.waiting.is_empty()
+        self.settled
     }
 }
 
 /// Observes and decides; keys are minted in memory. Nothing is saved and nothing done.
 pub async fn preview(context: &Context, minter: &mut dyn Minter) -> Result<Preview, PassError> {
-    let loaded = context.store.load().await?;
-    let documents = identified(&loaded, minter)?;
-    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
-    decide(&loaded, documents, seen, (context.clock)(), minter)
+    decided(context, minter, |actions| actions).await.map(Preview::of)
 }
 
 /// What a pass over these documents would do that sees what an observation tells, as of then. Nobody is asked.
@@ -120,7 +127,7 @@ pub fn preview_offline(
     let documents = identified(loaded, minter)?;
     let now = observation.timestamp.0;
     let seen = Observation::of(observation, certificates::read(&documents));
-    decide(loaded, documents, seen, now, minter)
+    decide(loaded, documents, (seen, now), minter, |actions| actions).map(Preview::of)
 }
 
 /// What is seen now, as a document.
@@ -132,41 +139,59 @@ pub async fn look(context: &Context, minter: &mut dyn Minter) -> Result<keelway_
     Ok(seen.document(Time(now)))
 }
 
-fn decide(
+async fn decided<T>(
+    context: &Context,
+    minter: &mut dyn Minter,
+    keep: impl Fn(Vec<Action>) -> T,
+) -> Result<Decided<T>, PassError> {
+    let loaded = context.store.load().await?;
+    let documents = identified(&loaded, minter)?;
+    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
+    decide(&loaded, documents, (seen, (context.clock)()), minter, keep)
+}
+
+fn decide<T>(
     loaded: &Documents,
     documents: Documents,
-    mut seen: Observation,
-    now: Timestamp,
+    (mut seen, now): (Observation, Timestamp),
     minter: &mut dyn Minter,
-) -> Result<Preview, PassError> {
+    keep: impl Fn(Vec<Action>) -> T,
+) -> Result<Decided<T>, PassError> {
     refuse(&documents, &mut seen);
     let mut plan = plan(documents, &seen, now).map_err(PassError::Faults)?;
     minter.mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
-    let (mut machines, mut configs) = (BTreeMap::new(), BTreeMap::new());
+    let (mut machines, mut idle) = (BTreeMap::new(), true);
     let configured = configure(&mut plan, &seen, |name, config| {
         let actions = actions(&config, name, &seen);
-        // A machine that is as it should be is told nothing.
-        if !actions.as_ref().is_ok_and(Vec::is_empty) {
-            configs.insert(name.clone(), config);
-        }
-        machines.insert(name.clone(), actions);
+        idle &= actions.as_ref().is_ok_and(Vec::is_empty);
+        machines.insert(name.clone(), actions.map(&keep));
     });
     configured.map_err(PassError::Faults)?;
+    let settled = idle && seen.refused.is_empty() && is_settled(&plan);
     let changed = plan.documents != *loaded;
-    Ok(Preview { plan, machines, refused: seen.refused, configs, changed })
+    Ok(Decided { plan, seen, machines, settled, changed })
 }
 
-/// One pass: what [`preview`] decided is saved, then done.
+/// Whether there is nothing to do and nothing to wait for beside machines.
+fn is_settled(plan: &Plan) -> bool {
+    plan.mint.is_empty()
+        && plan.agents.is_empty()
+        && plan.bindings.is_empty()
+        && plan.decisions.is_empty()
+        && plan.waiting.is_empty()
+}
+
+/// One pass: what was decided is saved, then done.
 pub async fn pass(context: &Context, minter: &mut dyn Minter) -> Result<Outcome, PassError> {
-    let preview = preview(context, minter).await?;
-    if preview.changed {
-        context.store.save(&preview.plan.documents).await?;
+    let decided = decided(context, minter, |actions| HasSomethingToDo(!actions.is_empty())).await?;
+    if decided.changed {
+        context.store.save(&decided.plan.documents).await?;
     }
-    let settled = preview.settled();
-    let refused = !preview.refused.is_empty() || preview.machines.values().any(Result::is_err);
-    let (effects, mut failures) = execute(context, &preview).await;
-    failures.extend(preview.refused.iter().map(|(at, why)| Failure { at: at.to_string(), why: why.to_string() }));
-    Ok(Outcome { plan: preview.plan, effects, failures, refused, settled })
+    let refused = !decided.seen.refused.is_empty() || decided.machines.values().any(Result::is_err);
+    let (effects, mut failures) = execute(context, &decided).await?;
+    let Decided { plan, seen, settled, .. } = decided;
+    failures.extend(seen.refused.iter().map(|(at, why)| Failure { at: at.to_string(), why: why.to_string() }));
+    Ok(Outcome { plan, effects, failures, refused, settled })
 }
 
 pub(crate) fn identified(loaded: &Documents, minter: &mut dyn Minter) -> Result<Documents, PassError> {
@@ -181,35 +206,50 @@ fn actions(config: &MachineConfig, name: &HypervisorName, seen: &Observation) ->
 }
 
 /// Every machine and every cluster at once.
-async fn execute(context: &Context, preview: &Preview) -> (usize, Vec<Failure>) {
-    let machines = join_all(preview.configs.iter().map(|(name, config)| machine(context, preview, name, config)));
-    let clusters = join_all(preview.plan.bindings.iter().map(|id| cluster(context, &preview.plan.documents, id)));
-    let agents = certify(context, preview);
+async fn execute(context: &Context, decided: &Decided<HasSomethingToDo>) -> Result<(usize, Vec<Failure>), PassError> {
+    let plan = &decided.plan;
+    let machines = execute_on_machines(context, decided);
+    let clusters = join_all(plan.bindings.iter().map(|id| cluster(context, &plan.documents, id)));
+    let agents = certify(context, plan);
     let (machines, clusters, agents) = join3(machines, clusters, agents).await;
     let mut effects = 0;
     let mut failures = Vec::new();
-    for (done, failed) in machines.into_iter().chain(clusters).chain(agents) {
+    for (done, failed) in machines?.into_iter().chain(clusters).chain(agents) {
         effects += done;
         failures.extend(failed);
     }
-    (effects, failures)
+    Ok((effects, failures))
+}
+
+/// Each config is made when it is sent.
+async fn execute_on_machines(
+    context: &Context,
+    Decided { plan, seen, machines, .. }: &Decided<HasSomethingToDo>,
+) -> Result<Vec<(usize, Vec<Failure>)>, PassError> {
+    let busy = machines.iter().filter(|(_, told)| !matches!(told, Ok(HasSomethingToDo(false))));
+    let busy: Vec<&HypervisorName> = busy.map(|(name, _)| name).collect();
+    if busy.is_empty() {
+        return Ok(Vec::new());
+    }
+    let world = World::of(&plan.documents).map_err(PassError::Faults)?;
+    let configs = Configs::of(&plan.documents, &world, seen);
+    let each = busy.into_iter().filter_map(|name| Some((name, plan.documents.hypervisors.get(name)?)));
+    Ok(join_all(each.map(|(name, document)| machine(context, (name, document), &configs, seen))).await)
 }
 
 async fn machine(
     context: &Context,
-    preview: &Preview,
-    name: &HypervisorName,
-    config: &MachineConfig,
+    (name, document): (&HypervisorName, &Hypervisor),
+    configs: &Configs<'_>,
+    seen: &Observation,
 ) -> (usize, Vec<Failure>) {
-    let fail = |why: &str| Failure { at: name.to_string(), why: why.to_owned() };
-    let Some(document) = preview.plan.documents.hypervisors.get(name) else { return (0, Vec::new()) };
-    match preview.machines.get(name) {
-        Some(Ok(actions)) if actions.is_empty() => (0, Vec::new()),
-        Some(Err(refusal)) => (0, vec![fail(refusal)]),
-        None => (0, Vec::new()),
-        Some(Ok(actions)) => {
-            let applying = context.machines.apply(document, config, actions.clone(), &context.run).await;
-            (applying.effects, applying.failures.iter().map(|why| fail(why)).collect())
+    let Some(config) = configs.config(name) else { return (0, Vec::new()) };
+    let fail = |why: String| Failure { at: name.to_string(), why };
+    match actions(&config, name, seen) {
+        Err(refusal) => (0, vec![fail(refusal)]),
+        Ok(actions) => {
+            let applying = context.machines.apply(document, config, actions, &context.run).await;
+            (applying.effects, applying.failures.into_iter().map(fail).collect())
         }
     }
 }

@@ -45,12 +45,12 @@ impl Machines for SimulatedMachines {
         world.misjudged(&name, seen)
     }
 
-    async fn apply(&self, machine: &Hypervisor, config: &MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
+    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
         let name = name_of(machine);
         let actions = {
             let mut world = self.0.world();
-            let actions = world.misled(&name, config, actions);
-            world.check_actions(&name, config, &actions);
+            let actions = world.misled(&name, &config, actions);
+            world.check_actions(&name, &config, &actions);
             actions
         };
         let tell = |effect: Effect<'_>| {

@@ -59,7 +59,7 @@ impl Agent {
         })
     }
 
-    pub(super) async fn apply(&self, name: &HypervisorName, config: &MachineConfig, run: &Run) -> Applying {
+    pub(super) async fn apply(&self, name: &HypervisorName, config: MachineConfig, run: &Run) -> Applying {
         let tell = |effect: &str| {
             tracing::debug!(machine = %name, effect, "begins");
             run.progress.effect(name, effect);

@@ -104,7 +104,7 @@ impl Machines for Away {
     async fn observe(&self, _machine: &Hypervisor) -> Seen<MachineState> {
         self.0.clone()
     }
-    async fn apply(&self, _: &Hypervisor, _: &MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
+    async fn apply(&self, _: &Hypervisor, _: MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
         Applying::default()
     }
     async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<Connection> {
