@@ -6,7 +6,7 @@ use keelway_api::name::HypervisorName;
 
 use super::{
     print,
-    session::{Session, runtime},
+    session::{Session, runtime_of_passes},
 };
 use crate::{
     args::{AdoptArguments, Global},
@@ -18,7 +18,7 @@ pub(super) fn run(global: &Global, arguments: &AdoptArguments) -> Result<Code, F
     let input = Input::read(&global.files)?;
     let documents = input.documents().map_err(|failure| failure.echoing(&input))?;
     let mut session = Session::new(global, documents);
-    let adopted = runtime()?.block_on(async {
+    let adopted = runtime_of_passes()?.block_on(async {
         let (from, names) = (&arguments.from, &arguments.names);
         let adopted = keelway_reconciler::adopt(&session.context, &mut session.minter, from, names).await;
         session.context.machines.part().await;

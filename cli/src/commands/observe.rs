@@ -4,7 +4,7 @@ use keelway_reconciler::look;
 
 use super::{
     print,
-    session::{Session, runtime},
+    session::{Session, runtime_of_passes},
 };
 use crate::{
     args::Global,
@@ -14,7 +14,7 @@ use crate::{
 
 pub(super) fn run(global: &Global) -> Result<Code, Failure> {
     let mut session = Session::new(global, Input::read(&global.files)?.world()?);
-    let seen = runtime()?.block_on(async {
+    let seen = runtime_of_passes()?.block_on(async {
         let seen = look(&session.context, &mut session.minter).await;
         session.context.machines.part().await;
         seen

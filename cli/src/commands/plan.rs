@@ -8,7 +8,7 @@ use keelway_reconciler::{Preview, preview, preview_offline};
 
 use super::{
     print,
-    session::{self, Session, runtime},
+    session::{self, Session, runtime_of_passes},
 };
 use crate::{
     args::{Global, PlanArguments},
@@ -28,7 +28,7 @@ pub(super) fn run(global: &Global, arguments: &PlanArguments) -> Result<Code, Fa
 
 fn online(global: &Global, input: &Input) -> Result<Preview, Failure> {
     let mut session = Session::new(global, input.world()?);
-    let preview = runtime()?.block_on(async {
+    let preview = runtime_of_passes()?.block_on(async {
         let preview = preview(&session.context, &mut session.minter).await;
         session.context.machines.part().await;
         preview

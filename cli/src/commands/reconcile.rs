@@ -7,7 +7,7 @@ use keelway_reconciler::{End, Limits, Outcome, PassError};
 
 use super::{
     print_documents,
-    session::{Session, runtime},
+    session::{Session, runtime_of_passes},
 };
 use crate::{
     args::{Global, ReconcileArguments},
@@ -75,7 +75,7 @@ struct Ended {
 
 fn reconcile(mut session: Session, arguments: &ReconcileArguments) -> Result<(Arc<Pipe>, Ended), Failure> {
     let limits = Limits { once: arguments.once, timeout: arguments.patience() };
-    let ended = runtime()?.block_on(async {
+    let ended = runtime_of_passes()?.block_on(async {
         let received = cancel_on_signal(session.context.run.stop.clone()).map_err(Failure::other)?;
         let end = keelway_reconciler::run(&session.context, &mut session.minter, limits).await;
         session.context.machines.part().await;

@@ -44,7 +44,13 @@ pub(super) fn minter() -> PkiMinter<StdRng> {
     PkiMinter::new(StdRng::from_rng(&mut rand::rng()))
 }
 
-/// The runtime of a command that talks to machines. It waits nearly all of the time, and one thread wakes no other.
+/// The runtime of passes. Connections are spoken on by a thread of their own, as a decision about many machines takes longer than
+/// the other side of one waits for a sign of life.
+pub(super) fn runtime_of_passes() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(Failure::other)
+}
+
+/// The runtime of a command that talks to machines and decides nothing. It waits nearly all of the time, and one thread wakes no other.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)
 }
