@@ -6,6 +6,7 @@ use keelway_api::{
     Documents, Hypervisor,
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::PodName,
+    release,
 };
 use keelway_cri::{ContainerSpec, Deadlines, Runtime, SandboxSpec, exec::Streams, testing::cache};
 use keelway_e2e::{Machine, World, deadline, ran::run};
@@ -84,11 +85,9 @@ async fn stream(machine: &Reached, pod: &PodName) -> f64 {
 
 /// A container of a cluster that nobody knows, so that it is left alone.
 async fn writer(runtime: &Runtime, machine: &Machine) -> PodName {
-    let cache = cache().unwrap();
-    let archive = cache.join("images").join(format!("{}.tar", IMAGE.replace(['/', ':'], "_")));
-    let mut import = Command::new(cache.join("bin/ctr"));
-    import.arg("--address").arg(machine.socket()).args(["--namespace", "k8s.io", "images", "import"]).arg(archive);
-    let _ = run(&mut import, &[], deadline::SETTLE).succeeded();
+    for image in [IMAGE.to_owned(), release::newest().pause_image(None)] {
+        import(machine, &image);
+    }
     let pod = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     let labels = BTreeMap::from([
         (CLUSTER_LABEL.to_owned(), pod.cluster.to_string()),
@@ -112,4 +111,12 @@ async fn writer(runtime: &Runtime, machine: &Machine) -> PodName {
     let container = runtime.create_container(&id, &sandbox, &container).await.unwrap();
     runtime.start_container(&container).await.unwrap();
     pod
+}
+
+fn import(machine: &Machine, image: &str) {
+    let cache = cache().unwrap();
+    let archive = cache.join("images").join(format!("{}.tar", image.replace(['/', ':'], "_")));
+    let mut import = Command::new(cache.join("bin/ctr"));
+    import.arg("--address").arg(machine.socket()).args(["--namespace", "k8s.io", "images", "import"]).arg(archive);
+    let _ = run(&mut import, &[], deadline::SETTLE).succeeded();
 }
