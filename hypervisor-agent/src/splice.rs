@@ -4,12 +4,14 @@ use std::{io, pin::pin, time::Duration};
 
 use futures::future::{Either, select};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, copy, split},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split},
     time::timeout,
 };
 
 /// How long one direction goes on after the other has ended. Whoever waits for an answer to its last word gets it.
 const LINGER: Duration = Duration::from_secs(10);
+/// What is read at a time, in bytes: as much as containerd reads of a command at a time, which are two records of TLS.
+const PIECE: usize = 1 << 15;
 
 /// Carries bytes both ways until both directions have ended, or one of them a while ago.
 pub(crate) async fn splice(one: impl AsyncRead + AsyncWrite, other: impl AsyncRead + AsyncWrite) {
@@ -25,6 +27,13 @@ pub(crate) async fn splice(one: impl AsyncRead + AsyncWrite, other: impl AsyncRe
 }
 
 async fn carry<R: AsyncRead, W: AsyncWrite>(mut from: ReadHalf<R>, mut to: WriteHalf<W>) -> io::Result<()> {
-    copy(&mut from, &mut to).await?;
-    to.shutdown().await
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.read(&mut piece).await? {
+            0 => return to.shutdown().await,
+            read => to.write_all(piece.get(..read).unwrap_or_default()).await?,
+        }
+        // TLS may hold back what its connection had no room for.
+        to.flush().await?;
+    }
 }
