@@ -6,7 +6,8 @@ use crate::{
     Cluster, Component, Documents,
     cluster::MemberPhase,
     component::Stage,
-    documents::{ENCRYPTION_SECRET, Place, SecretName},
+    document::DocumentName,
+    documents::{ENCRYPTION_SECRET, SecretName},
     fault::{Fault, MOST_FAULTS},
     hypervisor::{HypervisorRole, OnNetwork, Way},
     kind::Kind,
@@ -20,13 +21,14 @@ use crate::{
 
 /// Every fault between sound documents, with document and line.
 pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
+    let found = faults_between(documents, seen).into_iter();
+    found.filter_map(|(name, fault)| Some(seen.origins.get(&name)?.locate(fault))).collect()
+}
+
+/// The same, each with the document that it is about.
+pub(crate) fn faults_between(documents: &Documents, seen: &Seen<'_>) -> Found {
     let checks = [ids, owners, endpoints, vias, components, secrets, secrets_of_installations, ports, users];
-    checks
-        .iter()
-        .flat_map(|check| check(documents, seen))
-        .take(MOST_FAULTS)
-        .filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault)))
-        .collect()
+    checks.iter().flat_map(|check| check(documents, seen)).take(MOST_FAULTS).collect()
 }
 
 /// What a world lacks that is to be reconciled.
@@ -40,7 +42,7 @@ pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
 }
 
-type Found = Vec<(Place, Fault)>;
+pub(crate) type Found = Vec<(DocumentName, Fault)>;
 
 /// A cluster's Secrets for pulling images are there.
 fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
@@ -56,7 +58,7 @@ fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
             let problem = format!("there is no Secret {}/{} of the type {PULL_SECRET}", name.namespace, name.name);
             let field = field(&item("spec.images.pullSecrets", index), "name");
             let mend = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
-            (!is_there(&name)).then(|| (Place::Cluster(cluster.clone()), Fault::of(field, problem, mend)))
+            (!is_there(&name)).then(|| (DocumentName::Cluster(cluster.clone()), Fault::of(field, problem, mend)))
         });
         missing.collect::<Vec<_>>()
     };
@@ -84,7 +86,7 @@ fn machines(documents: &Documents, seen: &Seen<'_>) -> Found {
             };
             let word = format!("{kind:?}").to_lowercase();
             found.push((
-                Place::Cluster(name.clone()),
+                DocumentName::Cluster(name.clone()),
                 Fault::of(
                     field,
                     format!("there is no {word} Hypervisor for it to run on"),
@@ -104,7 +106,7 @@ fn ids(documents: &Documents, _: &Seen<'_>) -> Found {
         let Some(id) = cluster.id() else { continue };
         if let Some(other) = first.insert(id, name) {
             found.push((
-                Place::Cluster(name.clone()),
+                DocumentName::Cluster(name.clone()),
                 Fault::of(
                     "status.id",
                     format!("Cluster {other} has the id {id} as well"),
@@ -126,7 +128,7 @@ fn owners(documents: &Documents, _: &Seen<'_>) -> Found {
         let (other, expected) = *first.get_or_insert((name, owner));
         if owner != expected {
             found.push((
-                Place::Hypervisor(name.clone()),
+                DocumentName::Hypervisor(name.clone()),
                 Fault::of(
                     "status.installation",
                     format!("the machine belongs to {owner}, and Hypervisor {other} to {expected}"),
@@ -147,7 +149,10 @@ fn endpoints(documents: &Documents, _: &Seen<'_>) -> Found {
         let title = format!("Secret {}/{}", reference.namespace, reference.name);
         let mut add = |problem| {
             let mend = "put it beside the documents, with the keys tls.crt, tls.key and ca.crt in PEM";
-            found.push((Place::Hypervisor(name.clone()), Fault::of("spec.endpoint.cri.secretRef", problem, mend)));
+            found.push((
+                DocumentName::Hypervisor(name.clone()),
+                Fault::of("spec.endpoint.cri.secretRef", problem, mend),
+            ));
         };
         let Some(secret) = documents.given.get(&reference) else {
             add(format!("there is no {title}"));
@@ -187,7 +192,7 @@ fn vias(documents: &Documents, seen: &Seen<'_>) -> Found {
         let Way::Network(OnNetwork { via: Some(via), .. }) = machine.spec.endpoint.way() else { continue };
         if let Some(problem) = fault(via) {
             let mend = "name a public Hypervisor of these documents whose own endpoint is an agent without via";
-            found.push((Place::Hypervisor(name.clone()), Fault::of("spec.endpoint.agent.via", problem, mend)));
+            found.push((DocumentName::Hypervisor(name.clone()), Fault::of("spec.endpoint.agent.via", problem, mend)));
         }
     }
     found
@@ -202,7 +207,7 @@ fn components(documents: &Documents, seen: &Seen<'_>) -> Found {
     let mut found = Vec::new();
     for (name, component) in &documents.components {
         let spec = &component.spec;
-        let mut add = |fault| found.push((Place::Component(name.clone()), fault));
+        let mut add = |fault| found.push((DocumentName::Component(name.clone()), fault));
         if !seen.broken.contains(&Kind::Cluster) {
             match documents.clusters.get(&spec.cluster) {
                 None => add(Fault::of(
@@ -247,7 +252,7 @@ fn secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
             (!ids.contains(id.as_str())).then(|| {
                 let field = field("metadata.labels", CLUSTER_LABEL);
                 let problem = format!("there is no Cluster of the id {id}");
-                (Place::Secret(name.clone()), Fault::of(field, problem, back("its document")))
+                (DocumentName::Secret(name.clone()), Fault::of(field, problem, back("its document")))
             })
         })
         .collect()
@@ -268,7 +273,7 @@ fn secrets_of_installations(documents: &Documents, seen: &Seen<'_>) -> Found {
     let fault = |(name, id): (&SecretName, &String)| {
         let problem = format!("there is no Hypervisor of the installation {id}");
         let mend = "put the documents of its machines back, or take the Secret away where there are none left";
-        (Place::Secret(name.clone()), Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, mend))
+        (DocumentName::Secret(name.clone()), Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, mend))
     };
     labelled.map(fault).collect()
 }
@@ -284,7 +289,7 @@ fn ports(documents: &Documents, _: &Seen<'_>) -> Found {
             if let Some((other, owner)) = before.filter(|(other, _)| *other != name) {
                 let owner = format!("{}/{}", owner.spec.cluster, other.component);
                 found.push((
-                    Place::Component(name.clone()),
+                    DocumentName::Component(name.clone()),
                     Fault::of(
                         field("spec.ports", port_name),
                         format!("{port} is a port of {owner} on that machine"),
@@ -314,7 +319,7 @@ fn users(documents: &Documents, _: &Seen<'_>) -> Found {
             continue;
         };
         let mend = "one of both documents is an old one: put the documents back as reconcile wrote them";
-        found.push((Place::Component(name.clone()), Fault::of("spec.user", problem, mend)));
+        found.push((DocumentName::Component(name.clone()), Fault::of("spec.user", problem, mend)));
     }
     found
 }
@@ -325,7 +330,7 @@ fn members(documents: &Documents, seen: &Seen<'_>) -> Found {
     for (name, id, cluster) in living(documents) {
         let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
         let known = store.map(|store| &store.members);
-        let mut add = |fault| found.push((Place::Cluster(name.clone()), fault));
+        let mut add = |fault| found.push((DocumentName::Cluster(name.clone()), fault));
         let there = |member: &ComponentName| {
             documents.components.contains_key(&PodName { cluster: id.clone(), component: member.clone() })
         };
@@ -359,7 +364,7 @@ fn ingresses(documents: &Documents, _: &Seen<'_>) -> Found {
         if let Some((pod, port)) = ports.into_iter().find(|(_, port)| Some(*port) != reserved) {
             let problem = format!("{} has port {port}", pod.component);
             let mend = "one of both documents is an old one: put the newest one back";
-            found.push((Place::Cluster(name.clone()), Fault::of("status.ingressPort", problem, mend)));
+            found.push((DocumentName::Cluster(name.clone()), Fault::of("status.ingressPort", problem, mend)));
         }
     }
     found
@@ -378,7 +383,7 @@ fn keys(documents: &Documents, seen: &Seen<'_>) -> Found {
         .map(|(name, SecretName { namespace, name: secret })| {
             let problem =
                 format!("there is no Secret {namespace}/{secret}, which the cluster's own are encrypted with");
-            (Place::Cluster(name.clone()), Fault::of("status.id", problem, back("its document")))
+            (DocumentName::Cluster(name.clone()), Fault::of("status.id", problem, back("its document")))
         })
         .collect()
 }

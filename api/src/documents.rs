@@ -10,6 +10,7 @@ use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::me
 
 use crate::{
     Cluster, Component, Hypervisor,
+    document::DocumentName,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{
         ClusterId, ClusterRef, HypervisorName, INSTALLATION_NAMESPACE_PREFIX, InstallationId, NAMESPACE_PREFIX, PodName,
@@ -49,14 +50,8 @@ pub struct Documents {
 /// What stands at one place of the input.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
-    /// A machine.
-    Hypervisor(HypervisorName),
-    /// A cluster.
-    Cluster(ClusterRef),
-    /// A component.
-    Component(PodName),
-    /// A Secret of ours.
-    Secret(SecretName),
+    /// A document of ours.
+    Ours(DocumentName),
     /// A document of somebody else's, with its own separator line where it had one.
     Foreign(Foreign),
 }
@@ -236,26 +231,18 @@ impl Documents {
 
     /// Every place that holds something, in writing order: as read, then what is new by kind and name.
     pub(crate) fn in_order(&self) -> Vec<Place> {
-        let known: BTreeSet<&Place> = self.places.iter().collect();
-        let new = self
-            .hypervisors
-            .keys()
-            .cloned()
-            .map(Place::Hypervisor)
-            .chain(self.clusters.keys().cloned().map(Place::Cluster))
-            .chain(self.components.keys().cloned().map(Place::Component))
-            .chain(self.secrets.keys().cloned().map(Place::Secret))
-            .filter(|place| !known.contains(place));
-        self.places.iter().filter(|place| self.holds(place)).cloned().chain(new).collect()
+        let known: BTreeSet<&DocumentName> = self.places.iter().filter_map(Place::name).collect();
+        let new = self.names().filter(|name| !known.contains(name)).map(Place::Ours);
+        let held = self.places.iter().filter(|place| place.name().is_none_or(|name| self.get(name).is_some()));
+        held.cloned().chain(new).collect()
     }
+}
 
-    fn holds(&self, place: &Place) -> bool {
-        match place {
-            Place::Hypervisor(name) => self.hypervisors.contains_key(name),
-            Place::Cluster(name) => self.clusters.contains_key(name),
-            Place::Component(name) => self.components.contains_key(name),
-            Place::Secret(name) => self.secrets.contains_key(name),
-            Place::Foreign(_) => true,
+impl Place {
+    fn name(&self) -> Option<&DocumentName> {
+        match self {
+            Self::Ours(name) => Some(name),
+            Self::Foreign(_) => None,
         }
     }
 }

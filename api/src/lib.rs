@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod component;
 pub mod condition;
 pub mod crd;
+pub mod document;
 pub mod documents;
 pub mod duration;
 pub mod explain;

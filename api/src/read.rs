@@ -1,5 +1,7 @@
 //! Text to documents, strictly: all faults of an input at once.
 
+mod one;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -10,13 +12,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use crate::{
-    Cluster, Component, Documents, Hypervisor,
+    Documents,
     across::{across, whole},
-    documents::{Foreign, Place, SecretName},
+    document::{Document, DocumentName},
+    documents::{Foreign, Place},
     fault::{Fault, Faults, MOST_FAULTS},
     kind::{API_VERSION, GROUP, Kind},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
-    name::{ClusterRef, HypervisorName, PodName},
     registry::PULL_SECRET,
     schema::{self, suggestion},
     split::{self, Chunk},
@@ -97,7 +99,7 @@ impl Origin<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Seen<'a> {
     /// Origins of sound documents.
-    pub(crate) origins: BTreeMap<Place, Origin<'a>>,
+    pub(crate) origins: BTreeMap<DocumentName, Origin<'a>>,
     /// Kinds of which some document is broken: what is missing among these may be in it.
     pub(crate) broken: BTreeSet<Kind>,
 }
@@ -161,9 +163,9 @@ impl<'a> Reader<'a> {
         let identity = identity(kind, &tree.root);
         let origin = Origin { title: format!("document {} ({})", self.count, title(&identity)), chunk };
         let mut faults = match self.documents.take(kind, tree, self.asked) {
-            Ok(place) => {
-                self.documents.places.push(place.clone());
-                self.seen.origins.insert(place, origin.clone());
+            Ok(name) => {
+                self.documents.places.push(Place::Ours(name.clone()));
+                self.seen.origins.insert(name, origin.clone());
                 Vec::new()
             }
             Err(faults) => {
@@ -322,62 +324,44 @@ fn title((kind, namespace, name): &Identity) -> String {
 }
 
 /// A document of its type, which may not mean anything yet.
-enum Typed {
-    Hypervisor(Box<Hypervisor>),
-    Cluster(Box<Cluster>),
-    Component(Component),
-    Secret(Secret),
+fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
+    schema::prune(kind, &mut json);
+    Ok(match kind {
+        Kind::Hypervisor => Document::Hypervisor(Box::new(decode(json)?)),
+        Kind::Cluster => Document::Cluster(Box::new(decode(json)?)),
+        Kind::Component => Document::Component(decode(json)?),
+        Kind::Secret => Document::Secret(Arc::new(with_string_data(decode(json)?))),
+        Kind::Observation => return Err(vec![of_no_world()]),
+    })
 }
 
-impl Typed {
-    fn decode(kind: Kind, mut json: Json) -> Result<Self, Vec<Fault>> {
-        schema::prune(kind, &mut json);
-        Ok(match kind {
-            Kind::Hypervisor => Self::Hypervisor(decode(json)?),
-            Kind::Cluster => Self::Cluster(Box::new(decode(json)?)),
-            Kind::Component => Self::Component(decode(json)?),
-            Kind::Secret => Self::Secret(with_string_data(decode(json)?)),
-            Kind::Observation => return Err(vec![of_no_world()]),
-        })
-    }
-
-    /// The same under its name, if every field means something.
-    fn sound(self) -> Result<Sound, Vec<Fault>> {
-        Ok(match self {
-            Self::Hypervisor(document) => Sound::Hypervisor(ValidatedHypervisor::parse(&document)?.name, document),
-            Self::Cluster(document) => Sound::Cluster(ValidatedCluster::parse(&document)?.reference, document),
-            Self::Component(document) => Sound::Component(validated::component(&document)?, document),
-            Self::Secret(document) => {
-                validated::secret(&document)?;
-                let namespace = document.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
-                let name = document.metadata.name.clone().unwrap_or_default();
-                Sound::Secret(SecretName { namespace, name }, document)
-            }
-        })
-    }
-}
-
-/// A document whose every field means something, under its name.
-enum Sound {
-    Hypervisor(HypervisorName, Box<Hypervisor>),
-    Cluster(ClusterRef, Box<Cluster>),
-    Component(PodName, Component),
-    Secret(SecretName, Secret),
+/// Its name, if every field means something.
+fn meant(document: &Document) -> Result<DocumentName, Vec<Fault>> {
+    Ok(match document {
+        Document::Hypervisor(document) => DocumentName::Hypervisor(ValidatedHypervisor::parse(document)?.name),
+        Document::Cluster(document) => DocumentName::Cluster(ValidatedCluster::parse(document)?.reference),
+        Document::Component(document) => DocumentName::Component(validated::component(document)?),
+        Document::Secret(document) => {
+            validated::secret(document)?;
+            DocumentName::of_secret(document)
+        }
+    })
 }
 
 /// A document of ours, or every fault of it: of its structure, and of what the fields that are sound mean.
-fn sound(kind: Kind, tree: &Tree<'_>) -> Result<Sound, Vec<Fault>> {
+fn sound(kind: Kind, tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     if let Some(excess) = &tree.excess {
         return Err(vec![excess.clone()]);
     }
     let (json, structural) = schema::check(kind, &tree.root);
     let mut faults = tree.faults.clone();
     faults.extend(structural);
-    let typed = Typed::decode(kind, json);
+    let typed = typed(kind, json);
     if faults.is_empty() {
-        return typed?.sound();
+        let document = typed?;
+        return Ok((meant(&document)?, document));
     }
-    let meant = typed.ok().and_then(|typed| typed.sound().err()).unwrap_or_default();
+    let meant = typed.ok().and_then(|document| meant(&document).err()).unwrap_or_default();
     let broken: Vec<String> = faults.iter().map(|fault| fault.field.clone()).collect();
     faults.extend(meant.into_iter().filter(|fault| !broken.iter().any(|field| touches(field, &fault.field))));
     Err(faults)
@@ -399,37 +383,26 @@ impl Documents {
             return;
         }
         let (json, _) = schema::check(Kind::Secret, &tree.root);
-        if let Ok(Typed::Secret(secret)) = Typed::decode(Kind::Secret, json) {
-            let namespace = secret.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
-            let name = secret.metadata.name.clone().unwrap_or_default();
-            self.given.entry(SecretName { namespace, name }).or_insert(secret);
+        if let Ok(Document::Secret(secret)) = typed(Kind::Secret, json)
+            && let DocumentName::Secret(name) = DocumentName::of_secret(&secret)
+        {
+            self.given.entry(name).or_insert_with(|| Arc::unwrap_or_clone(secret));
         }
     }
 
     /// Takes in one document of ours. The first of a name stays.
-    fn take(&mut self, kind: Kind, tree: &Tree<'_>, asked: Asked<'_>) -> Result<Place, Vec<Fault>> {
-        Ok(match sound(kind, tree)? {
-            Sound::Hypervisor(name, document) => {
-                self.hypervisors.entry(name.clone()).or_insert(*document);
-                Place::Hypervisor(name)
+    fn take(&mut self, kind: Kind, tree: &Tree<'_>, asked: Asked<'_>) -> Result<DocumentName, Vec<Fault>> {
+        let (name, document) = sound(kind, tree)?;
+        if let (Document::Secret(secret), Some(keys)) = (&document, asked.keys) {
+            let faults = keys(secret);
+            if !faults.is_empty() {
+                return Err(faults);
             }
-            Sound::Cluster(name, document) => {
-                self.clusters.entry(name.clone()).or_insert(*document);
-                Place::Cluster(name)
-            }
-            Sound::Component(name, document) => {
-                self.components.entry(name.clone()).or_insert(document);
-                Place::Component(name)
-            }
-            Sound::Secret(name, document) => {
-                let faults = asked.keys.map(|keys| keys(&document)).unwrap_or_default();
-                if !faults.is_empty() {
-                    return Err(faults);
-                }
-                self.secrets.entry(name.clone()).or_insert_with(|| Arc::new(document));
-                Place::Secret(name)
-            }
-        })
+        }
+        if self.get(&name).is_none() {
+            self.put(&name, document);
+        }
+        Ok(name)
     }
 }
 

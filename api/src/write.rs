@@ -5,6 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::{
     Documents,
+    document::{DocumentName, DocumentRef},
     documents::{Foreign, Place},
     kind::Kind,
     schema,
@@ -27,12 +28,15 @@ impl Documents {
     pub fn pieces(&self) -> impl Iterator<Item = String> {
         let mut output = Output::default();
         self.in_order().into_iter().map(move |place| match &place {
-            Place::Hypervisor(name) => output.ours(Kind::Hypervisor, self.hypervisors.get(name)),
-            Place::Cluster(name) => output.ours(Kind::Cluster, self.clusters.get(name)),
-            Place::Component(name) => output.ours(Kind::Component, self.components.get(name)),
-            Place::Secret(name) => output.ours(Kind::Secret, self.secrets.get(name).map(|secret| &**secret)),
+            Place::Ours(name) => output.ours(self.text_of(name)),
             Place::Foreign(foreign) => output.foreign(foreign),
         })
+    }
+
+    /// One document in canonical YAML, without a separator; `None` where there is none of this name.
+    #[must_use]
+    pub fn text_of(&self, name: &DocumentName) -> Option<String> {
+        self.get(name).map(DocumentRef::text)
     }
 }
 
@@ -83,14 +87,14 @@ enum Last {
 }
 
 impl Output {
-    fn ours(&mut self, kind: Kind, document: Option<&impl Serialize>) -> String {
+    fn ours(&mut self, document: Option<String>) -> String {
         let Some(document) = document else { return String::new() };
         let mut text = String::new();
         if self.last != Last::Nothing {
             self.end_line(&mut text);
             text.push_str("---\n");
         }
-        text.push_str(&canonical(kind, document));
+        text.push_str(&document);
         self.end_line(&mut text);
         self.wrote(text, Last::Document)
     }

@@ -41,6 +41,8 @@ pub enum Fault {
     Restored,
     /// A document is there twice.
     Doubled,
+    /// Only the first of its changes are made.
+    CutOff,
     /// The driver dies before the step is begun.
     DiesBefore,
     /// The driver dies before it hears of the step's end.
@@ -49,7 +51,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::RequestLost,
         Self::ReplyLost,
         Self::Repeated,
@@ -67,6 +69,7 @@ impl Fault {
         Self::Removed,
         Self::Restored,
         Self::Doubled,
+        Self::CutOff,
         Self::DiesBefore,
         Self::DiesAfter,
     ];
@@ -185,6 +188,8 @@ pub fn impossible((fault, step): Cell) -> Option<&'static str> {
         Some("a store is waited for as long as it takes")
     } else if fault == Fault::Stale && step != Step::Load {
         Some("documents are read by the load alone")
+    } else if fault == Fault::CutOff && step != Step::Save {
+        Some("it is one change")
     } else {
         None
     }

@@ -146,6 +146,13 @@ impl Sim {
                 }
                 Noticed::Death
             }
+            Fault::CutOff => {
+                let mut world = self.world();
+                world.took_place(cell, at.as_str());
+                world.cuts_save = true;
+                let _ = doing(&mut world);
+                if world.random.once_in(2) { Noticed::Nothing } else { Noticed::Death }
+            }
             Fault::DiesBefore => Noticed::Death,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use keelway_api::{Documents, hypervisor::Applied};
+use keelway_api::{Asked, Documents, hypervisor::Applied};
 use keelway_reconciler::{Store, StoreError};
 use tokio::time::Instant;
 
@@ -74,6 +74,8 @@ fn save(world: &mut World, documents: &Documents) -> Result<(), Refused> {
         if world.saved != world.pass.kept || world.by_hand.is_some() {
             return Err(Refused("the documents were changed by somebody else".to_owned()));
         }
+        let documents =
+            &if std::mem::take(&mut world.cuts_save) { world.cut_off(documents) } else { documents.clone() };
         let before = std::mem::replace(&mut world.saved, documents.clone());
         world.history.push(before);
     }
@@ -82,6 +84,22 @@ fn save(world: &mut World, documents: &Documents) -> Result<(), Refused> {
 }
 
 impl World {
+    /// What is there after some of the changes that lead to these documents.
+    fn cut_off(&mut self, documents: &Documents) -> Documents {
+        let changes = documents.changes_since(&self.saved);
+        let made = self.random.pick(0..=changes.len()).unwrap_or_default();
+        let mut saved = self.saved.clone();
+        changes.iter().take(made).for_each(|change| saved.make(change, documents));
+        self.tell(format!("{made} of {} changes are saved", changes.len()));
+        let asked = Asked { whole: true, ..Asked::default() };
+        if !saved.is_empty()
+            && let Err(faults) = Documents::read_with(saved.write().as_bytes(), asked)
+        {
+            self.breaks("a save that is cut off leaves sound documents", faults.to_string());
+        }
+        saved
+    }
+
     /// Documents of before, where each machine answers and one of them tells that there were newer ones.
     pub(super) fn old_documents(&self) -> Option<Documents> {
         let now = Instant::now();

@@ -116,6 +116,7 @@ impl World {
             | Fault::ReplyLost
             | Fault::Repeated
             | Fault::Late
+            | Fault::CutOff
             | Fault::DiesBefore
             | Fault::DiesAfter => return false,
         }

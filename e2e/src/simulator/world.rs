@@ -61,6 +61,8 @@ pub(super) struct World {
     pub(super) waiting: Vec<String>,
     /// What a planted bug keeps from the store.
     pub(super) unsaved: Option<Documents>,
+    /// The save that is under way is cut off.
+    pub(super) cuts_save: bool,
     /// What the store held before, the newest last.
     pub(super) history: Vec<Documents>,
     /// The next load is of old documents.
@@ -122,6 +124,7 @@ impl World {
             dead: false,
             waiting: Vec::new(),
             unsaved: None,
+            cuts_save: false,
             history: Vec::new(),
             uses_old_documents: false,
             by_hand: None,

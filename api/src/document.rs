@@ -1,0 +1,290 @@
+//! One document by itself: its name, its text, and what became of it between two worlds.
+
+use core::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+
+use crate::{
+    Cluster, Component, Documents, Hypervisor,
+    across::faults_between,
+    cluster::ClusterStatus,
+    documents::{SecretName, is_ours},
+    fault::Fault,
+    kind::Kind,
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    read::Seen,
+    write::canonical,
+};
+
+/// Which document it is, of all of a world.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DocumentName {
+    /// A machine.
+    Hypervisor(HypervisorName),
+    /// A cluster.
+    Cluster(ClusterRef),
+    /// A component.
+    Component(PodName),
+    /// A Secret, of ours or of its user's.
+    Secret(SecretName),
+}
+
+/// A document of a world.
+#[derive(Clone, PartialEq)]
+pub enum Document {
+    /// A machine.
+    Hypervisor(Box<Hypervisor>),
+    /// A cluster.
+    Cluster(Box<Cluster>),
+    /// A component.
+    Component(Component),
+    /// A Secret, of ours or of its user's.
+    Secret(Arc<Secret>),
+}
+
+/// The same where it stands.
+#[derive(Clone, Copy, PartialEq)]
+pub enum DocumentRef<'a> {
+    /// A machine.
+    Hypervisor(&'a Hypervisor),
+    /// A cluster.
+    Cluster(&'a Cluster),
+    /// A component.
+    Component(&'a Component),
+    /// A Secret, of ours or of its user's.
+    Secret(&'a Arc<Secret>),
+}
+
+/// What is to be done in a store, so that it has another world than before.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// The cluster has an id and a port of its own from now on. Nothing else of its status may be told yet: it is of documents that come later.
+    Introduce(DocumentName),
+    /// The document is new, or another one than it was.
+    Put(DocumentName),
+    /// It is there no longer.
+    Remove(DocumentName),
+}
+
+impl DocumentName {
+    pub(crate) fn of_secret(secret: &Secret) -> Self {
+        let namespace = secret.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let name = secret.metadata.name.clone().unwrap_or_default();
+        Self::Secret(SecretName { namespace, name })
+    }
+
+    /// As `kind` has it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Hypervisor(_) => "Hypervisor",
+            Self::Cluster(_) => "Cluster",
+            Self::Component(_) => "Component",
+            Self::Secret(_) => "Secret",
+        }
+    }
+
+    /// `metadata.namespace`; none of what has no namespace.
+    #[must_use]
+    pub fn namespace(&self) -> Option<String> {
+        match self {
+            Self::Hypervisor(_) => None,
+            Self::Cluster(name) => Some(name.namespace.clone()),
+            Self::Component(name) => Some(name.cluster.namespace()),
+            Self::Secret(name) => Some(name.namespace.clone()),
+        }
+    }
+
+    /// `metadata.name`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Hypervisor(name) => name.as_str(),
+            Self::Cluster(name) => &name.name,
+            Self::Component(name) => name.component.as_str(),
+            Self::Secret(name) => &name.name,
+        }
+    }
+}
+
+/// As errors name it: `Cluster default/c1`.
+impl fmt::Display for DocumentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace() {
+            Some(namespace) => write!(f, "{} {namespace}/{}", self.kind(), self.name()),
+            None => write!(f, "{} {}", self.kind(), self.name()),
+        }
+    }
+}
+
+impl Documents {
+    /// The names of all documents, by kind and name, those of Secrets that are the user's own not among them.
+    pub fn names(&self) -> impl Iterator<Item = DocumentName> {
+        let machines = self.hypervisors.keys().cloned().map(DocumentName::Hypervisor);
+        let clusters = self.clusters.keys().cloned().map(DocumentName::Cluster);
+        let components = self.components.keys().cloned().map(DocumentName::Component);
+        machines.chain(clusters).chain(components).chain(self.secrets.keys().cloned().map(DocumentName::Secret))
+    }
+
+    /// The document of a name. Of Secrets only ours.
+    #[must_use]
+    pub fn get(&self, name: &DocumentName) -> Option<DocumentRef<'_>> {
+        Some(match name {
+            DocumentName::Hypervisor(name) => DocumentRef::Hypervisor(self.hypervisors.get(name)?),
+            DocumentName::Cluster(name) => DocumentRef::Cluster(self.clusters.get(name)?),
+            DocumentName::Component(name) => DocumentRef::Component(self.components.get(name)?),
+            DocumentName::Secret(name) => DocumentRef::Secret(self.secrets.get(name)?),
+        })
+    }
+
+    /// Puts a document in the place of the one that has its name.
+    pub fn put(&mut self, name: &DocumentName, document: Document) {
+        match (name, document) {
+            (DocumentName::Hypervisor(name), Document::Hypervisor(document)) => {
+                self.hypervisors.insert(name.clone(), *document);
+            }
+            (DocumentName::Cluster(name), Document::Cluster(document)) => {
+                self.clusters.insert(name.clone(), *document);
+            }
+            (DocumentName::Component(name), Document::Component(document)) => {
+                self.components.insert(name.clone(), document);
+            }
+            (DocumentName::Secret(name), Document::Secret(document)) => {
+                if is_ours(&document) {
+                    self.given.remove(name);
+                    self.secrets.insert(name.clone(), document);
+                } else {
+                    self.secrets.remove(name);
+                    self.given.insert(name.clone(), Arc::unwrap_or_clone(document));
+                }
+            }
+            _ => debug_assert!(false, "a document of another kind than its name"),
+        }
+    }
+
+    /// Takes the document of a name away.
+    pub fn remove(&mut self, name: &DocumentName) {
+        match name {
+            DocumentName::Hypervisor(name) => drop(self.hypervisors.remove(name)),
+            DocumentName::Cluster(name) => drop(self.clusters.remove(name)),
+            DocumentName::Component(name) => drop(self.components.remove(name)),
+            DocumentName::Secret(name) => drop((self.secrets.remove(name), self.given.remove(name))),
+        }
+    }
+
+    /// Every fault between documents that are sound by themselves, with the document that it is about. Lines are not known.
+    #[must_use]
+    pub fn faults_between(&self) -> Vec<(DocumentName, Fault)> {
+        let mut found = faults_between(self, &Seen::default());
+        for (name, fault) in &mut found {
+            fault.document = name.to_string();
+        }
+        found
+    }
+
+    /// What a store does that has the world `before` to have this one, in an order that may be cut off after each step: what is
+    /// referred to is there before whoever refers to it and goes after, and a cluster never tells less than its components.
+    #[must_use]
+    pub fn changes_since(&self, before: &Self) -> Vec<Change> {
+        let mut changes: Vec<(u8, Change)> = Vec::new();
+        for name in self.names().filter(|name| self.get(name) != before.get(name)) {
+            let is_new = before.get(&name).is_none();
+            let step = match &name {
+                DocumentName::Hypervisor(_) => 0,
+                DocumentName::Secret(_) => 2,
+                DocumentName::Component(_) if is_new => 3,
+                DocumentName::Cluster(cluster) => {
+                    if self.identity(cluster) != before.identity(cluster) {
+                        changes.push((1, Change::Introduce(name.clone())));
+                    }
+                    4
+                }
+                DocumentName::Component(_) => 5,
+            };
+            changes.push((step, Change::Put(name)));
+        }
+        for name in before.names().filter(|name| self.get(name).is_none()) {
+            let step = match name {
+                DocumentName::Component(_) => 6,
+                DocumentName::Secret(_) => 7,
+                DocumentName::Cluster(_) => 8,
+                DocumentName::Hypervisor(_) => 9,
+            };
+            changes.push((step, Change::Remove(name)));
+        }
+        changes.sort();
+        changes.into_iter().map(|(_, change)| change).collect()
+    }
+
+    /// What components of a cluster rely on.
+    fn identity(&self, cluster: &ClusterRef) -> Option<(Option<&ClusterId>, Option<u16>)> {
+        let status = self.clusters.get(cluster)?.status.as_ref()?;
+        Some((status.id.as_ref(), status.ingress_port))
+    }
+
+    /// Does one of the [changes](Self::changes_since) that lead to another world.
+    pub fn make(&mut self, change: &Change, to: &Self) {
+        match change {
+            Change::Remove(name) => self.remove(name),
+            Change::Put(name) => {
+                if let Some(document) = to.get(name) {
+                    self.put(name, document.owned());
+                }
+            }
+            Change::Introduce(name) => {
+                if let Some(document) = to.get(name) {
+                    self.put(name, document.owned().introduced());
+                }
+            }
+        }
+    }
+}
+
+impl DocumentRef<'_> {
+    /// In canonical YAML, without a separator.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self {
+            Self::Hypervisor(document) => canonical(Kind::Hypervisor, document),
+            Self::Cluster(document) => canonical(Kind::Cluster, document),
+            Self::Component(document) => canonical(Kind::Component, document),
+            Self::Secret(document) => canonical(Kind::Secret, &**document),
+        }
+    }
+
+    /// A copy.
+    #[must_use]
+    pub fn owned(self) -> Document {
+        match self {
+            Self::Hypervisor(document) => Document::Hypervisor(Box::new(document.clone())),
+            Self::Cluster(document) => Document::Cluster(Box::new(document.clone())),
+            Self::Component(document) => Document::Component(document.clone()),
+            Self::Secret(document) => Document::Secret(document.clone()),
+        }
+    }
+}
+
+impl Document {
+    /// A cluster with nothing in its status but what its components rely on.
+    fn introduced(mut self) -> Self {
+        if let Self::Cluster(cluster) = &mut self
+            && let Some(status) = &mut cluster.status
+        {
+            *status =
+                ClusterStatus { id: status.id.take(), ingress_port: status.ingress_port, ..ClusterStatus::default() };
+        }
+        self
+    }
+
+    /// The same as it stands in documents.
+    #[must_use]
+    pub fn as_ref(&self) -> DocumentRef<'_> {
+        match self {
+            Self::Hypervisor(document) => DocumentRef::Hypervisor(document),
+            Self::Cluster(document) => DocumentRef::Cluster(document),
+            Self::Component(document) => DocumentRef::Component(document),
+            Self::Secret(document) => DocumentRef::Secret(document),
+        }
+    }
+}
