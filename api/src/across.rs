@@ -37,9 +37,14 @@ pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
         let mend = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
         return vec![Fault::of("", "the input holds no document of Keelway's", mend)];
     }
-    let checks = [machines, members, ingresses, keys, pull_secrets];
-    let found = checks.iter().flat_map(|check| check(documents, seen)).take(MOST_FAULTS);
+    let lacks = [machines, pull_secrets].into_iter().flat_map(|check| check(documents, seen));
+    let found = lacks.chain(lost(documents, seen)).take(MOST_FAULTS);
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
+}
+
+/// What was there once, as other documents tell.
+pub(crate) fn lost(documents: &Documents, seen: &Seen<'_>) -> Found {
+    [members, ingresses, keys].into_iter().flat_map(|check| check(documents, seen)).collect()
 }
 
 pub(crate) type Found = Vec<(DocumentName, Fault)>;

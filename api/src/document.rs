@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 
 use crate::{
     Cluster, Component, Documents, Hypervisor,
-    across::faults_between,
+    across::{faults_between, lost},
     cluster::ClusterStatus,
     documents::{SecretName, is_ours},
     fault::Fault,
@@ -176,7 +176,9 @@ impl Documents {
     /// Every fault between documents that are sound by themselves, with the document that it is about. Lines are not known.
     #[must_use]
     pub fn faults_between(&self) -> Vec<(DocumentName, Fault)> {
-        let mut found = faults_between(self, &Seen::default());
+        let seen = Seen::default();
+        let mut found = faults_between(self, &seen);
+        found.extend(lost(self, &seen));
         for (name, fault) in &mut found {
             fault.document = name.to_string();
         }
@@ -225,18 +227,29 @@ impl Documents {
 
     /// Does one of the [changes](Self::changes_since) that lead to another world.
     pub fn make(&mut self, change: &Change, to: &Self) {
-        match change {
-            Change::Remove(name) => self.remove(name),
-            Change::Put(name) => {
-                if let Some(document) = to.get(name) {
-                    self.put(name, document.owned());
-                }
-            }
-            Change::Introduce(name) => {
-                if let Some(document) = to.get(name) {
-                    self.put(name, document.owned().introduced());
-                }
-            }
+        match change.outcome(to) {
+            Some(document) => self.put(change.name(), document),
+            None => self.remove(change.name()),
+        }
+    }
+}
+
+impl Change {
+    /// Which document it changes.
+    #[must_use]
+    pub fn name(&self) -> &DocumentName {
+        match self {
+            Self::Introduce(name) | Self::Put(name) | Self::Remove(name) => name,
+        }
+    }
+
+    /// What the document is afterwards, on the way to these; `None` where it is gone.
+    #[must_use]
+    pub fn outcome(&self, to: &Documents) -> Option<Document> {
+        match self {
+            Self::Introduce(name) => to.get(name).map(|document| document.owned().introduced()),
+            Self::Put(name) => to.get(name).map(DocumentRef::owned),
+            Self::Remove(_) => None,
         }
     }
 }

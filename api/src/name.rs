@@ -170,7 +170,7 @@ text_newtype!(
 );
 
 /// What a cluster's namespace is called before its id.
-pub(crate) const NAMESPACE_PREFIX: &str = "keelway-";
+pub const NAMESPACE_PREFIX: &str = "keelway-";
 
 impl ClusterId {
     /// The namespace that holds this cluster's Components and Secrets: `keelway-ID`.

@@ -1,0 +1,218 @@
+//! A store that is a directory: one file a document, edited by hand or by programs while it is in use.
+//!
+//! ```text
+//!  hypervisors/NAME.yaml
+//!  clusters/NAMESPACE/NAME.yaml
+//!  components/NAMESPACE/NAME.yaml
+//!  secrets/NAMESPACE/NAME.yaml
+//!  lock                               who writes
+//! ```
+//!
+//! What a person writes takes effect once it is sound: a file that is not is refused, and the document stays as it was. Where that
+//! document has to be written, the refused file goes to `NAME.yaml.refused`. Status is the manager's: of a Cluster or a Hypervisor
+//! that somebody wrote anew, only the rest counts.
+
+mod accept;
+mod files;
+mod lock;
+mod place;
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use keelway_api::{Documents, document::DocumentName, fault::Faults, jiff::Timestamp};
+use keelway_reconciler::{Changing, Store, StoreError};
+use tokio::task::block_in_place;
+
+use accept::{Accepted, Found, accept};
+use files::{Files, Replaced, Stamp, Which};
+use lock::Lock;
+pub use lock::LockError;
+use place::path_of;
+use watch::Watch;
+
+/// Why a directory is no store.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// Somebody else writes into it.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// It cannot be made, read or watched.
+    #[error("could not use {}", path.display())]
+    Io {
+        /// What of it.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// Why documents of a directory are not what a pass can work on.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsound {
+    /// Files that were never sound: what they stand for is not known, so nothing is done.
+    #[error("files cannot be used")]
+    Faults(#[source] Faults),
+    /// Somebody changed a file since it was read. Read again.
+    #[error("{0} was changed by somebody else meanwhile")]
+    Changed(PathBuf),
+}
+
+/// Documents in files. Needs a runtime of several threads.
+#[derive(Debug)]
+pub struct Directory {
+    files: Files,
+    watch: Watch,
+    held: Mutex<Held>,
+    _lock: Lock,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// By path within the directory: the file as it was read or written last, but for those that are refused.
+    files: BTreeMap<PathBuf, Stamp>,
+    /// The documents that count; none before a first sound look.
+    world: Option<Arc<Documents>>,
+    /// Files that are not what counts, and why.
+    refused: BTreeMap<PathBuf, Faults>,
+}
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+impl Directory {
+    /// Opens a directory to write into it, and makes it where there is none. Nobody else may have it open.
+    ///
+    /// # Errors
+    /// Somebody else has it open, or it cannot be made, read or watched.
+    pub fn open(root: &Path) -> Result<Self, DirectoryError> {
+        let fail = |cause| DirectoryError::Io { path: root.to_owned(), cause };
+        let files = Files::open(root).map_err(fail)?;
+        let lock = Lock::take(root)?;
+        files.clear().map_err(fail)?;
+        let watch = Watch::start(root).map_err(fail)?;
+        Ok(Self { files, watch, held: Mutex::default(), _lock: lock })
+    }
+
+    /// Files that do not count, each with why.
+    #[must_use]
+    pub fn refused(&self) -> BTreeMap<PathBuf, Faults> {
+        self.held().refused.clone()
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self) -> Result<Arc<Documents>, Failure> {
+        let mut held = self.held();
+        let mut which = self.watch.take();
+        if let Which::These(paths) = &mut which {
+            // What did not fit may fit by now.
+            paths.extend(held.refused.keys().cloned());
+        }
+        let found = self.files.read(&which, &held.files)?;
+        if found.is_empty()
+            && let Some(world) = &held.world
+        {
+            return Ok(world.clone());
+        }
+        let Accepted { documents, refused, put_back } = accept(held.world.as_deref(), &found, Timestamp::now());
+        held.note(found, refused);
+        let Some(documents) = documents else { return Err(held.unsound().into()) };
+        let documents = Arc::new(documents);
+        held.world = Some(documents.clone());
+        for name in put_back {
+            self.write(&mut held, &name, documents.text_of(&name))?;
+        }
+        Ok(documents)
+    }
+
+    fn keep(&self, documents: &Documents) -> Result<(), Failure> {
+        let mut held = self.held();
+        let before = held.world.clone().unwrap_or_default();
+        let mut reached = Documents::clone(&before);
+        let mut outcome = Ok(());
+        for change in documents.changes_since(&before) {
+            let text = change.outcome(documents).map(|document| document.as_ref().text());
+            outcome = self.write(&mut held, change.name(), text);
+            if outcome.is_err() {
+                break;
+            }
+            reached.make(&change, documents);
+        }
+        // As far as it came is what stands in the files.
+        held.world = Some(Arc::new(reached));
+        outcome
+    }
+
+    /// Brings one file to a text, or takes it away, unless somebody else wrote into it.
+    fn write(&self, held: &mut Held, name: &DocumentName, text: Option<String>) -> Result<(), Failure> {
+        let path = path_of(name);
+        let bytes = text.as_deref().map(str::as_bytes);
+        if held.refused.remove(&path).is_some()
+            && let Some(aside) = self.files.set_aside(&path)?
+        {
+            tracing::warn!(file = %path.display(), kept = %aside.display(), "a file that was refused makes room for what counts");
+        }
+        if self.files.replace(&path, held.files.get(&path).copied(), bytes)? == Replaced::No {
+            self.watch.again(&path);
+            return Err(Unsound::Changed(path).into());
+        }
+        match bytes {
+            Some(bytes) => held.files.insert(path, Stamp::of(bytes)),
+            None => held.files.remove(&path),
+        };
+        Ok(())
+    }
+}
+
+impl Held {
+    /// Writes down what was found: what is refused counts as not read, so that it is looked at again.
+    fn note(&mut self, found: Found, refused: BTreeMap<PathBuf, Faults>) {
+        for path in self.refused.keys().filter(|path| !refused.contains_key(*path)) {
+            tracing::info!(file = %path.display(), "the file is taken");
+        }
+        for (path, faults) in &refused {
+            if self.refused.get(path) != Some(faults) {
+                tracing::error!(file = %path.display(), "the file is refused: {faults}");
+            }
+        }
+        for (path, bytes) in found {
+            match bytes.filter(|_| !refused.contains_key(&path)) {
+                Some(bytes) => self.files.insert(path, Stamp::of(&bytes)),
+                None => self.files.remove(&path),
+            };
+        }
+        self.refused = refused;
+    }
+
+    fn unsound(&self) -> Unsound {
+        Unsound::Faults(Faults(self.refused.values().flat_map(|faults| faults.0.iter().cloned()).collect()))
+    }
+}
+
+#[async_trait]
+impl Store for Directory {
+    async fn load(&self) -> Result<Arc<Documents>, StoreError> {
+        block_in_place(|| self.look()).map_err(|cause| StoreError { operation: "load", cause })
+    }
+
+    async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
+        block_in_place(|| self.keep(documents)).map_err(|cause| StoreError { operation: "save", cause })
+    }
+}
+
+#[async_trait]
+impl Changing for Directory {
+    async fn changed(&self) {
+        self.watch.changed().await;
+    }
+}

@@ -1,0 +1,186 @@
+//! What of changed files takes effect. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use keelway_api::{
+    Asked, Documents, ObjectMeta, Secret,
+    document::{Document, DocumentName, DocumentRef},
+    fault::{Fault, Faults},
+    jiff::Timestamp,
+};
+use keelway_reconciler::secret_faults;
+
+use super::place::{name_of, path_of};
+
+/// Files that are other than they were, by path within the store: their bytes, or `None` where there is none.
+pub(super) type Found = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+/// What came of a look.
+pub(super) struct Accepted {
+    /// The documents that count now. `None`: some never were sound, so that nobody knows what they stand for.
+    pub(super) documents: Option<Documents>,
+    /// Files that do not count, and why.
+    pub(super) refused: BTreeMap<PathBuf, Faults>,
+    /// Documents whose files are to be written again.
+    pub(super) put_back: BTreeSet<DocumentName>,
+}
+
+/// Takes in what was found, as far as it is sound.
+pub(super) fn accept(before: Option<&Documents>, found: &Found, now: Timestamp) -> Accepted {
+    let mut taking = Taking {
+        before,
+        found,
+        next: before.cloned().unwrap_or_default(),
+        taken: BTreeMap::new(),
+        removed: BTreeSet::new(),
+        refused: BTreeMap::new(),
+        put_back: BTreeSet::new(),
+    };
+    for (path, bytes) in found {
+        match bytes {
+            Some(bytes) => taking.take(path, bytes, now),
+            None => taking.miss(path),
+        }
+    }
+    taking.settle();
+    taking.end()
+}
+
+struct Taking<'a> {
+    before: Option<&'a Documents>,
+    found: &'a Found,
+    next: Documents,
+    /// What was taken in, with its file.
+    taken: BTreeMap<DocumentName, PathBuf>,
+    removed: BTreeSet<DocumentName>,
+    refused: BTreeMap<PathBuf, Faults>,
+    put_back: BTreeSet<DocumentName>,
+}
+
+impl Taking<'_> {
+    fn take(&mut self, path: &Path, bytes: &[u8], now: Timestamp) {
+        let file = path.display().to_string();
+        let keys = |secret: &Secret| secret_faults(secret, now);
+        let read = Document::read(bytes, &file, Asked { keys: Some(&keys), whole: false });
+        let (name, document) = match read {
+            Ok(read) => read,
+            Err(faults) => return self.refuse(path, faults.0),
+        };
+        let expected = path_of(&name);
+        if expected != path {
+            let line = Document::line_of(bytes, "metadata.name");
+            let fault =
+                Fault::of("metadata.name", format!("this is {name}"), format!("move it to {}", expected.display()));
+            return self.refuse(path, vec![Fault { document: file, line, ..fault }]);
+        }
+        let merged = match self.before.and_then(|before| before.get(&name)) {
+            Some(before) => with_status_of(document.clone(), before),
+            None => document.clone(),
+        };
+        if merged != document {
+            self.put_back.insert(name.clone());
+        }
+        self.next.put(&name, merged);
+        self.taken.insert(name, path.to_owned());
+    }
+
+    /// A file is gone. What is Keelway's own, or runs on machines, is not taken away by that.
+    fn miss(&mut self, path: &Path) {
+        let Some(name) = name_of(path) else { return };
+        match self.before.and_then(|before| before.get(&name)) {
+            Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) => self.keep(name),
+            Some(DocumentRef::Cluster(cluster)) if cluster.id().is_some() => self.keep(name),
+            Some(DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_)) => {
+                self.next.remove(&name);
+                self.removed.insert(name);
+            }
+            // A Secret that is its user's own.
+            None => self.next.remove(&name),
+        }
+    }
+
+    fn keep(&mut self, name: DocumentName) {
+        self.put_back.insert(name);
+    }
+
+    fn refuse(&mut self, path: &Path, faults: Vec<Fault>) {
+        self.refused.entry(path.to_owned()).or_insert_with(|| Faults(Vec::new())).0.extend(faults);
+    }
+
+    /// What does not fit the other documents goes back to what it was.
+    fn settle(&mut self) {
+        loop {
+            let faults = self.next.faults_between();
+            if faults.is_empty() {
+                return;
+            }
+            let (own, others): (Vec<_>, Vec<_>) =
+                faults.into_iter().partition(|(name, _)| self.taken.contains_key(name));
+            let (blamed, faults): (BTreeSet<DocumentName>, Vec<_>) = if own.is_empty() {
+                let all = self.taken.keys().chain(&self.removed).cloned();
+                (all.collect(), others)
+            } else {
+                (own.iter().map(|(name, _)| name.clone()).collect(), own)
+            };
+            if blamed.is_empty() {
+                return;
+            }
+            for (name, fault) in faults {
+                let path = self.taken.get(&name).cloned().unwrap_or_else(|| path_of(&name));
+                let bytes = self.found.get(&path).and_then(Option::as_deref).unwrap_or_default();
+                let line = Document::line_of(bytes, &fault.field);
+                self.refuse(&path, vec![Fault { document: path.display().to_string(), line, ..fault }]);
+            }
+            blamed.iter().for_each(|name| self.revert(name));
+        }
+    }
+
+    fn revert(&mut self, name: &DocumentName) {
+        self.taken.remove(name);
+        self.put_back.remove(name);
+        if self.removed.remove(name) {
+            self.put_back.insert(name.clone());
+        }
+        match self.before.and_then(|before| before.get(name)) {
+            Some(before) => self.next.put(name, before.owned()),
+            None => self.next.remove(name),
+        }
+    }
+
+    fn end(self) -> Accepted {
+        let sound = self.before.is_some() || self.refused.is_empty();
+        Accepted { documents: sound.then_some(self.next), refused: self.refused, put_back: self.put_back }
+    }
+}
+
+/// What a person wrote, with what is not theirs to write as it was.
+fn with_status_of(document: Document, before: DocumentRef<'_>) -> Document {
+    match (document, before) {
+        (Document::Cluster(mut new), DocumentRef::Cluster(before)) => {
+            new.status.clone_from(&before.status);
+            new.metadata = of_servers(new.metadata, &before.metadata, new.spec != before.spec);
+            Document::Cluster(new)
+        }
+        (Document::Hypervisor(mut new), DocumentRef::Hypervisor(before)) => {
+            new.status.clone_from(&before.status);
+            new.metadata = of_servers(new.metadata, &before.metadata, new.spec != before.spec);
+            Document::Hypervisor(new)
+        }
+        (document, _) => document,
+    }
+}
+
+/// Fields of metadata that an API server keeps (Kubernetes API conventions, "Metadata"). A deletion that was asked for stays so.
+fn of_servers(new: ObjectMeta, before: &ObjectMeta, changed: bool) -> ObjectMeta {
+    let generation = before.generation.map(|generation| generation + i64::from(changed));
+    ObjectMeta {
+        creation_timestamp: before.creation_timestamp.clone(),
+        deletion_timestamp: before.deletion_timestamp.clone().or(new.deletion_timestamp),
+        generation: generation.or(changed.then_some(2)),
+        uid: before.uid.clone(),
+        ..new
+    }
+}

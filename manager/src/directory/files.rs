@@ -1,0 +1,207 @@
+//! Files that are replaced in one step, and never over what somebody else wrote.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use sha2::{Digest, Sha256};
+
+use super::{
+    accept::Found,
+    place::{FOLDERS, is_document},
+};
+
+/// What stands before the name of a file that is not complete yet.
+const UNFINISHED: &str = ".keelway-";
+/// What follows the name of a file that could not be used.
+const REFUSED: &str = ".refused";
+
+/// What a file holds, in 32 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp([u8; 32]);
+
+impl Stamp {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+}
+
+/// Files of a store, below its directory.
+#[derive(Debug)]
+pub(super) struct Files {
+    root: PathBuf,
+}
+
+/// Which files to read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All there are.
+    All,
+    /// These, each of which may be there or not.
+    These(BTreeSet<PathBuf>),
+}
+
+/// Whether a file is as it was to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replaced {
+    Yes,
+    /// It is not what it was known to be: nothing was written.
+    No,
+}
+
+impl Files {
+    pub(super) fn open(root: &Path) -> io::Result<Self> {
+        make_directory(root)?;
+        FOLDERS.iter().try_for_each(|folder| make_directory(&root.join(folder)))?;
+        Ok(Self { root: root.to_owned() })
+    }
+
+    /// Takes away what a writer left that ended in between.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        for path in self.all()? {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name.starts_with(UNFINISHED) {
+                fs::remove_file(self.root.join(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files that are other than they are known to be.
+    pub(super) fn read(&self, which: &Which, known: &BTreeMap<PathBuf, Stamp>) -> io::Result<Found> {
+        let paths = match which {
+            Which::All => self.all()?.into_iter().chain(known.keys().cloned()).collect(),
+            Which::These(paths) => paths.clone(),
+        };
+        let mut found = Found::new();
+        for path in paths.into_iter().filter(|path| is_document(path)) {
+            let bytes = self.bytes(&path)?;
+            if bytes.as_deref().map(Stamp::of).as_ref() != known.get(&path) {
+                found.insert(path, bytes);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Brings a file from what it is known to hold to other bytes, durably; `None` is no file.
+    pub(super) fn replace(&self, path: &Path, known: Option<Stamp>, wanted: Option<&[u8]>) -> io::Result<Replaced> {
+        let file = self.root.join(path);
+        let directory = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        let name = file.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
+        let beside = directory.join(format!("{UNFINISHED}{name}"));
+        let replaced = match (known, wanted) {
+            (None, None) => return Ok(Replaced::Yes),
+            (known, Some(wanted)) => {
+                make_directory(directory)?;
+                write(&beside, wanted)?;
+                exchange(&beside, &file, known)?
+            }
+            (Some(known), None) => take_away(&beside, &file, known)?,
+        };
+        File::open(directory)?.sync_all()?;
+        Ok(replaced)
+    }
+
+    /// Moves a file that nobody can use out of the way of the one that counts, and says where it is.
+    pub(super) fn set_aside(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        let mut aside = path.to_owned().into_os_string();
+        aside.push(REFUSED);
+        match fs::rename(self.root.join(path), self.root.join(&aside)) {
+            Ok(()) => Ok(Some(aside.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn bytes(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.root.join(path)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn all(&self) -> io::Result<BTreeSet<PathBuf>> {
+        let mut found = BTreeSet::new();
+        for folder in FOLDERS {
+            walk(&self.root, Path::new(folder), &mut found)?;
+        }
+        Ok(found)
+    }
+}
+
+fn walk(root: &Path, below: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(root.join(below))? {
+        let entry = entry?;
+        let path = below.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            walk(root, &path, found)?;
+        } else {
+            found.insert(path);
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory that stays where the power fails.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut handle = options.write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    handle.write_all(bytes)?;
+    handle.sync_all()
+}
+
+/// Puts a new file in the place of one, or of none. Both change places in one step, so that what stood there is seen before it
+/// is lost.
+fn exchange(beside: &Path, file: &Path, known: Option<Stamp>) -> io::Result<Replaced> {
+    let flags = if known.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+    match renameat_with(CWD, beside, CWD, file, flags) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOENT) => {
+            fs::remove_file(beside)?;
+            return Ok(Replaced::No);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let Some(known) = known else { return Ok(Replaced::Yes) };
+    if Stamp::of(&fs::read(beside)?) == known {
+        fs::remove_file(beside)?;
+        return Ok(Replaced::Yes);
+    }
+    renameat_with(CWD, beside, CWD, file, RenameFlags::EXCHANGE)?;
+    fs::remove_file(beside)?;
+    Ok(Replaced::No)
+}
+
+/// Takes a file away, unless it is another one than is known.
+fn take_away(beside: &Path, file: &Path, known: Stamp) -> io::Result<Replaced> {
+    match fs::rename(file, beside) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Replaced::Yes),
+        Err(error) => return Err(error),
+    }
+    if Stamp::of(&fs::read(beside)?) == known {
+        fs::remove_file(beside)?;
+        return Ok(Replaced::Yes);
+    }
+    // Whoever wrote a newer one meanwhile has the word.
+    match renameat_with(CWD, beside, CWD, file, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::EXIST) => fs::remove_file(beside)?,
+        Err(error) => return Err(error.into()),
+    }
+    Ok(Replaced::No)
+}

@@ -1,0 +1,64 @@
+//! One writer at a time.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Seek, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Why a store is not one's own.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process has it.
+    #[error("{} is in use by process {holder}: stop that one, or use another directory", path.display())]
+    Held {
+        /// The store.
+        path: PathBuf,
+        /// The other's process id, as it told it.
+        holder: String,
+    },
+    /// There is no way to tell.
+    #[error("could not lock {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// Held for as long as it lives; the kernel lets go of it with the process.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    pub(super) fn take(root: &Path) -> Result<Self, LockError> {
+        let path = root.join("lock");
+        let fail = |cause| LockError::Io { path: path.clone(), cause };
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(fail)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                let _ = (&file).take(20).read_to_string(&mut holder);
+                return Err(LockError::Held { path: root.to_owned(), holder: holder.trim().to_owned() });
+            }
+            Err(error) => return Err(fail(error.into())),
+        }
+        let mut tell = || {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        tell().map_err(fail)?;
+        Ok(Self { _file: file })
+    }
+}

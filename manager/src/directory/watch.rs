@@ -1,0 +1,159 @@
+//! Tells which files may have changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures::StreamExt;
+use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
+use tokio::{sync::Notify, task::AbortHandle};
+
+use super::{
+    files::Which,
+    place::{FOLDERS, is_document},
+};
+
+/// Room for events that are read at once.
+const BUFFER: usize = 16 << 10;
+
+/// A watch on all folders of a store, those that come later, too.
+#[derive(Debug)]
+pub(super) struct Watch {
+    seen: Arc<Seen>,
+    task: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Seen {
+    changed: Mutex<Which>,
+    notify: Notify,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Watch {
+    /// Needs a runtime. Everything counts as changed at first.
+    pub(super) fn start(root: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let mut folders = Folders { root: root.to_owned(), watches: inotify.watches(), paths: BTreeMap::new() };
+        for folder in FOLDERS {
+            folders.add(Path::new(folder))?;
+        }
+        let seen = Arc::new(Seen { changed: Mutex::new(Which::All), notify: Notify::new() });
+        let mut events = inotify.into_event_stream(vec![0; BUFFER])?;
+        let told = seen.clone();
+        let task = tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(event) => folders.tell(&told, &event),
+                    Err(error) => {
+                        tracing::error!(%error, "the store is no longer watched: start again");
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Self { seen, task: task.abort_handle() })
+    }
+
+    /// Returns when something may have changed that nobody [took](Self::take) yet.
+    pub(super) async fn changed(&self) {
+        loop {
+            let notified = self.seen.notify.notified();
+            if *self.seen.lock() != Which::These(BTreeSet::new()) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// What may have changed since it was asked last.
+    pub(super) fn take(&self) -> Which {
+        std::mem::replace(&mut *self.seen.lock(), Which::These(BTreeSet::new()))
+    }
+
+    /// A file is to be read again.
+    pub(super) fn again(&self, path: &Path) {
+        self.seen.add(path.to_owned());
+    }
+}
+
+impl Seen {
+    fn lock(&self) -> MutexGuard<'_, Which> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, path: PathBuf) {
+        if let Which::These(paths) = &mut *self.lock() {
+            paths.insert(path);
+        }
+        self.notify.notify_waiters();
+    }
+
+    fn add_all(&self) {
+        *self.lock() = Which::All;
+        self.notify.notify_waiters();
+    }
+}
+
+/// Which folder a watch is of, by path within the store.
+struct Folders {
+    root: PathBuf,
+    watches: Watches,
+    paths: BTreeMap<WatchDescriptor, PathBuf>,
+}
+
+impl Folders {
+    /// Watches a folder and those in it.
+    fn add(&mut self, folder: &Path) -> io::Result<()> {
+        let mask =
+            WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::CREATE | WatchMask::DELETE | WatchMask::ONLYDIR;
+        let path = self.root.join(folder);
+        self.paths.insert(self.watches.add(&path, mask)?, folder.to_owned());
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                self.add(&folder.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, seen: &Seen, event: &Event<std::ffi::OsString>) {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            return seen.add_all();
+        }
+        if event.mask.contains(EventMask::IGNORED) {
+            self.paths.remove(&event.wd);
+            return;
+        }
+        let (Some(folder), Some(name)) = (self.paths.get(&event.wd), &event.name) else { return };
+        let path = folder.join(name);
+        if event.mask.contains(EventMask::ISDIR) {
+            // Files may be in it before it is watched.
+            if event.mask.intersects(EventMask::CREATE | EventMask::MOVED_TO)
+                && let Err(error) = self.add(&path)
+            {
+                tracing::warn!(%error, folder = %path.display(), "a folder is not watched");
+            }
+            return seen.add_all();
+        }
+        // A file that is being written is read once it is closed.
+        if is_document(&path) && !(event.mask.contains(EventMask::CREATE) && !is_link(&self.root.join(&path))) {
+            seen.add(path);
+        }
+    }
+}
+
+/// Of a link, of either kind, nobody tells that it was closed.
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.file_type().is_symlink() || found.nlink() > 1)
+}

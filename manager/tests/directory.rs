@@ -1,0 +1,267 @@
+//! A directory as a store, with people and other programs who write into it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use keelway_api::{Documents, document::DocumentName, name::ClusterRef};
+use keelway_manager::directory::{Directory, DirectoryError, LockError};
+use keelway_reconciler::{Changing, Store};
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+const CLUSTER: &str = "clusters/default/c1.yaml";
+const MACHINE: &str = "hypervisors/hv-1.yaml";
+/// As a person writes it.
+const WRITTEN: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1}
+spec: {version: 1.37.0} # the newest
+";
+/// As passes leave it.
+const WORLD: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-1}
+spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.1]}}
+status: {installation: 00000000000000ff}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1, namespace: default, generation: 1}
+spec: {version: 1.37.0}
+status: {id: 0123456789abcdef, ingressPort: 20000}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Component
+metadata: {name: etcd-0, namespace: keelway-0123456789abcdef, labels: {keelway.dev/cluster-id: 0123456789abcdef, keelway.dev/component: etcd-0}}
+spec:
+  cluster: {namespace: default, name: c1}
+  clusterId: 0123456789abcdef
+  role: etcd
+  index: 0
+  version: 1.37.0
+  hypervisor: hv-1
+  ports: {client: 20001, peer: 20002, metrics: 20003}
+  user: 1900000000
+";
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn open(&self) -> Directory {
+        Directory::open(self.0.path()).unwrap()
+    }
+
+    fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// As an editor does it: a new file in the place of the old one.
+    fn write(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        fs::write(self.path(".edited"), text).unwrap();
+        fs::rename(self.path(".edited"), self.path(path)).unwrap();
+    }
+
+    /// A store that holds [`WORLD`].
+    async fn with_world(&self) -> Directory {
+        let store = self.open();
+        store.load().await.unwrap();
+        store.save(&world()).await.unwrap();
+        store
+    }
+}
+
+fn world() -> Documents {
+    Documents::read(WORLD.as_bytes()).unwrap()
+}
+
+/// The next look, once the store tells that there is something to see.
+async fn next(store: &Directory) -> Arc<Documents> {
+    timeout(Duration::from_secs(10), store.changed()).await.unwrap();
+    store.load().await.unwrap()
+}
+
+fn written(documents: &Documents) -> Vec<String> {
+    documents.names().map(|name| documents.text_of(&name).unwrap()).collect()
+}
+
+fn replicas(documents: &Documents) -> u32 {
+    documents.clusters.values().next().unwrap().spec.etcd.replicas
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_saved_is_there_for_the_next_one() {
+    let place = Place::new();
+    let store = place.with_world().await;
+    assert_eq!(written(&*store.load().await.unwrap()), written(&world()));
+    drop(store);
+    let store = place.open();
+    assert_eq!(written(&*store.load().await.unwrap()), written(&world()));
+    let mut less = world();
+    less.components.clear();
+    store.save(&less).await.unwrap();
+    assert!(!place.path("components/keelway-0123456789abcdef/etcd-0.yaml").exists());
+    assert_eq!(written(&*store.load().await.unwrap()), written(&less));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_wrote_itself_is_no_news() {
+    let place = Place::new();
+    let store = place.with_world().await;
+    // Events of its own writing may come, and tell of nothing.
+    while timeout(Duration::from_millis(300), store.changed()).await.is_ok() {
+        assert_eq!(written(&*store.load().await.unwrap()), written(&world()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_is_one_writer() {
+    let place = Place::new();
+    let store = place.open();
+    let second = Directory::open(place.0.path()).unwrap_err();
+    let DirectoryError::Lock(LockError::Held { holder, .. }) = &second else { panic!("{second}") };
+    assert_eq!(*holder, std::process::id().to_string());
+    drop(store);
+    drop(place.open());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_a_person_adds_is_a_document() {
+    let place = Place::new();
+    let store = place.open();
+    assert!(store.load().await.unwrap().is_empty());
+    place.write(CLUSTER, WRITTEN);
+    let documents = next(&store).await;
+    assert_eq!(documents.clusters.keys().map(ToString::to_string).collect::<Vec<_>>(), ["c1"]);
+    assert_eq!(place.read(CLUSTER), WRITTEN, "nobody writes it before there is something to write");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_what_a_person_writes_anew_status_stays() {
+    let place = Place::new();
+    let store = place.with_world().await;
+    store.load().await.unwrap();
+    place.write(CLUSTER, &WRITTEN.replace("1.37.0", "1.37.0, etcd: {replicas: 3}"));
+    let documents = next(&store).await;
+    assert_eq!(replicas(&documents), 3);
+    let cluster = documents.clusters.values().next().unwrap();
+    assert_eq!(cluster.id().unwrap().as_str(), "0123456789abcdef");
+    assert_eq!(cluster.metadata.generation, Some(2));
+    assert!(place.read(CLUSTER).contains("ingressPort: 20000"), "{}", place.read(CLUSTER));
+    assert!(store.refused().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_broken_is_refused_with_its_place_until_it_is_mended() {
+    let place = Place::new();
+    let store = place.with_world().await;
+    store.load().await.unwrap();
+    place.write(CLUSTER, &WRITTEN.replace("version: 1.37.0", "version: 1.37.0, etcd: {replicas: 2, replica: 1}"));
+    assert_eq!(written(&*next(&store).await), written(&world()));
+    let refused = store.refused();
+    let told = refused[Path::new(CLUSTER)].to_string();
+    assert!(told.contains("clusters/default/c1.yaml, line 4: spec.etcd.replica: "), "{told}");
+    assert_eq!(told.lines().count(), 2, "{told}");
+    place.write(CLUSTER, "apiVersion: [");
+    assert_eq!(written(&*next(&store).await), written(&world()));
+    place.write(CLUSTER, &WRITTEN.replace("1.37.0", "1.37.0, etcd: {replicas: 5}"));
+    assert_eq!(replicas(&*next(&store).await), 5);
+    assert!(store.refused().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_passes_tell_is_kept_beside_a_broken_file() {
+    let place = Place::new();
+    let store = place.with_world().await;
+    store.load().await.unwrap();
+    place.write(CLUSTER, "half a docu");
+    let mut documents = Documents::clone(&*next(&store).await);
+    for cluster in documents.clusters.values_mut() {
+        cluster.status.as_mut().unwrap().endpoints = vec!["https://198.51.100.1:20000".to_owned()];
+    }
+    store.save(&documents).await.unwrap();
+    assert!(place.read(CLUSTER).contains("198.51.100.1"));
+    assert_eq!(place.read("clusters/default/c1.yaml.refused"), "half a docu");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_done_from_files_that_never_were_sound() {
+    let place = Place::new();
+    drop(place.with_world().await);
+    place.write(CLUSTER, "apiVersion: [");
+    let store = place.open();
+    let error = store.load().await.unwrap_err();
+    assert!(error.cause.to_string().contains("cannot be used"), "{error}");
+    place.write(CLUSTER, &world().text_of(&name_of_cluster()).unwrap());
+    assert_eq!(written(&*next(&store).await), written(&world()));
+}
+
+fn name_of_cluster() -> DocumentName {
+    DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_is_not_taken_away_with_its_file() {
+    let place = Place::new();
+    let store = place.with_world().await;
+    store.load().await.unwrap();
+    for path in [CLUSTER, MACHINE, "components/keelway-0123456789abcdef/etcd-0.yaml"] {
+        fs::remove_file(place.path(path)).unwrap();
+        assert_eq!(written(&*next(&store).await), written(&world()), "{path}");
+        assert!(place.path(path).exists(), "{path} is written again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_never_began_goes_with_its_file() {
+    let place = Place::new();
+    let store = place.open();
+    place.write(CLUSTER, WRITTEN);
+    assert_eq!(next(&store).await.clusters.len(), 1);
+    fs::remove_file(place.path(CLUSTER)).unwrap();
+    assert!(next(&store).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_person_wrote_meanwhile_is_not_written_over() {
+    let place = Place::new();
+    let store = place.with_world().await;
+    let mut documents = Documents::clone(&*store.load().await.unwrap());
+    let edited = WRITTEN.replace("1.37.0", "1.37.0, etcd: {replicas: 3}");
+    place.write(CLUSTER, &edited);
+    for cluster in documents.clusters.values_mut() {
+        cluster.status.as_mut().unwrap().endpoints = vec!["https://198.51.100.1:20000".to_owned()];
+    }
+    let error = store.save(&documents).await.unwrap_err();
+    assert!(error.cause.to_string().contains("changed by somebody else"), "{}", error.cause);
+    assert_eq!(place.read(CLUSTER), edited);
+    assert_eq!(replicas(&*next(&store).await), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_another_name_is_refused() {
+    let place = Place::new();
+    let store = place.open();
+    place.write("clusters/default/c2.yaml", WRITTEN);
+    let error = timeout(Duration::from_secs(10), store.changed()).await;
+    assert!(error.is_ok());
+    assert!(store.load().await.unwrap_or_default().is_empty());
+    let told = store.refused()[Path::new("clusters/default/c2.yaml")].to_string();
+    assert!(told.contains("line 3: metadata.name: ") && told.contains("clusters/default/c1.yaml"), "{told}");
+}
