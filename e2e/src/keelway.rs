@@ -124,7 +124,7 @@ impl Keelway {
     }
 }
 
-/// The program under test, with that of agents beside it. It is another package's, so that cargo does not build it for these tests by itself.
+/// The program under test, with those of agents and of the manager beside it. They are other packages', so that cargo does not build them for these tests by itself.
 pub(crate) fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| env::var_os(host::PROGRAM).map_or_else(build, PathBuf::from))
@@ -134,10 +134,11 @@ pub(crate) fn program() -> &'static Path {
 /// that of a release, without what only tests ask of its crates.
 fn build() -> PathBuf {
     if let Some(cargo) = env::var_os("CARGO") {
-        let of_release = ["--release", "-p", "keelway-cli", "-p", "keelway-hypervisor-agent"];
+        let of_release = ["--release", "-p", "keelway-cli", "-p", "keelway-hypervisor-agent", "-p", "keelway-manager"];
         let packages = if cfg!(debug_assertions) { &["--workspace"][..] } else { &of_release };
         let built = Command::new(cargo)
             .args(["build", "--quiet", "--bin", "keelway", "--bin", "keelway-hypervisor-agent"])
+            .args(["--bin", "keelway-manager"])
             .args(packages)
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
             .status()

@@ -25,6 +25,7 @@ pub mod kubectl;
 pub mod listening;
 pub mod load;
 pub mod machine;
+pub mod manager;
 pub mod metrics;
 mod operator;
 pub mod prober;

@@ -114,6 +114,10 @@ impl Directory {
     fn look(&self) -> Result<Arc<Documents>, Failure> {
         let mut held = self.held();
         let mut which = self.watch.take();
+        if held.world.is_none() {
+            held.files.clear();
+            which = Which::All;
+        }
         if let Which::These(paths) = &mut which {
             // What did not fit may fit by now.
             paths.extend(held.refused.keys().cloned());

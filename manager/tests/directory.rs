@@ -48,7 +48,7 @@ spec:
   index: 0
   version: 1.37.0
   hypervisor: hv-1
-  ports: {client: 20001, peer: 20002, metrics: 20003}
+  ports: {client: 20001, peer: 20002}
   user: 1900000000
 ";
 

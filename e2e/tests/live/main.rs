@@ -19,6 +19,7 @@ mod files;
 mod input;
 mod interrupted;
 mod look;
+mod managed;
 mod nat;
 mod one_control_plane;
 mod reach;

@@ -1,0 +1,112 @@
+//! The manager, over a directory of documents.
+
+use std::{
+    env,
+    fs::{self, File, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use keelway_api::Documents;
+use keelway_cri::testing::cache;
+
+use crate::{deadline, keelway::program, process};
+
+/// One `keelway-manager`, which is killed where nobody ends it.
+pub struct Manager {
+    directory: PathBuf,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Manager {
+    /// Over a directory, which is made where there is none; its log is beside it.
+    pub fn start(directory: &Path) -> Self {
+        let mut manager = Self { directory: directory.to_owned(), log: directory.with_extension("log"), child: None };
+        manager.start_again();
+        manager
+    }
+
+    /// Another process over the same directory.
+    pub fn start_again(&mut self) {
+        assert!(self.child.is_none(), "one manager at a time");
+        let log = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
+        let mut command = Command::new(program().with_file_name("keelway-manager"));
+        command.arg("run").arg(format!("--store=dir:{}", self.directory.display()));
+        command.arg("--images").arg(cache().unwrap().join("images"));
+        let path = env::join_paths(
+            [cache().unwrap().join("bin")].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())),
+        );
+        self.child = Some(command.env("PATH", path.unwrap()).stdin(Stdio::null()).stderr(log).spawn().unwrap());
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Ends it by the signal that none can catch.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Ends it as a service manager does.
+    pub fn stop(&mut self) {
+        process::signal(self.pid(), rustix::process::Signal::TERM);
+        assert!(process::ends_within(self.pid(), deadline::READ), "the manager ends when it is asked to");
+        assert!(self.child.take().unwrap().wait().unwrap().success());
+    }
+
+    /// What it said, as lines of JSON.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// The documents in its directory.
+    pub fn documents(&self) -> Option<Documents> {
+        let mut text = String::new();
+        collect(&self.directory, &mut text).ok()?;
+        Documents::read(text.as_bytes()).ok()
+    }
+
+    /// A person writes a file: a new one in the place of the one before.
+    pub fn write(&self, path: &str, text: &str) {
+        let file = self.directory.join(path);
+        let beside = file.with_extension("swp");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let mut handle = File::create(&beside).unwrap();
+        handle.write_all(text.as_bytes()).unwrap();
+        fs::rename(beside, file).unwrap();
+    }
+
+    /// What a file holds.
+    pub fn read(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.directory.join(path)).ok()
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+        println!("{}", self.log());
+    }
+}
+
+fn collect(directory: &Path, text: &mut String) -> std::io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().unwrap();
+        if entry.file_type()?.is_dir() {
+            collect(&entry.path(), text)?;
+        } else if name.ends_with(".yaml") && !name.starts_with('.') {
+            text.push_str("---\n");
+            text.push_str(&fs::read_to_string(entry.path())?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! A manager without any Kubernetes beneath it: documents are files, and people write them by hand.
+
+use std::{collections::BTreeMap, fs};
+
+use keelway_api::{Documents, release};
+use keelway_e2e::{
+    ControlPlane, Running, World, deadline,
+    host::{self, on_own_host},
+    machine::millis,
+    manager::Manager,
+};
+
+use crate::workload;
+
+const CLUSTER: &str = "clusters/default/c1.yaml";
+
+#[test]
+fn clusters_are_kept_as_files_say() {
+    on_own_host("managed::clusters_are_kept_as_files_say", scenario);
+}
+
+fn scenario() {
+    let mut world = World::new("e2emgr");
+    let made = Documents::read(&world.create_two()).unwrap();
+    let mut manager = Manager::start(&host::directory("manager").join("store"));
+    for name in made.names() {
+        manager.write(&format!("hypervisors/{}.yaml", name.name()), &made.text_of(&name).unwrap());
+    }
+    let written = cluster("");
+    manager.write(CLUSTER, &written);
+    let born = deadline::until("the cluster is available", deadline::SETTLE, || is_available(&manager));
+    println!("{}  until the cluster was available", millis(born));
+
+    let plane = plane(&world, &manager);
+    workload::write(&plane);
+    let before = settled(&manager, &plane);
+    refuses(&manager, &plane, &before);
+    is_killed_and_begins_anew(&mut manager, &plane, &before);
+    scales(&manager, &plane, &before);
+    deletes(&mut manager, &plane);
+}
+
+/// What a person writes.
+fn cluster(more: &str) -> String {
+    let version = release::newest().kubernetes;
+    format!(
+        "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c1}}\nspec:\n  version: {version}\n{more}"
+    )
+}
+
+fn is_available(manager: &Manager) -> bool {
+    let Some(documents) = manager.documents() else { return false };
+    let conditions = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref());
+    let mut conditions = conditions.flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == "Available" && condition.status == "True")
+}
+
+fn plane<'a>(world: &'a World, manager: &Manager) -> ControlPlane<'a> {
+    let text = manager.documents().unwrap().write().into_bytes();
+    let kubeconfig = world.keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
+    fs::write(world.keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
+    ControlPlane::new(&world.keelway, text, "c1.kubeconfig")
+}
+
+/// Nothing is written any more where there is nothing to do.
+fn settled(manager: &Manager, plane: &ControlPlane<'_>) -> BTreeMap<String, Running> {
+    deadline::until("it says so", deadline::KUBERNETES, || manager.log().contains("\"settled\""));
+    let text = manager.documents().unwrap().write();
+    assert_eq!(plane.keelway.run(&["plan", "--exit-code"], text.as_bytes()).code(), 0);
+    plane.running()
+}
+
+/// A file that is half written changes nothing, and is told of with its place.
+fn refuses(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+    let sound = manager.read(CLUSTER).unwrap();
+    manager.write(CLUSTER, &sound.replace("spec:\n", "spec:\n  etcd: {replica: 3}\n"));
+    let told = "clusters/default/c1.yaml, line ";
+    deadline::until("the file is refused", deadline::READ, || manager.log().contains(told));
+    manager.write(CLUSTER, &sound);
+    deadline::until("the file is taken", deadline::READ, || manager.log().contains("the file is taken"));
+    assert_eq!(plane.running(), *before);
+}
+
+/// What it placed goes on without it, and it finds all as it is.
+fn is_killed_and_begins_anew(manager: &mut Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+    manager.kill();
+    let settled = manager.log().matches("\"settled\"").count();
+    manager.start_again();
+    deadline::until("it is settled again", deadline::READ, || manager.log().matches("\"settled\"").count() > settled);
+    assert_eq!(plane.running(), *before);
+}
+
+/// A person asks for more, and status stays though they write none.
+fn scales(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+    manager.write(CLUSTER, &cluster("  controlPlane:\n    kubeScheduler: {replicas: 2}\n"));
+    let scaled = deadline::until("a second scheduler runs", deadline::KUBERNETES, || {
+        plane.running().contains_key("kube-scheduler-1")
+    });
+    println!("{}  until what a person wrote ran", millis(scaled));
+    let mut after = plane.running();
+    after.remove("kube-scheduler-1");
+    assert_eq!(after, *before, "nothing else was touched");
+}
+
+/// All is gone from the machines, then the document.
+fn deletes(manager: &mut Manager, plane: &ControlPlane<'_>) {
+    let sound = manager.read(CLUSTER).unwrap();
+    manager.write(CLUSTER, &sound.replacen("metadata:\n", "metadata:\n  deletionTimestamp: 2026-01-01T00:00:00Z\n", 1));
+    deadline::until("the cluster is gone", deadline::KUBERNETES, || manager.read(CLUSTER).is_none());
+    assert_eq!(plane.running(), BTreeMap::new());
+    let left = manager.documents().unwrap();
+    assert!(left.components.is_empty() && left.secrets.is_empty(), "{left:?}");
+    manager.stop();
+}
