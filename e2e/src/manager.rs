@@ -103,7 +103,7 @@ fn collect(directory: &Path, text: &mut String) -> std::io::Result<()> {
         let name = entry.file_name().into_string().unwrap();
         if entry.file_type()?.is_dir() {
             collect(&entry.path(), text)?;
-        } else if name.ends_with(".yaml") && !name.starts_with('.') {
+        } else if entry.path().extension().is_some_and(|suffix| suffix == "yaml") && !name.starts_with('.') {
             text.push_str("---\n");
             text.push_str(&fs::read_to_string(entry.path())?);
         }

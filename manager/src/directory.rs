@@ -134,7 +134,7 @@ impl Directory {
         let documents = Arc::new(documents);
         held.world = Some(documents.clone());
         for name in put_back {
-            self.write(&mut held, &name, documents.text_of(&name))?;
+            self.write(&mut held, &name, documents.text_of(&name).as_deref())?;
         }
         Ok(documents)
     }
@@ -146,7 +146,7 @@ impl Directory {
         let mut outcome = Ok(());
         for change in documents.changes_since(&before) {
             let text = change.outcome(documents).map(|document| document.as_ref().text());
-            outcome = self.write(&mut held, change.name(), text);
+            outcome = self.write(&mut held, change.name(), text.as_deref());
             if outcome.is_err() {
                 break;
             }
@@ -158,9 +158,9 @@ impl Directory {
     }
 
     /// Brings one file to a text, or takes it away, unless somebody else wrote into it.
-    fn write(&self, held: &mut Held, name: &DocumentName, text: Option<String>) -> Result<(), Failure> {
+    fn write(&self, held: &mut Held, name: &DocumentName, text: Option<&str>) -> Result<(), Failure> {
         let path = path_of(name);
-        let bytes = text.as_deref().map(str::as_bytes);
+        let bytes = text.map(str::as_bytes);
         if held.refused.remove(&path).is_some()
             && let Some(aside) = self.files.set_aside(&path)?
         {

@@ -5,7 +5,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -92,9 +91,9 @@ fn world() -> Documents {
 }
 
 /// The next look, once the store tells that there is something to see.
-async fn next(store: &Directory) -> Arc<Documents> {
+async fn next(store: &Directory) -> Documents {
     timeout(Duration::from_secs(10), store.changed()).await.unwrap();
-    store.load().await.unwrap()
+    Documents::clone(&*store.load().await.unwrap())
 }
 
 fn written(documents: &Documents) -> Vec<String> {
@@ -109,15 +108,15 @@ fn replicas(documents: &Documents) -> u32 {
 async fn what_is_saved_is_there_for_the_next_one() {
     let place = Place::new();
     let store = place.with_world().await;
-    assert_eq!(written(&*store.load().await.unwrap()), written(&world()));
+    assert_eq!(written(&store.load().await.unwrap()), written(&world()));
     drop(store);
     let store = place.open();
-    assert_eq!(written(&*store.load().await.unwrap()), written(&world()));
+    assert_eq!(written(&store.load().await.unwrap()), written(&world()));
     let mut less = world();
     less.components.clear();
     store.save(&less).await.unwrap();
     assert!(!place.path("components/keelway-0123456789abcdef/etcd-0.yaml").exists());
-    assert_eq!(written(&*store.load().await.unwrap()), written(&less));
+    assert_eq!(written(&store.load().await.unwrap()), written(&less));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +125,7 @@ async fn what_it_wrote_itself_is_no_news() {
     let store = place.with_world().await;
     // Events of its own writing may come, and tell of nothing.
     while timeout(Duration::from_millis(300), store.changed()).await.is_ok() {
-        assert_eq!(written(&*store.load().await.unwrap()), written(&world()));
+        assert_eq!(written(&store.load().await.unwrap()), written(&world()));
     }
 }
 
@@ -173,15 +172,15 @@ async fn a_file_that_is_broken_is_refused_with_its_place_until_it_is_mended() {
     let store = place.with_world().await;
     store.load().await.unwrap();
     place.write(CLUSTER, &WRITTEN.replace("version: 1.37.0", "version: 1.37.0, etcd: {replicas: 2, replica: 1}"));
-    assert_eq!(written(&*next(&store).await), written(&world()));
+    assert_eq!(written(&next(&store).await), written(&world()));
     let refused = store.refused();
     let told = refused[Path::new(CLUSTER)].to_string();
     assert!(told.contains("clusters/default/c1.yaml, line 4: spec.etcd.replica: "), "{told}");
     assert_eq!(told.lines().count(), 2, "{told}");
     place.write(CLUSTER, "apiVersion: [");
-    assert_eq!(written(&*next(&store).await), written(&world()));
+    assert_eq!(written(&next(&store).await), written(&world()));
     place.write(CLUSTER, &WRITTEN.replace("1.37.0", "1.37.0, etcd: {replicas: 5}"));
-    assert_eq!(replicas(&*next(&store).await), 5);
+    assert_eq!(replicas(&next(&store).await), 5);
     assert!(store.refused().is_empty());
 }
 
@@ -191,7 +190,7 @@ async fn what_passes_tell_is_kept_beside_a_broken_file() {
     let store = place.with_world().await;
     store.load().await.unwrap();
     place.write(CLUSTER, "half a docu");
-    let mut documents = Documents::clone(&*next(&store).await);
+    let mut documents = next(&store).await;
     for cluster in documents.clusters.values_mut() {
         cluster.status.as_mut().unwrap().endpoints = vec!["https://198.51.100.1:20000".to_owned()];
     }
@@ -209,7 +208,7 @@ async fn nothing_is_done_from_files_that_never_were_sound() {
     let error = store.load().await.unwrap_err();
     assert!(error.cause.to_string().contains("cannot be used"), "{error}");
     place.write(CLUSTER, &world().text_of(&name_of_cluster()).unwrap());
-    assert_eq!(written(&*next(&store).await), written(&world()));
+    assert_eq!(written(&next(&store).await), written(&world()));
 }
 
 fn name_of_cluster() -> DocumentName {
@@ -223,7 +222,7 @@ async fn what_runs_is_not_taken_away_with_its_file() {
     store.load().await.unwrap();
     for path in [CLUSTER, MACHINE, "components/keelway-0123456789abcdef/etcd-0.yaml"] {
         fs::remove_file(place.path(path)).unwrap();
-        assert_eq!(written(&*next(&store).await), written(&world()), "{path}");
+        assert_eq!(written(&next(&store).await), written(&world()), "{path}");
         assert!(place.path(path).exists(), "{path} is written again");
     }
 }
@@ -242,7 +241,7 @@ async fn what_never_began_goes_with_its_file() {
 async fn what_a_person_wrote_meanwhile_is_not_written_over() {
     let place = Place::new();
     let store = place.with_world().await;
-    let mut documents = Documents::clone(&*store.load().await.unwrap());
+    let mut documents = Documents::clone(&store.load().await.unwrap());
     let edited = WRITTEN.replace("1.37.0", "1.37.0, etcd: {replicas: 3}");
     place.write(CLUSTER, &edited);
     for cluster in documents.clusters.values_mut() {
@@ -251,7 +250,7 @@ async fn what_a_person_wrote_meanwhile_is_not_written_over() {
     let error = store.save(&documents).await.unwrap_err();
     assert!(error.cause.to_string().contains("changed by somebody else"), "{}", error.cause);
     assert_eq!(place.read(CLUSTER), edited);
-    assert_eq!(replicas(&*next(&store).await), 3);
+    assert_eq!(replicas(&next(&store).await), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

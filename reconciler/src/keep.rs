@@ -8,7 +8,7 @@ use crate::{Context, Minter, Outcome, PassError, health, pace::Pace, pass};
 
 /// How soon a pass follows one with nothing to do: certificates come to their time, and machines are heard of again
 /// (`Hypervisor.status.lastHeartbeatTime`).
-const HEARTBEAT: Duration = Duration::from_mins(5);
+const HEARTBEAT: Duration = Duration::from_secs(300);
 /// How soon at first a pass follows one that waits, should nothing tell of a change: machines that are out of reach send none. Each
 /// further one in a row doubles it.
 const LOOK: Duration = Duration::from_secs(2);

@@ -91,8 +91,8 @@ impl Taking<'_> {
     fn miss(&mut self, path: &Path) {
         let Some(name) = name_of(path) else { return };
         match self.before.and_then(|before| before.get(&name)) {
-            Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) => self.keep(name),
-            Some(DocumentRef::Cluster(cluster)) if cluster.id().is_some() => self.keep(name),
+            Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) => drop(self.put_back.insert(name)),
+            Some(DocumentRef::Cluster(cluster)) if cluster.id().is_some() => drop(self.put_back.insert(name)),
             Some(DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_)) => {
                 self.next.remove(&name);
                 self.removed.insert(name);
@@ -100,10 +100,6 @@ impl Taking<'_> {
             // A Secret that is its user's own.
             None => self.next.remove(&name),
         }
-    }
-
-    fn keep(&mut self, name: DocumentName) {
-        self.put_back.insert(name);
     }
 
     fn refuse(&mut self, path: &Path, faults: Vec<Fault>) {
@@ -134,7 +130,9 @@ impl Taking<'_> {
                 let line = Document::line_of(bytes, &fault.field);
                 self.refuse(&path, vec![Fault { document: path.display().to_string(), line, ..fault }]);
             }
-            blamed.iter().for_each(|name| self.revert(name));
+            for name in &blamed {
+                self.revert(name);
+            }
         }
     }
 

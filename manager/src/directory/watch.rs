@@ -147,7 +147,8 @@ impl Folders {
             return seen.add_all();
         }
         // A file that is being written is read once it is closed.
-        if is_document(&path) && !(event.mask.contains(EventMask::CREATE) && !is_link(&self.root.join(&path))) {
+        let is_whole = !event.mask.contains(EventMask::CREATE) || is_link(&self.root.join(&path));
+        if is_document(&path) && is_whole {
             seen.add(path);
         }
     }
