@@ -38,7 +38,7 @@ pub enum Document {
     /// A cluster.
     Cluster(Box<Cluster>),
     /// A component.
-    Component(Component),
+    Component(Box<Component>),
     /// A Secret, of ours or of its user's.
     Secret(Arc<Secret>),
 }
@@ -148,7 +148,7 @@ impl Documents {
                 self.clusters.insert(name.clone(), *document);
             }
             (DocumentName::Component(name), Document::Component(document)) => {
-                self.components.insert(name.clone(), document);
+                self.components.insert(name.clone(), *document);
             }
             (DocumentName::Secret(name), Document::Secret(document)) => {
                 if is_ours(&document) {
@@ -272,7 +272,7 @@ impl DocumentRef<'_> {
         match self {
             Self::Hypervisor(document) => Document::Hypervisor(Box::new(document.clone())),
             Self::Cluster(document) => Document::Cluster(Box::new(document.clone())),
-            Self::Component(document) => Document::Component(document.clone()),
+            Self::Component(document) => Document::Component(Box::new(document.clone())),
             Self::Secret(document) => Document::Secret(document.clone()),
         }
     }

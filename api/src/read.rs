@@ -329,7 +329,7 @@ fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
     Ok(match kind {
         Kind::Hypervisor => Document::Hypervisor(Box::new(decode(json)?)),
         Kind::Cluster => Document::Cluster(Box::new(decode(json)?)),
-        Kind::Component => Document::Component(decode(json)?),
+        Kind::Component => Document::Component(Box::new(decode(json)?)),
         Kind::Secret => Document::Secret(Arc::new(with_string_data(decode(json)?))),
         Kind::Observation => return Err(vec![of_no_world()]),
     })
