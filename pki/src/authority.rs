@@ -4,12 +4,16 @@ use core::fmt;
 
 use rand_core::CryptoRng;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyUsagePurpose, PublicKeyData};
+use sha2::{Digest, Sha256};
 use x509_parser::certificate::X509Certificate;
 
 use crate::{
     CertificateError, IssuedCertificate, KeyError, LeafError, LeafRequest, PrivateKeyPem, Validity, certificate,
-    key::KeyPair, leaf, name, statement::statement,
+    facts::hex, key::KeyPair, leaf, name, statement::statement,
 };
+
+/// Bytes of a key's SHA-256 that tell generations of an authority apart.
+const FINGERPRINT: usize = 8;
 
 /// The certificate of an authority: what those who trust it need.
 #[derive(Clone, PartialEq, Eq)]
@@ -101,6 +105,31 @@ impl Authority {
             return Err(AuthorityError::NoName);
         }
         let key = KeyPair::generate(rng).map_err(AuthorityError::Key)?;
+        Self::of_key(common_name, key, validity, rng)
+    }
+
+    /// The same, under the common name `NAME-FINGERPRINT` that no other generation has: those who verify find a list of revoked
+    /// certificates by its authority's name alone.
+    pub fn mint_generation<R: CryptoRng + ?Sized>(
+        name: &str,
+        validity: Validity,
+        rng: &mut R,
+    ) -> Result<Self, AuthorityError> {
+        if name.is_empty() {
+            return Err(AuthorityError::NoName);
+        }
+        let key = KeyPair::generate(rng).map_err(AuthorityError::Key)?;
+        let hash = Sha256::digest(key.subject_public_key_info());
+        let fingerprint = hex(hash.get(..FINGERPRINT).unwrap_or_default());
+        Self::of_key(&format!("{name}-{fingerprint}"), key, validity, rng)
+    }
+
+    fn of_key<R: CryptoRng + ?Sized>(
+        common_name: &str,
+        key: KeyPair,
+        validity: Validity,
+        rng: &mut R,
+    ) -> Result<Self, AuthorityError> {
         let signed = authority_statement(common_name, validity, rng)
             .and_then(|statement| statement.self_signed(&key))
             .map_err(AuthorityError::Mint)?;
@@ -240,6 +269,18 @@ mod tests {
     #[test]
     fn a_name_is_wanted() {
         assert!(matches!(Authority::mint("", hours(1), &mut seeded(1)), Err(AuthorityError::NoName)));
+    }
+
+    #[test]
+    fn each_generation_has_a_name_of_its_own() {
+        let generation = |seed| Authority::mint_generation("infrastructure", hours(1), &mut seeded(seed)).unwrap();
+        let (one, two) = (generation(1), generation(2));
+        assert!(one.certificate().name.starts_with("CN=infrastructure-"), "{one:?}");
+        assert_ne!(one.certificate().name, two.certificate().name);
+        assert_eq!(Authority::from_pem(one.certificate().pem(), one.key_pem()).unwrap(), one);
+        let leaf = one.issue(&server(hours(1)), &mut seeded(9)).unwrap();
+        let leaf = certificate::decode_one(&leaf.certificate_pem).unwrap();
+        assert_eq!(certificate::parse(&leaf).unwrap().issuer().to_string(), one.certificate().name);
     }
 
     #[test]

@@ -122,7 +122,10 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
     let ttl = tenant.cluster.certificates.authority_ttl;
     let missing = |name: &str| (!tenant.has_secret(name)).then(|| SecretName::of(tenant.id, name));
     let authority = |(name, common_name): (&str, &str)| {
-        missing(name).map(|secret| MintRequest::Authority { secret, common_name: common_name.to_string(), ttl })
+        missing(name).map(|secret| {
+            let common_name = common_name.to_string();
+            MintRequest::Authority { secret, common_name, revokes: false, ttl }
+        })
     };
     [(KUBERNETES, "kubernetes"), (ETCD, "etcd"), (FRONT_PROXY, "front-proxy"), (INFRASTRUCTURE, "infrastructure")]
         .into_iter()

@@ -98,6 +98,7 @@ fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: 
     let first = (!documents.secrets.contains_key(&authority)).then(|| MintRequest::Authority {
         secret: authority.clone(),
         common_name: "infrastructure".to_string(),
+        revokes: true,
         ttl: ttl.authority_ttl,
     });
     // What a lost authority signed is worth nothing under the next one.

@@ -14,6 +14,8 @@ pub enum MintRequest {
         secret: SecretName,
         /// The common name of its certificate.
         common_name: String,
+        /// Whether it revokes what it signed: then its common name has its key's fingerprint, too, so that no other generation has it.
+        revokes: bool,
         /// How long it lives.
         ttl: Span,
     },

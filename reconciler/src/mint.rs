@@ -78,10 +78,14 @@ impl<R: CryptoRng> PkiMinter<R> {
         now: Timestamp,
     ) -> Result<BTreeMap<String, Vec<u8>>, MintError> {
         match wanted {
-            MintRequest::Authority { common_name, ttl, .. } => {
+            MintRequest::Authority { common_name, revokes, ttl, .. } => {
                 let validity = validity(now, *ttl)?;
-                let active = Authority::mint(common_name, validity, &mut self.rng).map_err(MintError::Authority)?;
-                Ok(AuthorityKeyring::first(active).to_secret_data())
+                let active = if *revokes {
+                    Authority::mint_generation(common_name, validity, &mut self.rng)
+                } else {
+                    Authority::mint(common_name, validity, &mut self.rng)
+                };
+                Ok(AuthorityKeyring::first(active.map_err(MintError::Authority)?).to_secret_data())
             }
             MintRequest::ServiceAccountKey { .. } => {
                 let active = ServiceAccountKey::mint(&mut self.rng).map_err(MintError::Key)?;

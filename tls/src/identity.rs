@@ -1,5 +1,6 @@
 //! Files to TLS configurations.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, TrustAnchor};
 
 use crate::server::Answering;
 use crate::{TlsError, TlsFiles};
@@ -41,15 +42,23 @@ pub(crate) fn client(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
 
 fn verifier(files: &TlsFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let roots = Arc::new(roots(&files.authority_file)?);
-    let authorities = roots.len();
-    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider());
     if let Some(path) = &files.revocation_file {
-        if authorities > 1 {
-            return Err(TlsError::Ambiguous { path: files.authority_file.clone(), authorities });
+        if !are_told_apart(&roots) {
+            return Err(TlsError::Ambiguous { path: files.authority_file.clone() });
         }
         builder = builder.with_crls(several::<CertificateRevocationListDer<'_>>(path, "list of revoked certificates")?);
     }
     builder.build().map_err(TlsError::Verifier)
+}
+
+/// Whether each authority has a name of its own. The TLS library takes the list of the first one of a name for that of all.
+fn are_told_apart(roots: &RootCertStore) -> bool {
+    let name = |anchor: &TrustAnchor<'_>| anchor.subject.to_vec();
+    let names: BTreeSet<_> = roots.roots.iter().map(name).collect();
+    let authorities: BTreeSet<_> =
+        roots.roots.iter().map(|anchor| (name(anchor), anchor.subject_public_key_info.to_vec())).collect();
+    names.len() == authorities.len()
 }
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {

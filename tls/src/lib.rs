@@ -36,7 +36,7 @@ pub struct TlsFiles {
     pub key_file: PathBuf,
     /// The certificates of the authority `infrastructure`: whom the other side is verified by.
     pub authority_file: PathBuf,
-    /// The list of certificates that the authority revoked. With it there is one authority.
+    /// The list of certificates that the authority revoked; where there are several authorities, one of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation_file: Option<PathBuf>,
 }
@@ -61,13 +61,14 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// The TLS library takes the list of the first authority of a name for that of all, and all have one name.
-    #[error("with a list of revoked certificates there is one authority, not {authorities} as in {}", path.display())]
+    /// The TLS library takes the list of the first authority of a name for that of all of that name.
+    #[error(
+        "two authorities in {} have the same name, by which lists of revoked certificates are told apart: keep one of them",
+        path.display()
+    )]
     Ambiguous {
         /// The file.
         path: PathBuf,
-        /// How many there are.
-        authorities: usize,
     },
     /// What was given is not PEM.
     #[error("a certificate or key is not PEM")]

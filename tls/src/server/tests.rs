@@ -35,6 +35,12 @@ impl Signer {
         Self { authority: Authority::mint("infrastructure", hours(48), &mut random).unwrap(), random }
     }
 
+    /// One of several generations.
+    fn generation(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        Self { authority: Authority::mint_generation("infrastructure", hours(48), &mut random).unwrap(), random }
+    }
+
     fn trusted(&self) -> String {
         self.authority.certificate().pem().to_owned()
     }
@@ -55,9 +61,13 @@ impl Signer {
     }
 
     fn revoke(&self, folder: &Path, revoked: &[&TempDir]) {
+        fs::write(folder.join("revoked.crl"), self.list(revoked)).unwrap();
+    }
+
+    fn list(&self, revoked: &[&TempDir]) -> String {
         let revoked: Vec<_> = revoked.iter().map(|of| fs::read_to_string(of.path().join("tls.crt")).unwrap()).collect();
         let revoked: Vec<_> = revoked.iter().map(String::as_str).collect();
-        fs::write(folder.join("revoked.crl"), self.authority.revoke(&revoked, 1, hours(24)).unwrap()).unwrap();
+        self.authority.revoke(&revoked, 1, hours(24)).unwrap()
     }
 
     fn server(&mut self) -> TempDir {
@@ -200,15 +210,47 @@ fn a_list_of_revoked_ones_that_cannot_be_read_is_an_error() {
     assert!(matches!(error, TlsError::Empty { .. }), "{error:?}");
 }
 
+/// The lists of all are in one file, whichever comes first. One that was minted under the bare name is a generation like others.
+#[tokio::test]
+async fn each_generation_of_an_authority_has_its_list() {
+    let mut generations = [Signer::new(1), Signer::generation(2), Signer::generation(3)];
+    let bundle: String = generations.iter().map(Signer::trusted).collect();
+    let folder = generations[0].server();
+    fs::write(folder.path().join("ca.crt"), &bundle).unwrap();
+    let clients = generations.each_mut().map(|of| [(); 2].map(|()| of.client(DRIVER, "one", &bundle)));
+    let mut lists: Vec<_> = generations.iter().zip(&clients).map(|(of, [revoked, _])| of.list(&[revoked])).collect();
+    for _ in 0..lists.len() {
+        lists.rotate_left(1);
+        fs::write(folder.path().join("revoked.crl"), lists.concat()).unwrap();
+        let server = open(&folder);
+        for [revoked, holds] in &clients {
+            assert!(talk(&server, &Client::new(files(revoked)).unwrap()).await.0.is_err());
+            talk(&server, &Client::new(files(holds)).unwrap()).await.0.unwrap();
+        }
+    }
+    // What no list was given for may be revoked.
+    fs::write(folder.path().join("revoked.crl"), lists[1..].concat()).unwrap();
+    let server = open(&folder);
+    let mut taken = 0;
+    for [_, holds] in &clients {
+        taken += usize::from(talk(&server, &Client::new(files(holds)).unwrap()).await.0.is_ok());
+    }
+    assert_eq!(taken, clients.len() - 1);
+}
+
 #[test]
-fn with_a_list_there_is_one_authority() {
+fn authorities_of_one_name_have_no_lists() {
     let (mut own, other) = (Signer::new(1), Signer::new(2));
     let folder = own.server();
-    fs::write(folder.path().join("ca.crt"), own.trusted() + &other.trusted()).unwrap();
-    let error = Server::new(files(&folder), BTreeSet::new()).unwrap_err();
-    assert!(matches!(error, TlsError::Ambiguous { authorities: 2, .. }), "{error:?}");
+    let trust = |bundle: String| {
+        fs::write(folder.path().join("ca.crt"), bundle).unwrap();
+        Server::new(files(&folder), BTreeSet::new())
+    };
+    trust(own.trusted().repeat(2)).unwrap();
+    let error = trust(own.trusted() + &other.trusted()).unwrap_err();
+    assert!(matches!(error, TlsError::Ambiguous { .. }), "{error:?}");
     fs::remove_file(folder.path().join("revoked.crl")).unwrap();
-    Server::new(files(&folder), BTreeSet::new()).unwrap();
+    trust(own.trusted() + &other.trusted()).unwrap();
 }
 
 #[test]
