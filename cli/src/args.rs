@@ -459,15 +459,8 @@ pub(crate) struct HypervisorInjectArguments {
     /// An address in the network of hypervisors; may be given many times
     #[arg(long = "private-address", value_name = "ADDRESS", required = true)]
     pub(crate) private_addresses: Vec<String>,
-    /// An address that users of clusters reach, of a public one; may be given many times
-    #[arg(long = "public-address", value_name = "ADDRESS")]
-    pub(crate) public_addresses: Vec<String>,
-    /// Its zone, as the label topology.kubernetes.io/zone
-    #[arg(long, value_name = "ZONE")]
-    pub(crate) zone: Option<String>,
-    /// The ports that components may listen on [default: 20000-22767]
-    #[arg(long, value_name = "FROM-TO", value_parser = port_range)]
-    pub(crate) port_range: Option<PortRange>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArguments,
 }
 
 #[derive(Args)]
@@ -484,6 +477,16 @@ pub(crate) struct HypervisorEnrollArguments {
     /// An address in the network of hypervisors; may be given many times [default: that of --address]
     #[arg(long = "private-address", value_name = "ADDRESS")]
     pub(crate) private_addresses: Vec<String>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArguments,
+    /// How long the token is good
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub(crate) ttl: Span,
+}
+
+/// What a machine offers, beside its role and its addresses between machines.
+#[derive(Args)]
+pub(crate) struct PlacementArguments {
     /// An address that users of clusters reach, of a public one; may be given many times
     #[arg(long = "public-address", value_name = "ADDRESS")]
     pub(crate) public_addresses: Vec<String>,
@@ -493,9 +496,6 @@ pub(crate) struct HypervisorEnrollArguments {
     /// The ports that components may listen on [default: 20000-22767]
     #[arg(long, value_name = "FROM-TO", value_parser = port_range)]
     pub(crate) port_range: Option<PortRange>,
-    /// How long the token is good
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
-    pub(crate) ttl: Span,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

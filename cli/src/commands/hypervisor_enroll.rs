@@ -14,7 +14,7 @@ use keelway_reconciler::{EnrollFault, issue_token};
 
 use super::{hypervisor_inject::hypervisor, print, session::minter};
 use crate::{
-    args::{Global, HypervisorEnrollArguments, HypervisorInjectArguments},
+    args::{Global, HypervisorEnrollArguments, HypervisorInjectArguments, PlacementArguments},
     exit::{Code, Failure},
     input::Input,
 };
@@ -87,14 +87,13 @@ fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
         cri_address: None,
         cri_server_name: None,
         cri_secret: None,
-        public_addresses: arguments.public_addresses,
-        zone: arguments.zone,
-        port_range: arguments.port_range,
+        placement: arguments.placement,
     }))
 }
 
 /// One that is there is changed by what was given of it.
 fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
+    let PlacementArguments { public_addresses, zone, port_range } = arguments.placement;
     let spec = &mut there.spec;
     match arguments.address {
         Some(address) => {
@@ -113,13 +112,13 @@ fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Resul
     if !arguments.private_addresses.is_empty() {
         spec.addresses.private = arguments.private_addresses;
     }
-    if !arguments.public_addresses.is_empty() {
-        spec.addresses.public = arguments.public_addresses;
+    if !public_addresses.is_empty() {
+        spec.addresses.public = public_addresses;
     }
-    if let Some(range) = arguments.port_range {
+    if let Some(range) = port_range {
         spec.port_range = range;
     }
-    if let Some(zone) = arguments.zone {
+    if let Some(zone) = zone {
         there.metadata.labels.get_or_insert_default().insert(ZONE_LABEL.to_owned(), zone);
     }
     Ok(there)

@@ -11,7 +11,7 @@ use keelway_api::{
 
 use super::print;
 use crate::{
-    args::{Global, HypervisorInjectArguments, RoleArgument},
+    args::{Global, HypervisorInjectArguments, PlacementArguments, RoleArgument},
     exit::{Code, Failure},
     input::Input,
 };
@@ -59,18 +59,19 @@ pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
             dials_out: arguments.agent_dials_out,
         }),
     };
+    let PlacementArguments { public_addresses, zone, port_range } = arguments.placement;
     let spec = HypervisorSpec {
         role: arguments.role.into(),
         endpoint,
-        addresses: Addresses { private: arguments.private_addresses, public: arguments.public_addresses },
-        port_range: arguments.port_range.unwrap_or_default(),
+        addresses: Addresses { private: arguments.private_addresses, public: public_addresses },
+        port_range: port_range.unwrap_or_default(),
         unschedulable: false,
         drain: false,
     };
     let mut hypervisor = Hypervisor::new(arguments.name.as_str(), spec);
     hypervisor.metadata = ObjectMeta {
         name: Some(arguments.name.to_string()),
-        labels: arguments.zone.map(|zone| [(ZONE_LABEL.to_owned(), zone)].into()),
+        labels: zone.map(|zone| [(ZONE_LABEL.to_owned(), zone)].into()),
         ..ObjectMeta::default()
     };
     hypervisor
