@@ -36,10 +36,11 @@ use keelway_cri::{Deadlines, Runtime};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::{LocalMachine, access::Access};
+use crate::{LocalMachine, access::Access, fanout::Fanout};
 use board::Board;
 use book::Book;
 pub use book::BookError;
+pub(crate) use events::follow;
 use journal::Journal;
 use keeper::Keeper;
 pub use keeper::KeeperError;
@@ -105,12 +106,13 @@ pub async fn run(
     let journal = Arc::new(journal);
     let writing = tokio::spawn(Arc::clone(&journal).keep(Arc::clone(&machine), on_the_way));
     let changed = Arc::new(Notify::new());
-    let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&changed)));
+    let events = Arc::new(Fanout::default());
+    let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
     let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
     let entrances = entrances.into();
     let standing = entrances.network.as_ref().map(Network::stands_as);
     let service = service::Service { machine, book, board, journal, standing };
-    let served = service::serve(service, entrances, stop.clone());
+    let served = service::serve(service, events, entrances, stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),
         served = served => served.map_err(AgentError::Serve),

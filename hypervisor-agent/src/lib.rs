@@ -13,6 +13,7 @@ mod connection;
 pub mod converge;
 pub mod enrollment;
 pub mod execute;
+mod fanout;
 pub mod files;
 mod haproxy;
 pub mod helper;

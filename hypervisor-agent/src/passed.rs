@@ -16,12 +16,12 @@ use prost::Message;
 use tonic::{Status, body::Body, server::NamedService, transport::Channel};
 use tower::{Service, ServiceExt};
 
-use crate::{caller::Caller, streams::Streams};
+use crate::{caller::Caller, fanout::Fanout, streams::Streams};
 
 /// Their answers are addresses.
 const STREAMED: [&str; 3] = ["Exec", "Attach", "PortForward"];
-/// containerd blocks its own calls when a subscriber stops reading.
-const NOT_PASSED: &str = "GetContainerEvents";
+/// containerd blocks its own calls where a subscriber stops reading, and so none is its own.
+const EVENTS: &str = "GetContainerEvents";
 /// The longest answer that is an address, in bytes.
 const LONGEST: usize = 1 << 16;
 /// What stands before a message of gRPC: whether it is compressed, and its length.
@@ -32,11 +32,13 @@ const HEAD: usize = 5;
 pub(crate) struct Passed<const IMAGES: bool> {
     runtime: Channel,
     streams: Arc<Streams>,
+    events: Option<Arc<Fanout>>,
 }
 
 impl<const IMAGES: bool> Passed<IMAGES> {
-    pub(crate) fn new(runtime: Channel, streams: Arc<Streams>) -> Self {
-        Self { runtime, streams }
+    /// Events are those that this process is told; with nobody who tells them there are none for others.
+    pub(crate) fn new(runtime: Channel, streams: Arc<Streams>, events: Option<Arc<Fanout>>) -> Self {
+        Self { runtime, streams, events }
     }
 }
 
@@ -58,9 +60,9 @@ impl<const IMAGES: bool> Service<http::Request<Body>> for Passed<IMAGES> {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let Self { runtime, streams } = self.clone();
+        let Self { runtime, streams, events } = self.clone();
         Box::pin(async move {
-            let answered = pass(runtime, &streams, request).await;
+            let answered = pass(runtime, &streams, events.as_deref(), request).await;
             Ok(answered.unwrap_or_else(Status::into_http))
         })
     }
@@ -69,12 +71,13 @@ impl<const IMAGES: bool> Service<http::Request<Body>> for Passed<IMAGES> {
 async fn pass(
     runtime: Channel,
     streams: &Streams,
+    events: Option<&Fanout>,
     request: http::Request<Body>,
 ) -> Result<http::Response<Body>, Status> {
     let method = request.uri().path().rsplit('/').next().unwrap_or_default();
-    if method == NOT_PASSED {
-        let why = "only who is next to the runtime subscribes to its events: it stalls where one stops reading";
-        return Err(Status::unimplemented(why));
+    if method == EVENTS {
+        let stalls = "the runtime stalls where a subscriber stops reading: its events are told by keelway-hypervisor-agent on its machine";
+        return Ok(events.ok_or_else(|| Status::unimplemented(stalls))?.answer(request).await);
     }
     // Who came by a socket is on the machine, where the runtime's own addresses are good.
     let at =

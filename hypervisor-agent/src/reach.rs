@@ -118,7 +118,11 @@ pub struct Reached {
 #[derive(Debug)]
 enum By {
     /// Those of a process on this machine.
-    Process(Access),
+    Process {
+        access: Access,
+        /// Whether it is an agent, and no runtime.
+        is_agent: bool,
+    },
     /// Those of an agent at the end of a way.
     Agent(Box<(Client, Way)>),
     /// Those that a helper is in. Its network is reached from here, or not at all.
@@ -126,10 +130,19 @@ enum By {
 }
 
 impl Reached {
-    /// The machine behind a runtime's socket, or behind that of an agent, which passes looks and commands on.
+    /// The machine behind a runtime's socket.
     pub async fn behind(socket: &Path) -> Result<Self, ReachError> {
+        Self::by_process(socket, false).await
+    }
+
+    /// The machine behind the socket of an agent, which passes looks and commands on.
+    pub async fn behind_agent(socket: &Path) -> Result<Self, ReachError> {
+        Self::by_process(socket, true).await
+    }
+
+    async fn by_process(socket: &Path, is_agent: bool) -> Result<Self, ReachError> {
         let runtime = Runtime::on_socket(socket, Deadlines::default())?;
-        Ok(Self { by: By::Process(Access::of_socket(socket).await?), runtime })
+        Ok(Self { by: By::Process { access: Access::of_socket(socket).await?, is_agent }, runtime })
     }
 
     /// The machine whose agent is at the end of a way.
@@ -149,7 +162,7 @@ impl Reached {
     /// The logs of a component; `None` where it has none here. The runtime has no part in it.
     pub async fn logs(&self, pod: &PodName) -> Result<Option<ComponentLogs>, ReachError> {
         match &self.by {
-            By::Process(access) => {
+            By::Process { access, .. } => {
                 let place = access.place().await?;
                 Ok(Files::new(place.root()).logs(pod)?.map(ComponentLogs::here).transpose()?)
             }
@@ -185,7 +198,7 @@ impl Reached {
         }
         let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
         let connection = match &self.by {
-            By::Process(access) => access.dial(prepared.address()?, DIAL).await?.into(),
+            By::Process { access, .. } => access.dial(prepared.address()?, DIAL).await?.into(),
             // It relays the runtime's streams on its own port.
             By::Agent(agent) => Connection::new(agent.1.stream().await.map_err(ReachError::Connect)?),
             By::Helper(_) => bare::dial(prepared.address()?, DIAL).await?,

@@ -23,7 +23,8 @@ pub(super) fn absent(kind: &str, name: &str, there: &BTreeSet<String>) -> Failur
 /// A machine, the way that its document names.
 pub(super) async fn reach(documents: &Documents, machine: &Hypervisor) -> Result<Reached, Failure> {
     match machine.spec.endpoint.way() {
-        Way::Runtime(socket) | Way::Agent(socket) => Reached::behind(Path::new(socket)).await.map_err(Failure::other),
+        Way::Runtime(socket) => Reached::behind(Path::new(socket)).await.map_err(Failure::other),
+        Way::Agent(socket) => Reached::behind_agent(Path::new(socket)).await.map_err(Failure::other),
         Way::Network(_) => Ok(Reached::over(agent_way(documents, machine).map_err(Failure::other)?)),
         Way::Cri(_) => {
             let archives = cache_directory().join("images");

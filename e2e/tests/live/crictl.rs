@@ -35,6 +35,7 @@ pub(crate) fn works(plane: &ControlPlane<'_>, of_root: &Keelway) {
     let of = Tools::run(plane, &crictl, driver.directory());
     assert!(crictl(&format!("exec {id} etcdctl version")).starts_with("etcdctl version: "));
     of.streams(&listen, of_root);
+    of.events(&listen, driver.directory(), of_root);
     websocket(&socket, id, of_root);
     crictl(&format!("rmp -f {}", of.pod));
     process::signal(proxy.pid(), Signal::INT);
@@ -92,6 +93,24 @@ impl Tools {
         let answer = "curl -s --retry 50 --retry-connrefused --retry-delay 1 --max-time 30";
         let asked = format!("{answer} http://127.0.0.1:{PORT}/echo?msg=forwarded");
         assert_eq!(ran(&format!("{forward} >&2 & forward=$!; {asked}; kill $forward")), "forwarded");
+    }
+
+    /// Two are told of containers that come and go. Nobody says when a subscription is in effect, so there is one after another.
+    fn events(&self, listen: &str, folder: &Path, of_root: &Keelway) {
+        let crictl = format!("timeout 60 crictl -t 30s -r {listen}");
+        let (pod, folder) = (&self.pod, folder.display());
+        let config = format!(r#"{{"metadata": {{"name": "brief"}}, "image": {{"image": "{AGNHOST}"}}}}"#);
+        fs::write(format!("{folder}/brief.json"), config).unwrap();
+        let subscribe = |name: &str| format!("{crictl} events > {folder}/{name} & {name}=$!");
+        let told = |name: &str| format!("grep -q CONTAINER_DELETED_EVENT {folder}/{name}");
+        let create = format!("{crictl} create --no-pull {pod} {folder}/brief.json {folder}/pod.json");
+        let until = format!("until {} && {}; do {crictl} rm -f $({create}); done", told("first"), told("second"));
+        let line = format!("{}; {}; {until}; kill $first $second", subscribe("first"), subscribe("second"));
+        let _ = of_root.shell(&format!("timeout 60 bash -c '{line}'")).succeeded();
+        for name in ["first", "second"] {
+            let events = fs::read_to_string(format!("{folder}/{name}")).unwrap();
+            assert!(events.contains(pod), "{events}");
+        }
     }
 }
 

@@ -1,14 +1,17 @@
-//! The runtime's events, of which only counts that there were some.
+//! The runtime's events: that there were some is all that the agent wants to know, and whoever subscribed here is told them.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use keelway_cri::{Events, Runtime};
+use keelway_cri::Runtime;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
 
-use crate::report::chain_text;
+use crate::{
+    fanout::{self, Fanout},
+    report::chain_text,
+};
 
 /// How soon a broken subscription is made anew, doubling up to [`LONGEST`]: a runtime that restarts is away for a second.
 const FIRST: Duration = Duration::from_millis(100);
@@ -18,17 +21,17 @@ const IN_EFFECT: Duration = Duration::from_secs(1);
 
 /// Tells of every change for as long as it is polled. However many events there are, and however long nobody looks, one
 /// notice waits and no more, so that this reader never stalls: containerd blocks its own calls when one does.
-pub(super) async fn follow(runtime: Runtime, changed: Arc<Notify>) {
+pub(crate) async fn follow(runtime: Runtime, told: Arc<Fanout>, changed: Arc<Notify>) {
     let mut pause = FIRST;
     loop {
         let since = Instant::now();
-        let mut events = runtime.events();
+        let mut reading = pin!(read(&runtime, &told, &changed));
         changed.notify_one();
-        let ended = if let Ok(ended) = timeout(IN_EFFECT, read(&mut events, &changed)).await {
+        let ended = if let Ok(ended) = timeout(IN_EFFECT, &mut reading).await {
             ended
         } else {
             changed.notify_one();
-            read(&mut events, &changed).await
+            reading.await
         };
         changed.notify_one();
         tracing::info!(why = ended, "the runtime's events broke off");
@@ -38,12 +41,20 @@ pub(super) async fn follow(runtime: Runtime, changed: Arc<Notify>) {
 }
 
 /// Reads until the stream ends, and says why it did.
-async fn read(events: &mut Events, changed: &Notify) -> String {
+async fn read(runtime: &Runtime, told: &Fanout, changed: &Notify) -> String {
+    let telling = told.begin();
+    let mut events = match fanout::subscribe(runtime.channel()).await {
+        Ok(events) => events,
+        Err(status) => return chain_text(&status),
+    };
     loop {
-        match events.next().await {
-            Some(Ok(_)) => changed.notify_one(),
-            Some(Err(error)) => return chain_text(&error),
-            None => return "the runtime ended the stream".to_owned(),
+        match events.message().await {
+            Ok(Some(event)) => {
+                telling.tell(event);
+                changed.notify_one();
+            }
+            Ok(None) => return "the runtime ended the stream".to_owned(),
+            Err(status) => return chain_text(&status),
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     FilesError, LocalMachine,
     connection::Connection,
     enrollment::{RefusedEnrollment, Trust},
+    fanout::Fanout,
     files::FileError,
     observe::ObserveError,
     passed::Passed,
@@ -59,6 +60,7 @@ pub(super) struct Service {
 pub(super) async fn serve(
     service: Service,
     entrances: Entrances,
+    events: Arc<Fanout>,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     // Who asks the runtime much, or does not read its answers, holds up nothing but its own questions.
@@ -66,8 +68,8 @@ pub(super) async fn serve(
     let streams = Arc::new(streams(&service.machine));
     let routes = Routes::new(AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ExchangeServer::new(Exchange::default()))
-        .add_service(Passed::<false>::new(runtime.clone(), Arc::clone(&streams)))
-        .add_service(Passed::<true>::new(runtime, Arc::clone(&streams)));
+        .add_service(Passed::<false>::new(runtime.clone(), Arc::clone(&streams), Some(events)))
+        .add_service(Passed::<true>::new(runtime, Arc::clone(&streams), None));
     let Entrances { socket, network } = entrances;
     let on_network = async {
         let Some(network) = network else { return std::future::pending().await };

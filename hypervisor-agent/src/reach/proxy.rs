@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use keelway_cri::Runtime;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, service::Routes, transport::Server};
@@ -14,9 +15,10 @@ use tower::util::MapRequestLayer;
 
 use super::{By, DIAL, Reached, bare};
 use crate::{
-    agent::Listener,
+    agent::{self, Listener},
     caller::{Caller, Who},
     connection::Connection,
+    fanout::Fanout,
     passed::Passed,
     streams::{self, Streams, address_of},
 };
@@ -41,20 +43,32 @@ impl Reached {
         let loopback = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(ProxyError::Listen)?;
         let address = loopback.local_addr().map_err(ProxyError::Listen)?;
         let runtime = self.runtime.channel();
+        // Others may stop reading here, too: each of them would hold a part of the one connection.
+        let events = self.has_agent().then(Arc::<Fanout>::default);
+        let following = follow(self.runtime.clone(), events.clone());
         let streams = Arc::new(self.streams());
-        let routes = Routes::new(Passed::<false>::new(runtime.clone(), Arc::clone(&streams)))
-            .add_service(Passed::<true>::new(runtime, Arc::clone(&streams)));
+        let routes = Routes::new(Passed::<false>::new(runtime.clone(), Arc::clone(&streams), events))
+            .add_service(Passed::<true>::new(runtime, Arc::clone(&streams), None));
         let mut http = Server::builder().layer(MapRequestLayer::new(caller(address)));
         tokio::select! {
             served = http.add_routes(routes).serve_with_incoming(socket.connections()) => served.map_err(ProxyError::Serve),
             () = relay(loopback, streams) => Ok(()),
+            () = following => Ok(()),
             () = stop.cancelled() => Ok(()),
+        }
+    }
+
+    fn has_agent(&self) -> bool {
+        match &self.by {
+            By::Process { is_agent, .. } => *is_agent,
+            By::Agent(_) => true,
+            By::Helper(_) => false,
         }
     }
 
     fn streams(self) -> Streams {
         match self.by {
-            By::Process(access) => {
+            By::Process { access, .. } => {
                 let access = Arc::new(access);
                 Streams::new(move |url| {
                     let (access, address) = (Arc::clone(&access), address_of(url));
@@ -71,6 +85,14 @@ impl Reached {
                 async move { bare::dial(address?, DIAL).await.map_err(io::Error::other) }
             }),
         }
+    }
+}
+
+/// Tells of the runtime's events, where somebody is to be told.
+async fn follow(runtime: Runtime, events: Option<Arc<Fanout>>) {
+    match events {
+        Some(events) => agent::follow(runtime, events, Arc::default()).await,
+        None => std::future::pending().await,
     }
 }
 

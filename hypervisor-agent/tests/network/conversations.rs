@@ -42,9 +42,6 @@ async fn the_driver_is_served() {
         }
     };
     timeout(WITHIN, replaced).await.unwrap();
-    // Events alone are the agent's own.
-    let why = timeout(WITHIN, runtime.events().next()).await.unwrap().unwrap().unwrap_err();
-    assert!(format!("{why:?}").contains("only who is next to the runtime"), "{why:?}");
 }
 
 #[tokio::test]

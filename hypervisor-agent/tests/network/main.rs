@@ -6,6 +6,7 @@ mod conversations;
 mod cuts;
 mod enrollment;
 mod installation;
+mod events;
 mod machine;
 mod refusals;
 mod renewal;

@@ -1,0 +1,184 @@
+//! The events of a runtime, told to many from one subscription: containerd blocks its own calls when a subscriber stops reading.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::{Stream, stream};
+use http::uri::PathAndQuery;
+use prost::bytes::{Buf, BufMut, Bytes};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tonic::{
+    Request, Response, Status, Streaming,
+    body::Body,
+    client,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    server,
+    transport::Channel,
+};
+use tower::service_fn;
+
+/// Whose answer they are.
+const ASKED: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
+/// Events that wait for those who have not read them yet, for all of them together.
+const WAITING: usize = 256;
+
+/// Subscribers of this process. None of them holds up the one subscription to the runtime: who reads too slowly is told so, and has
+/// lost its place.
+#[derive(Debug, Default)]
+pub(crate) struct Fanout(Mutex<Option<broadcast::Sender<Bytes>>>);
+
+/// A subscription to the runtime. With it end those that live of it, once they were told what came before.
+pub(crate) struct Telling<'a> {
+    fanout: &'a Fanout,
+    sender: broadcast::Sender<Bytes>,
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        *self.fanout.current() = None;
+    }
+}
+
+impl Telling<'_> {
+    /// Returns at once, whoever reads.
+    pub(crate) fn tell(&self, event: Bytes) {
+        // Fails where nobody subscribed.
+        let _ = self.sender.send(event);
+    }
+}
+
+impl Fanout {
+    fn current(&self) -> MutexGuard<'_, Option<broadcast::Sender<Bytes>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes subscribers from now on.
+    pub(crate) fn begin(&self) -> Telling<'_> {
+        let sender = broadcast::Sender::new(WAITING);
+        *self.current() = Some(sender.clone());
+        Telling { fanout: self, sender }
+    }
+
+    /// Answers the call of a subscriber.
+    pub(crate) async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
+        let subscribed = service_fn(async |_: Request<Bytes>| self.subscribe().map(Response::new));
+        server::Grpc::new(AsTheyAre).server_streaming(subscribed, request).await
+    }
+
+    fn subscribe(&self) -> Result<impl Stream<Item = Result<Bytes, Status>> + Send + use<>, Status> {
+        let sender = self.current().clone();
+        let receiver = sender.ok_or_else(broke_off)?.subscribe();
+        Ok(stream::unfold(Some(receiver), async |receiver| {
+            let mut receiver = receiver?;
+            Some(match receiver.recv().await {
+                Ok(event) => (Ok(event), Some(receiver)),
+                Err(RecvError::Lagged(lost)) => (Err(too_slow(lost)), None),
+                Err(RecvError::Closed) => (Err(broke_off()), None),
+            })
+        }))
+    }
+}
+
+fn too_slow(lost: u64) -> Status {
+    Status::aborted(format!("{lost} events were lost because they were not read in time: subscribe again, and list"))
+}
+
+fn broke_off() -> Status {
+    Status::unavailable("the runtime's events broke off: subscribe again, and list")
+}
+
+/// The runtime's own events.
+pub(crate) async fn subscribe(runtime: Channel) -> Result<Streaming<Bytes>, Status> {
+    let mut runtime = client::Grpc::new(runtime);
+    runtime.ready().await.map_err(|error| Status::unavailable(crate::report::chain_text(&error)))?;
+    let path = PathAndQuery::from_static(ASKED);
+    // The question has no fields.
+    Ok(runtime.server_streaming(Request::new(Bytes::new()), path, AsTheyAre).await?.into_inner())
+}
+
+/// Messages that nobody here looks into.
+#[derive(Debug, Clone, Copy)]
+struct AsTheyAre;
+
+impl Codec for AsTheyAre {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl Encoder for AsTheyAre {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put(message);
+        Ok(())
+    }
+}
+
+impl Decoder for AsTheyAre {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        // A copy, so that one that waits keeps nothing of the buffer that it came in.
+        let mut message = vec![0; from.remaining()];
+        from.copy_to_slice(&mut message);
+        Ok(Some(message.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use tonic::Code;
+
+    use super::*;
+
+    fn event(number: usize) -> Bytes {
+        number.to_string().into()
+    }
+
+    #[tokio::test]
+    async fn all_are_told_all_and_who_is_slow_is_told_so() {
+        let fanout = Fanout::default();
+        let telling = fanout.begin();
+        let mut slow = Box::pin(fanout.subscribe().unwrap());
+        let mut quick = Box::pin(fanout.subscribe().unwrap());
+        for number in 0..=WAITING {
+            telling.tell(event(number));
+            assert_eq!(quick.next().await.unwrap().unwrap(), event(number));
+        }
+        let why = slow.next().await.unwrap().unwrap_err();
+        assert_eq!(why.code(), Code::Aborted);
+        assert!(why.message().starts_with("1 events were lost"), "{why}");
+        assert!(slow.next().await.is_none());
+        let mut again = Box::pin(fanout.subscribe().unwrap());
+        telling.tell(event(1));
+        for told in [&mut quick, &mut again] {
+            assert_eq!(told.next().await.unwrap().unwrap(), event(1));
+        }
+    }
+
+    #[tokio::test]
+    async fn it_ends_with_the_subscription_to_the_runtime() {
+        let fanout = Fanout::default();
+        assert_eq!(fanout.subscribe().map(drop).unwrap_err().code(), Code::Unavailable);
+        let telling = fanout.begin();
+        let mut told = Box::pin(fanout.subscribe().unwrap());
+        telling.tell(event(1));
+        drop(telling);
+        assert_eq!(told.next().await.unwrap().unwrap(), event(1));
+        assert_eq!(told.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
+        assert!(told.next().await.is_none());
+        assert!(fanout.subscribe().is_err());
+    }
+}
