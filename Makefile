@@ -44,5 +44,10 @@ lint-deny: ## All that cargo-deny checks, advisories included; installs it where
 	@cargo deny --log-level error --workspace check
 
 .PHONY: soak
-soak: build ## The long runs: tests that are marked as ignored
+soak: build fuzz ## The long runs: tests that are marked as ignored
 	@cargo test --workspace -- --ignored
+
+.PHONY: fuzz
+fuzz: setup ## Inputs that libFuzzer makes up, for a minute of each kind
+	@hack/fuzz.sh api documents 60
+	@hack/fuzz.sh vpn datagram 60

@@ -8,6 +8,7 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 packages='
 ca-certificates   /etc/ssl/certs/ca-certificates.crt
 conntrack         conntrack
+g++               g++
 gcc               gcc
 haproxy           haproxy
 iproute2          ip
