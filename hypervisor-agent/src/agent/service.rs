@@ -40,8 +40,9 @@ use crate::{
     streams::{Streams, address_of},
 };
 
-/// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes.
-pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+/// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes. An agent has room
+/// for it several times.
+pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// How long a connection from the machine's network may take.
 const DIAL: Duration = Duration::from_secs(10);
 /// Lines of progress on their way to one caller.
@@ -59,8 +60,8 @@ pub(super) struct Service {
 /// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
 pub(super) async fn serve(
     service: Service,
-    entrances: Entrances,
     events: Arc<Fanout>,
+    entrances: Entrances,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     // Who asks the runtime much, or does not read its answers, holds up nothing but its own questions.
@@ -287,6 +288,7 @@ fn unseen(error: &ObserveError) -> Status {
 
 fn refused(error: &AcceptError) -> Status {
     let why = chain_text(error);
+    tracing::warn!(why, "refused a config");
     match error {
         AcceptError::Refused(crate::refusal::Refusal::Invalid { .. }) => Status::invalid_argument(why),
         AcceptError::Refused(_) => Status::failed_precondition(why),

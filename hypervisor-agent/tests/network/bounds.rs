@@ -16,22 +16,22 @@ use hyper::body::{Bytes, Frame};
 use keelway_hypervisor_agent::agent::Bounds;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{io::AsyncWriteExt, runtime::Handle, task::spawn_blocking, time::timeout};
-use tonic::body::Body;
+use tonic::{body::Body, transport::Channel};
 use tower::ServiceExt;
 
 use crate::{
-    WITHIN,
+    ALONE, WITHIN,
     installation::Installation,
     machine::{Machine, config},
     refusals::{converse, tls},
 };
 
 /// Connections that say nothing.
-const IDLE: usize = 10_000;
+pub(crate) const IDLE: usize = 10_000;
 /// What this process has beside those of strangers: the runtime's, the agent's, the driver's.
 const OTHERS: usize = 128;
 /// What of a message may be on its way when it is refused, in bytes: windows, and what sockets hold.
-const ON_THE_WAY: usize = 64 << 20;
+pub(crate) const ON_THE_WAY: usize = 64 << 20;
 
 fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
@@ -39,6 +39,7 @@ fn descriptors() -> usize {
 
 #[tokio::test]
 async fn ten_thousand_that_say_nothing_take_a_few_places() {
+    let _alone = ALONE.lock().await;
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let mut installation = Installation::new(1);
@@ -76,21 +77,25 @@ async fn say_nothing(machine: &Machine, connections: usize) -> Vec<TcpStream> {
     timeout(WITHIN, spawn_blocking(connect)).await.unwrap().unwrap()
 }
 
-/// Asks with a message that is said to have 1 GiB, and sends as much of it as anybody takes. Returns how the answer begins and
-/// how many bytes were taken.
-async fn ask_with_a_gigabyte(machine: &Machine, identity: &std::path::Path, path: &str) -> (Option<String>, usize) {
-    const CHUNK: usize = 1 << 20;
+/// What a message is said to have, in chunks.
+pub(crate) const GIGABYTE: usize = 1 << 10;
+pub(crate) const CHUNK: usize = 1 << 20;
+
+/// Asks with a message that is said to have so many chunks, and sends as much of it as anybody takes. Returns how the answer begins
+/// and how many bytes were taken.
+pub(crate) async fn ask_with_chunks(channel: Channel, path: &str, chunks: usize) -> (Option<String>, usize) {
     let taken = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&taken);
-    let head = Bytes::from_static(&[0, 0x40, 0, 0, 0]);
+    let length = u32::try_from(chunks * CHUNK).unwrap().to_be_bytes();
+    let head = Bytes::from([&[0][..], &length].concat());
     let chunk = Bytes::from(vec![0; CHUNK]);
-    let chunks = std::iter::once(head).chain(std::iter::repeat_n(chunk, 1 << 10)).map(move |bytes| {
+    let chunks = std::iter::once(head).chain(std::iter::repeat_n(chunk, chunks)).map(move |bytes| {
         counting.fetch_add(bytes.len(), Ordering::SeqCst);
         Ok::<_, std::convert::Infallible>(Frame::data(bytes))
     });
     let body = Body::new(StreamBody::new(stream::iter(chunks)));
     let request = http::Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
-    let asking = machine.channel(identity).oneshot(request.body(body).unwrap());
+    let asking = channel.oneshot(request.body(body).unwrap());
     let answer = timeout(WITHIN, asking).await.unwrap();
     let status = answer.ok().and_then(|answer| {
         let status = answer.headers().get("grpc-status")?;
@@ -106,7 +111,7 @@ async fn a_message_of_a_gigabyte_is_refused_by_its_first_bytes() {
     let driver = installation.driver(|_| {});
     assert!(machine.serves(&driver).await);
     for path in ["/keelway.agent.v1.Agent/Apply", "/runtime.v1.RuntimeService/Version"] {
-        let (status, taken) = ask_with_a_gigabyte(&machine, driver.path(), path).await;
+        let (status, taken) = ask_with_chunks(machine.channel(driver.path()), path, GIGABYTE).await;
         // OUT_OF_RANGE (11), or the stream is reset before that is read.
         assert!(status.as_deref().is_none_or(|status| status == "11"), "{path}: {status:?}");
         assert!(taken < ON_THE_WAY, "{path}: {taken} bytes were taken");
@@ -115,7 +120,7 @@ async fn a_message_of_a_gigabyte_is_refused_by_its_first_bytes() {
 }
 
 /// HEADERS and DATA of a question (RFC 9113, 6; RFC 7541, 6), the n-th of a connection.
-fn question(nth: u32, path: &str) -> Vec<u8> {
+pub(crate) fn question(nth: u32, path: &str, message: &[u8]) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     let headers = [
         // `:method: POST`, `:scheme: http`, and names of the static table: `:path`, `:authority`, `content-type`.
@@ -134,7 +139,8 @@ fn question(nth: u32, path: &str) -> Vec<u8> {
         let length = u8::try_from(payload.len()).unwrap();
         [&[0, 0, length, kind, flags], &(2 * nth + 1).to_be_bytes()[..], payload].concat()
     };
-    [frame(1, 4, &headers), frame(0, 1, &[0; 5])].concat()
+    let length = u8::try_from(message.len()).unwrap();
+    [frame(1, 4, &headers), frame(0, 1, &[&[0, 0, 0, 0, length], message].concat())].concat()
 }
 
 #[tokio::test]
@@ -148,7 +154,7 @@ async fn who_asks_and_does_not_read_loses_its_place() {
     for nth in 0..1000 {
         let path = ["/keelway.agent.v1.Agent/GetState", "/keelway.agent.v1.Agent/WatchState"][nth as usize % 2];
         // It may have been told to go away by then.
-        if stuck.write_all(&question(nth, path)).await.is_err() {
+        if stuck.write_all(&question(nth, path, &[])).await.is_err() {
             break;
         }
     }

@@ -2,10 +2,15 @@
 
 use std::{
     io::Write,
+    net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
-use keelway_hypervisor_agent::agent::Bounds;
+use keelway_api::machine::MachineConfig;
+use keelway_hypervisor_agent::{
+    agent::Bounds,
+    client::{Client, channel},
+};
 use keelway_pki::{LeafRequest, Usage};
 use rustls::{
     ClientConfig, SupportedProtocolVersion,
@@ -22,8 +27,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::{
     WITHIN,
-    installation::{AGENT, Installation, hours},
-    machine::Machine,
+    installation::{AGENT, Installation, files, hours},
+    machine::{Machine, config},
 };
 
 /// With which a client of HTTP/2 begins, and its settings, of which it has none.
@@ -56,8 +61,13 @@ pub(crate) async fn greet(machine: &Machine, config: &ClientConfig) -> Option<Ce
 
 /// A connection on which the agent has begun to speak HTTP/2.
 pub(crate) async fn converse(machine: &Machine, config: &ClientConfig) -> Option<TlsStream<TcpStream>> {
+    connect(machine.address, config).await
+}
+
+/// The same with whoever listens there.
+pub(crate) async fn connect(address: SocketAddr, config: &ClientConfig) -> Option<TlsStream<TcpStream>> {
     let greeting = async {
-        let stream = TcpStream::connect(machine.address).await.unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
         let connector = TlsConnector::from(Arc::new(config.clone()));
         let mut stream = connector.connect(ServerName::try_from(AGENT).unwrap(), stream).await.ok()?;
         stream.write_all(PREFACE).await.ok()?;
@@ -186,6 +196,36 @@ async fn what_is_no_tls_1_3_is_not_answered() {
         assert!(answer.is_empty() || (answer[0] == 21 && answer[5] == 2 && answer.len() == 7), "{what}: {answer:?}");
         assert!(machine.serves(&driver).await, "after {what}");
     }
+}
+
+/// One that was recorded can be sent again by nobody but the driver, and has no effect then.
+#[tokio::test]
+async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
+    const SECRET: &str = "what only the component may know";
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let driver = installation.driver(|_| {});
+    let client = machine.client(&driver);
+    let apply = async |config: &MachineConfig| timeout(WITHIN, client.apply(config, &|_| {})).await.unwrap();
+    let current = config(2, SECRET);
+    apply(&current).await.unwrap();
+    let (log, _logging) = Log::begin();
+    let of_others = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(3, SECRET) };
+    for (wrong, why) in [
+        (config(1, SECRET), "stale documents"),
+        (config(2, "other content"), "with other content"),
+        (of_others, "obeys installation 00000000000000ff"),
+    ] {
+        let refused = format!("{:?}", apply(&wrong).await.unwrap_err());
+        assert!(refused.contains(why) && log.text().contains(why), "{refused}\n{}", log.text());
+    }
+    // Whoever dials another machine's agent finds that this is none.
+    let identity = Arc::new(keelway_tls::Client::new(files(driver.path())).unwrap());
+    let other = channel(&machine.address.to_string(), &"hv-2".parse().unwrap(), identity).unwrap();
+    timeout(WITHIN, Client::on_channel(other).apply(&config(3, SECRET), &|_| {})).await.unwrap().unwrap_err();
+    assert_eq!(client.state(WITHIN).await.unwrap().applied.unwrap().generation, 2);
+    assert!(log.text().contains("refused a connection") && !log.text().contains(SECRET), "{}", log.text());
+    apply(&config(3, SECRET)).await.unwrap();
 }
 
 /// As in what the agent shows, so in whom it is shown to: who is taken for the agent must be it.

@@ -6,12 +6,14 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use keelway_tls::Server;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
+    time::{Sleep, sleep},
 };
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,12 @@ pub(in crate::agent) struct Conversation {
     caller: Caller,
     /// What was read to see which protocol it is, and how much of it was not given to anybody yet.
     begin: ([u8; HTTP2.len()], usize),
+    /// Else a stream is relayed, which people may stop reading.
+    is_http2: bool,
+    /// How long what is said over HTTP/2 may go unread.
+    patience: Duration,
+    /// The end of that, while it does.
+    unread: Option<Pin<Box<Sleep>>>,
     /// None once it is over.
     going_on: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _place: Option<OwnedSemaphorePermit>,
@@ -39,6 +47,7 @@ impl Conversation {
         (caller, from): (Caller, SocketAddr),
         server: Arc<Server>,
         stop: CancellationToken,
+        patience: Duration,
         place: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
@@ -51,7 +60,8 @@ impl Conversation {
             }
         };
         let begin = (HTTP2, 0);
-        Self { stream, caller, begin, going_on: Some(Box::pin(going_on)), _place: place }
+        let going_on: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = Some(Box::pin(going_on));
+        Self { stream, caller, begin, is_http2: false, patience, unread: None, going_on, _place: place }
     }
 
     pub(super) fn caller(&self) -> &Caller {
@@ -63,7 +73,23 @@ impl Conversation {
         let mut begin = [0; HTTP2.len()];
         self.read_exact(&mut begin).await?;
         self.begin = (begin, begin.len());
-        Ok(begin == HTTP2)
+        self.is_http2 = begin == HTTP2;
+        Ok(self.is_http2)
+    }
+
+    /// HTTP/2 has room for what it says, whichever answers are not read: only a connection that nobody reads has none, and then HTTP/2
+    /// waits for it also to say that it ends.
+    fn within_patience<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() || !self.is_http2 {
+            self.unread = None;
+            return written;
+        }
+        let patience = self.patience;
+        let end = self.unread.get_or_insert_with(|| Box::pin(sleep(patience)));
+        end.as_mut().poll(context).map(|()| {
+            tracing::warn!("ended a conversation whose other side does not read");
+            Err(io::ErrorKind::TimedOut.into())
+        })
     }
 
     /// The stream while it goes on. Whoever reads or writes is woken when it is over.
@@ -99,15 +125,18 @@ impl AsyncRead for Conversation {
 
 impl AsyncWrite for Conversation {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream(context)?.poll_write(context, bytes)
+        let written = self.stream(context)?.poll_write(context, bytes);
+        self.within_patience(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream(context)?.poll_flush(context)
+        let flushed = self.stream(context)?.poll_flush(context);
+        self.within_patience(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream(context)?.poll_shutdown(context)
+        let shut = self.stream(context)?.poll_shutdown(context);
+        self.within_patience(context, shut)
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Reception {
     /// Ends the conversation of each agent that has one here: a machine has one.
     agents: Mutex<BTreeMap<HypervisorName, CancellationToken>>,
     told: Told,
+    /// How long it may take until something that was said is read.
+    patience: Duration,
     streams: Arc<Streams>,
     found: mpsc::Sender<io::Result<Conversation>>,
     stop: CancellationToken,
@@ -48,7 +50,8 @@ impl Reception {
     ) -> Self {
         let places = Arc::new(Semaphore::new(bounds.conversations));
         let (agents, told) = (Mutex::default(), Told::default());
-        Self { standing, places, agents, told, streams, found, stop }
+        let patience = bounds.silence * 2;
+        Self { standing, places, agents, told, patience, streams, found, stop }
     }
 
     /// Waits until nobody waits for conversations.
@@ -83,7 +86,7 @@ impl Reception {
             // It has the place of the one before, and takes none of the driver's.
             Who::Agent(machine) => (self.in_place_of_the_one_before(machine), None),
         };
-        Ok(Some(Conversation::new(stream, (Caller { who, at }, from), server, stop, place)))
+        Ok(Some(Conversation::new(stream, (Caller { who, at }, from), server, stop, self.patience, place)))
     }
 
     /// Tells by its first word what a conversation is about.
