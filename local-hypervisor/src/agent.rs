@@ -8,6 +8,7 @@ use crate::{
     enroll,
     fleet::Machine,
     launch::Launch,
+    network::Network,
     processes::{self, AGENT_GROUP},
     service::{Service, answers},
 };
@@ -49,7 +50,7 @@ impl Agent {
 /// Starts a machine's agent unless it runs and answers, beside its containerd.
 pub(crate) async fn ensure_running(
     machine: &Machine,
-    agent: &Agent,
+    (network, agent): (Network, &Agent),
     launcher: &Launcher,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
@@ -74,6 +75,7 @@ pub(crate) async fn ensure_running(
         beside: processes::any_inside(machine)?,
         binds: Vec::new(),
         overlays: Vec::new(),
+        user: network.agents_user(machine),
         program: agent.program.clone(),
         arguments: agent.arguments(enroll::arguments(machine)?),
         environment: vec![service.notify_socket()],

@@ -75,6 +75,7 @@ fn launch(machine: &Machine, tools: &Tools, seen: &[PathBuf], beside: Option<i32
         beside,
         binds: own.chain(seen_again).collect(),
         overlays: if machine.is_worker() { SHARED.map(|target| overlay(machine, target)).to_vec() } else { Vec::new() },
+        user: None,
         program: tools.containerd.clone(),
         arguments: ["--config", "/run/containerd/config.toml"].map(str::to_owned).to_vec(),
         environment: vec![("PATH".to_owned(), tools.path())],

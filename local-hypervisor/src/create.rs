@@ -98,7 +98,7 @@ pub(crate) async fn bring_up_machine(
     let seen = agent.map(Agent::directories).unwrap_or_default();
     containerd::ensure_running(machine, tools, &seen, launcher, progress).await?;
     if let Some(agent) = agent {
-        agent::ensure_running(machine, agent, launcher, progress).await?;
+        agent::ensure_running(machine, (network, agent), launcher, progress).await?;
     }
     progress(&Step::Ready { machine: machine.name() });
     Ok(())

@@ -9,6 +9,7 @@ use crate::{
     fleet::Machine,
     layout::AGENT_IDENTITY,
     lock::Lock,
+    network::Network,
     processes,
     record::Record,
 };
@@ -46,19 +47,22 @@ pub async fn enroll(
     agent.require()?;
     let fleet = &request.fleet;
     let _lock = Lock::of_fleet(fleet, progress).await?;
-    let entries = Record::load(fleet)?.map(|record| record.machines).unwrap_or_default();
-    let machines: BTreeMap<String, Machine> =
-        entries.iter().map(|entry| fleet.machine(entry.id)).map(|machine| (machine.name(), machine)).collect();
+    let record = Record::load(fleet)?;
+    let entries = record.iter().flat_map(|record| record.machines.iter().map(|entry| (record.network, entry.id)));
+    let machines: BTreeMap<String, (Network, Machine)> = entries
+        .map(|(network, id)| (network, fleet.machine(id)))
+        .map(|(network, machine)| (machine.name(), (network, machine)))
+        .collect();
     let unknown = |name: &String| Error::NoMachine { name: name.clone(), fleet: fleet.name().to_owned() };
     let chosen = identities
         .iter()
         .map(|(name, identity)| machines.get(name).map(|machine| (machine, identity)).ok_or_else(|| unknown(name)));
-    for (machine, identity) in chosen.collect::<Result<Vec<_>, Error>>()? {
+    for ((network, machine), identity) in chosen.collect::<Result<Vec<_>, Error>>()? {
         if write(machine, identity)? {
             let before = machine.clone();
             blocking(move || processes::end_agent(&before)).await?;
         }
-        agent::ensure_running(machine, agent, &request.launcher, progress).await?;
+        agent::ensure_running(machine, (*network, agent), &request.launcher, progress).await?;
     }
     Ok(())
 }

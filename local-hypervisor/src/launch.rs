@@ -27,7 +27,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, cgroup, files::make_dir, namespace};
+use crate::{Error, cgroup, files::make_dir, namespace, user::become_user};
 
 /// How to start a program that calls [`run_machine`] with the path that is appended to the arguments.
 #[derive(Debug, Clone)]
@@ -51,6 +51,8 @@ pub(crate) struct Launch {
     pub(crate) beside: Option<i32>,
     pub(crate) binds: Vec<Bind>,
     pub(crate) overlays: Vec<Overlay>,
+    /// Whose process it is. None: root's.
+    pub(crate) user: Option<u32>,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
@@ -88,6 +90,7 @@ pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
         Some(pid) => enter(pid, &launch.cgroup.join(&launch.group))?,
         None => make_namespaces(&launch)?,
     }
+    launch.user.map_or(Ok(()), become_user).map_err(Error::system("become the agent's user"))?;
     let error = Command::new(&launch.program).args(&launch.arguments).env_clear().envs(launch.environment).exec();
     Err(Error::Spawn { program: launch.program, source: error })
 }

@@ -40,6 +40,7 @@ mod progress;
 mod record;
 mod service;
 mod tools;
+mod user;
 mod wiring;
 mod worker;
 

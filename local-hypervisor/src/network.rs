@@ -8,10 +8,13 @@ use ipnet::Ipv4Net;
 use keelway_api::hypervisor::HypervisorRole;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::MachineId;
+use crate::fleet::{Id, Machine, MachineId};
 
 /// Routes wider than this are a way out (a default route, or its two halves as VPN clients set them), not a network.
 const WIDEST_ROUTE: u8 = 8;
+
+/// The first of the users that agents have, each its own: below those of components.
+const AGENTS: u32 = 1_800_000_000;
 
 /// The last parts of the addresses of guests in the public network, where no public machine has one.
 pub(crate) const GUESTS: RangeInclusive<u8> = 110..=254;
@@ -61,6 +64,13 @@ impl Network {
     /// A machine's address in the private network.
     pub(crate) fn private_address(self, machine: MachineId) -> Ipv4Addr {
         self.with(19, last_octet(machine))
+    }
+
+    /// The user of a machine's agent, after its address, which no other one on this host has. Workers have none.
+    pub(crate) fn agents_user(self, machine: &Machine) -> Option<u32> {
+        let Id::Hypervisor(id) = machine.id else { return None };
+        let [.., network, last] = self.private_address(id).octets();
+        Some(AGENTS + u32::from(u16::from_be_bytes([network, last])))
     }
 
     /// The address of a guest in the public network: a worker, or a NAT.

@@ -159,7 +159,9 @@ impl Folder {
     pub(super) fn append(&self, name: &str, content: &[u8], anew: bool) -> io::Result<()> {
         let how = if anew { OFlags::TRUNC } else { OFlags::APPEND };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | how;
-        File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?).write_all(content)
+        let mut file = File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?);
+        Attributes::of_root(0o600).set(file.as_fd())?;
+        file.write_all(content)
     }
 
     /// A regular file's descriptor, opened without waiting for anybody (a pipe has no reader); `None` for anything else.
