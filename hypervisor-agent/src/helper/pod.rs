@@ -135,9 +135,10 @@ fn labels(identity: &Identity) -> BTreeMap<String, String> {
 }
 
 async fn sandbox(runtime: &Runtime, identity: &Identity, attempt: u32) -> Result<SandboxSpec, cri::Error> {
-    // Where systemd makes cgroups, a parent has to be a slice.
+    // What runtimes make above a pod's cgroup they never remove, and nobody is left who could: so nothing is above it. Where systemd
+    // makes cgroups, a parent has to be a slice.
     let cgroup_parent = match runtime.status().await?.cgroup_driver {
-        CgroupDriver::Cgroupfs => String::new(),
+        CgroupDriver::Cgroupfs => "/".to_owned(),
         CgroupDriver::Systemd => "keelway-helper.slice".to_owned(),
     };
     Ok(SandboxSpec {
