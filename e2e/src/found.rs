@@ -35,8 +35,8 @@ struct Place {
 impl Found {
     /// On a machine.
     pub fn on(machine: &Machine, fleet: &str) -> Self {
-        let kind = if machine.is_public() { "public-1" } else { "private-1" };
-        let cgroups = format!("/keelway-local/{fleet}/{kind}");
+        let name = machine.name().strip_prefix(&format!("{fleet}-")).unwrap_or(machine.name());
+        let cgroups = format!("/keelway-local/{fleet}/{name}");
         Self::behind(&machine.socket(), cgroups, false)
     }
 

@@ -28,12 +28,21 @@ pub struct Keelway {
     said: Mutex<String>,
     /// The words before `keelway` itself, where it does not make machines.
     through: Vec<String>,
+    /// The name of `$XDG_STATE_HOME`.
+    state: &'static str,
 }
 
 impl Keelway {
     /// In a new directory of this name.
     pub fn new(name: &str) -> Self {
-        Self { directory: host::directory(name), said: Mutex::default(), through: Vec::new() }
+        Self { directory: host::directory(name), said: Mutex::default(), through: Vec::new(), state: "state" }
+    }
+
+    /// The same program in a network namespace, but for what makes machines here.
+    #[must_use]
+    pub fn within(&self, network: &Path) -> Self {
+        let through = vec!["nsenter".to_owned(), format!("--net={}", network.display())];
+        Self { directory: self.directory.clone(), said: Mutex::default(), through, state: self.state }
     }
 
     /// The same program in a network namespace, run by a user without any right on this machine, but for what makes machines here.
@@ -45,11 +54,10 @@ impl Keelway {
         chown(&state, Some(NOBODYS_ID), Some(NOBODYS_ID)).unwrap();
         // Others pass through to it, and see no name on the way.
         fs::set_permissions(self.directory.parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
-        let network = format!("--net={}", network.display());
-        let user = [format!("--reuid={NOBODYS_ID}"), format!("--regid={NOBODYS_ID}")];
-        let words = ["nsenter".to_owned(), network, "setpriv".to_owned()].into_iter().chain(user);
-        let through = words.chain(["--clear-groups".to_owned()]).collect();
-        Self { directory: self.directory.clone(), said: Mutex::default(), through }
+        let mut within = self.within(network);
+        let user = [format!("--reuid={NOBODYS_ID}"), format!("--regid={NOBODYS_ID}"), "--clear-groups".to_owned()];
+        within.through.extend(["setpriv".to_owned()].into_iter().chain(user));
+        Self { state: NOBODY, ..within }
     }
 
     /// The agent of machines, as it was built beside it.
@@ -64,11 +72,7 @@ impl Keelway {
 
     /// `$XDG_STATE_HOME/keelway`.
     pub fn state(&self) -> PathBuf {
-        self.directory.join(self.state_name()).join("keelway")
-    }
-
-    fn state_name(&self) -> &'static str {
-        if self.through.is_empty() { "state" } else { NOBODY }
+        self.directory.join(self.state).join("keelway")
     }
 
     /// Runs `keelway` with these arguments on these documents.
@@ -78,8 +82,10 @@ impl Keelway {
 
     /// Runs `keelway` until it comes to this failpoint, where a signal ends it.
     pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], cut: &Cut) -> Ran {
+        let own = self.directory.join(self.state);
+        fs::create_dir_all(&own).unwrap();
         let mut command = self.command("keelway-cut", arguments);
-        command.env("CUT", cut.to_string()).env("POINTS", self.directory.join("points"));
+        command.env("CUT", cut.to_string()).env("POINTS", own.join("points"));
         self.ended(Runs::start(&mut command, stdin).end(deadline::SETTLE))
     }
 
@@ -113,7 +119,7 @@ impl Keelway {
         let mut words = through.iter().map(String::as_str).chain([program]).chain(arguments.iter().copied());
         let mut command = Command::new(words.next().unwrap_or(program));
         command.args(words).current_dir(&self.directory).env("PATH", path);
-        command.env("XDG_STATE_HOME", self.directory.join(self.state_name()));
+        command.env("XDG_STATE_HOME", self.directory.join(self.state));
         command
     }
 

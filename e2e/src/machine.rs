@@ -97,6 +97,12 @@ impl Machine {
         matches!(self.document.spec.endpoint, Endpoint::Agent(_))
     }
 
+    /// How many sandboxes it has for what runs: of a helper, too, where there is no agent behind its proxy.
+    pub fn sandboxes_wanted(&self) -> usize {
+        let has_helper = matches!(self.document.spec.endpoint, Endpoint::Cri(_));
+        self.running().len() + usize::from(has_helper)
+    }
+
     /// Its network namespace.
     pub fn network(&self) -> PathBuf {
         local(&self.document).join("net")
@@ -253,17 +259,20 @@ impl Machine {
         self.wait(ensure(&self.runtime, &archives, image)).unwrap();
     }
 
-    /// What the runtime tells of all that it has, in all detail.
+    /// What `crictl inspect` tells of all that the runtime has.
     pub fn inspect(&self) -> String {
-        let sandboxes = self.wait(self.runtime.list_pod_sandboxes(&BTreeMap::new())).unwrap();
-        let containers = self.wait(self.runtime.list_containers(&BTreeMap::new())).unwrap();
-        let ids = sandboxes.into_iter().map(|found| found.id).chain(containers.into_iter().map(|found| found.id));
-        let info = |id: String| {
-            let mut ctr = Command::new(cache().unwrap().join("bin/ctr"));
-            ctr.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io", "containers", "info", &id]);
-            run(&mut ctr, &[], deadline::READ).succeeded().text().to_owned()
+        let crictl = |arguments: &[&str]| {
+            let mut crictl = Command::new(cache().unwrap().join("bin/crictl"));
+            crictl.arg(format!("--runtime-endpoint=unix://{}", self.socket().display())).args(arguments);
+            run(&mut crictl, &[], deadline::READ).succeeded().text().to_owned()
         };
-        ids.map(info).collect()
+        let all = [("pods", "inspectp"), ("ps", "inspect")].map(|(list, inspect)| {
+            let list = if list == "ps" { vec![list, "--all", "--quiet"] } else { vec![list, "--quiet"] };
+            let ids = crictl(&list);
+            let ids: Vec<&str> = ids.lines().collect();
+            if ids.is_empty() { String::new() } else { crictl(&[&[inspect][..], &ids].concat()) }
+        });
+        all.concat()
     }
 
     /// Every process in the machine's network but the one that asks.

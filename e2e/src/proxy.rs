@@ -1,6 +1,7 @@
 //! Proxies with mutual TLS before the runtimes of machines, as users may have them: haproxy, which passes bytes on.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::SocketAddr,
     path::PathBuf,
@@ -12,6 +13,7 @@ use keelway_api::{
     Documents, Hypervisor,
     hypervisor::{CriEndpoint, Endpoint, SecretReference},
     jiff::{SignedDuration, Timestamp},
+    release,
 };
 use keelway_pki::{Authority, LeafRequest, Usage, Validity};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
@@ -27,7 +29,8 @@ pub struct Proxies {
     folder: PathBuf,
     authority: Authority,
     random: ChaCha8Rng,
-    running: Vec<Child>,
+    /// By the names of their machines.
+    running: BTreeMap<String, Child>,
 }
 
 impl Proxies {
@@ -37,11 +40,16 @@ impl Proxies {
         let authority = Authority::mint("a user's own", day(), &mut random).unwrap();
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("ca.crt"), authority.certificate().pem()).unwrap();
-        Self { folder, authority, random, running: Vec::new() }
+        Self { folder, authority, random, running: BTreeMap::new() }
     }
 
-    /// Starts one before a machine's runtime, in the machine's network.
+    /// Starts one before a machine's runtime, in the machine's network. The runtime has what it would pull from a registry.
     pub fn before(&mut self, machine: &Machine) {
+        for image in images() {
+            machine.load(&image);
+        }
+        // The one of before, which may have ended with its machine.
+        self.running.remove(machine.name()).iter_mut().for_each(end);
         let listen = listen(&machine.document);
         let [certificate, key] = self.issue(Usage::ServerAuth, Some(listen));
         let own = self.folder.join(machine.name());
@@ -57,13 +65,15 @@ impl Proxies {
         );
         fs::write(&config, text).unwrap();
         let start = || Command::new("haproxy").arg("-f").arg(&config).spawn().unwrap();
-        self.running.push(machine.within(start));
+        self.running.insert(machine.name().to_owned(), machine.within(start));
         deadline::until("a proxy", deadline::READ, || machine.connect(listen).is_ok());
     }
 
-    /// The documents of machines that are reached by these proxies alone, with the user's Secret beside them.
+    /// Documents whose machines behind these proxies are reached by them alone, with the user's Secret beside them.
     pub fn documents(&mut self, mut documents: Documents) -> Vec<u8> {
-        for machine in documents.hypervisors.values_mut() {
+        for (_, machine) in
+            documents.hypervisors.iter_mut().filter(|(name, _)| self.running.contains_key(name.as_str()))
+        {
             machine.spec.endpoint = Endpoint::Cri(CriEndpoint {
                 address: listen(machine).to_string(),
                 server_name: None,
@@ -95,11 +105,23 @@ impl Proxies {
 
 impl Drop for Proxies {
     fn drop(&mut self) {
-        for proxy in &mut self.running {
-            let _ = proxy.kill();
-            let _ = proxy.wait();
-        }
+        self.running.values_mut().for_each(end);
     }
+}
+
+fn end(proxy: &mut Child) {
+    let _ = proxy.kill();
+    let _ = proxy.wait();
+}
+
+/// What components are made of.
+fn images() -> Vec<String> {
+    let newest = release::newest();
+    let kubernetes = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+    let own = [newest.pause_image(None), newest.etcd_image(None), release::haproxy_image(None)];
+    let keelway = [release::cluster_controller_image(None), release::helper_image(None)];
+    let kubernetes = kubernetes.map(|name| newest.kubernetes_image(name, None));
+    own.into_iter().chain(keelway).chain(kubernetes).collect()
 }
 
 fn listen(machine: &Hypervisor) -> SocketAddr {

@@ -6,7 +6,7 @@ use keelway_api::{Component, Documents, cluster::ClusterSpec, role::Role};
 use keelway_node::{Layout, STATE};
 use serde_json::Value;
 
-use crate::{Keelway, Kubectl, Machine, Ran, World, deadline, machine};
+use crate::{Keelway, Kubectl, Machine, Ran, Reach, World, deadline, machine};
 
 /// The container of tests.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
@@ -39,13 +39,15 @@ pub struct Worker<'a> {
 }
 
 impl Setting {
-    /// All machines, of which so many are public. `workers`: names, and the NATs that each is behind, the one next to it first.
+    /// All machines, of which so many are public, reached over the network of their agents. `workers`: names, and the NATs that each is behind, the one next to it first.
     pub fn new(tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
+        Self::reached(Reach::Network, tag, public, workers)
+    }
+
+    /// The same, reached so.
+    pub fn reached(reach: Reach, tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
         let mut world = World::new(tag);
-        let documents = world.create_remote(|keelway, fleet| {
-            let create = ["hypervisor", "local", "create", "--fleet", fleet];
-            keelway.run(&[&create[..], &["--public", public, "--private", "1"]].concat(), &[])
-        });
+        let documents = world.create_reached(reach, public, "1");
         let (keelway, fleet) = (&world.keelway, world.fleet.as_str());
         thread::scope(|scope| {
             for (name, behind) in workers {

@@ -1,10 +1,13 @@
 //! Machines of one test.
 
-use std::{fs, path::Path, process::Command, thread};
+use std::{fs, path::Path, process::Command, sync::Mutex, thread};
 
 use keelway_api::Documents;
 
-use crate::{Keelway, Machine, Ran, deadline, gap, host, keelway, operator, process};
+use crate::{Keelway, Machine, Ran, deadline, gap, host, keelway, operator, process, proxy::Proxies, reach::Reach};
+
+/// The host's own network: who is there has a way into the network of clients and into no other.
+const OF_CLIENTS: &str = "/proc/self/ns/net";
 
 /// A fleet, made by `keelway` and taken away by it, also when the test fails.
 pub struct World {
@@ -14,13 +17,15 @@ pub struct World {
     pub fleet: String,
     /// Its documents, as they were made.
     made: Vec<u8>,
+    /// What is before runtimes that are reached by it.
+    proxies: Mutex<Option<Proxies>>,
 }
 
 impl World {
     /// No machines yet. `tag` is short, begins with `e2e`, and no other test's.
     pub fn new(tag: &str) -> Self {
         let fleet = host::fleet(tag);
-        Self { keelway: Keelway::new(tag), fleet, made: Vec::new() }
+        Self { keelway: Keelway::new(tag), fleet, made: Vec::new(), proxies: Mutex::default() }
     }
 
     /// Machines, by the command that makes them.
@@ -30,14 +35,63 @@ impl World {
         made
     }
 
-    /// Machines with agents on their network, by the command that makes them. From then on they are driven from a place beside them, by a
-    /// user who has no right on any of them.
-    pub fn create_remote(&mut self, create: impl FnOnce(&Keelway, &str) -> Ran) -> Vec<u8> {
-        let made = self.create(create);
+    /// So many machines that are reached so. From then on they are driven by who reaches them: but for sockets, that is a user who has no
+    /// right on any of them.
+    pub fn create_reached(&mut self, reach: Reach, public: &str, private: &str) -> Vec<u8> {
+        let made = self.create(|keelway, fleet| {
+            let create = ["hypervisor", "local", "create", "--fleet", fleet];
+            keelway.run(&[&create[..], &["--public", public, "--private", private, reach.agent()]].concat(), &[])
+        });
+        self.reach(reach, &made)
+    }
+
+    /// Four machines, of which each kind of endpoint has one at least: a public and a private one with agents on the network, a private one
+    /// whose runtime is behind a proxy, and a private one with a runtime on this host. Root drives them, from beside them.
+    pub fn create_mixed(&mut self) -> Vec<u8> {
+        let made = self.create(|keelway, fleet| {
+            let create = |public: &str, private: &str, agent: &str| {
+                let arguments = ["--fleet", fleet, "--public", public, "--private", private, agent];
+                keelway.run(&[&["hypervisor", "local", "create"][..], &arguments].concat(), &[])
+            };
+            let _ = create("0", "2", Reach::Proxy.agent()).succeeded();
+            create("1", "3", Reach::Network.agent())
+        });
+        let machines = Machine::all(&Documents::read(&made).unwrap());
+        let behind = machines.iter().find(|machine| !machine.has_agent()).unwrap();
         let enrolled = self.keelway.run(&["hypervisor", "local", "enroll"], &made).succeeded().stdout;
-        self.keelway = self.keelway.of_nobody_within(&operator::place(&self.fleet, &self.machines()));
-        self.made.clone_from(&enrolled);
-        enrolled
+        let documents = self.put_behind(&[behind], &enrolled);
+        self.keelway = self.keelway.within(&operator::place(&self.fleet, &machines));
+        self.made.clone_from(&documents);
+        documents
+    }
+
+    fn reach(&mut self, reach: Reach, made: &[u8]) -> Vec<u8> {
+        let machines = self.machines();
+        let documents = match reach.enrolled_from() {
+            Some(from) => self.keelway.run(&["hypervisor", "local", "enroll", "--from", from], made).succeeded().stdout,
+            None if reach == Reach::Proxy => self.put_behind(&machines.iter().collect::<Vec<_>>(), made),
+            None => made.to_owned(),
+        };
+        match reach {
+            Reach::Socket | Reach::AgentSocket => {}
+            Reach::Network | Reach::Proxy => {
+                self.keelway = self.keelway.of_nobody_within(&operator::place(&self.fleet, &machines));
+            }
+            Reach::Via | Reach::DialOut => self.keelway = self.keelway.of_nobody_within(Path::new(OF_CLIENTS)),
+        }
+        self.made.clone_from(&documents);
+        documents
+    }
+
+    /// Has these machines reached by proxies before their runtimes.
+    fn put_behind(&self, machines: &[&Machine], documents: &[u8]) -> Vec<u8> {
+        let mut proxies = Proxies::new(self.keelway.directory().join("proxies"));
+        for machine in machines {
+            proxies.before(machine);
+        }
+        let documents = proxies.documents(Documents::read(documents).unwrap());
+        *self.proxies.lock().unwrap() = Some(proxies);
+        documents
     }
 
     /// One public and one private machine, kept by passes alone.
@@ -63,6 +117,10 @@ impl World {
     /// Changes the power of a hypervisor: `stop`, `start`.
     pub fn power(&self, change: &str, machine: &str) {
         let _ = self.keelway.run(&["hypervisor", "local", change, "--fleet", &self.fleet, machine], &[]).succeeded();
+        let known = self.machines().into_iter().find(|known| known.name() == machine).unwrap();
+        if let Some(proxies) = self.proxies.lock().unwrap().as_mut().filter(|_| change == "start") {
+            proxies.before(&known);
+        }
     }
 
     /// Ends the power of a hypervisor, and returns when that was, as [`gap::now`] tells: when its runtime ended.

@@ -1,4 +1,4 @@
-//! What is lost, one at a time, while clients ask on: nobody mends it but the machines themselves.
+//! What is lost, one at a time, while clients ask on: nobody mends it but the machines themselves, or a pass where they have no agents.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -41,6 +41,7 @@ pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
         process::kill(plane.machine(component).sandbox_pid(&running.sandbox));
     }
     let what = "a sandbox of each role was killed";
+    plane.mend();
     let is_new = |(component, before): (&&Component, &Running)| {
         plane.running(component).is_some_and(|now| now.sandbox != before.sandbox)
     };
@@ -68,6 +69,7 @@ pub(crate) fn a_role_on_one_machine(plane: &Plane<'_>, load: &Load) {
             process::kill(pid);
         }
         let what = format!("all {} of {role} on one machine were killed", victims.len());
+        plane.mend();
         let back = || {
             let new = |(component, before): (&&Component, &Running)| {
                 plane.running(component).is_some_and(|now| now.sandbox != before.sandbox)
@@ -86,6 +88,7 @@ fn name(component: &Component) -> String {
 }
 
 fn comes_back(plane: &Plane<'_>, load: &Load, component: &Component, what: &str, is_new: impl Fn(&Running) -> bool) {
+    plane.mend();
     let back = || plane.running(component).is_some_and(|now| is_new(&now));
     let took = deadline::until(what, deadline::KUBERNETES, back);
     println!("{}  until it ran again: {what}", millis(took));

@@ -1,4 +1,4 @@
-//! A highly available cluster on real machines, while its clients go on: two public and three private ones, with an agent each.
+//! A highly available cluster on real machines, while its clients go on: two public and three private ones.
 //!
 //! Needs what the tests of `live` need.
 
@@ -17,50 +17,83 @@ mod scaling;
 mod store;
 mod unseen;
 
-use keelway_e2e::{Found, World, host::on_own_host, load::Load};
+use keelway_e2e::{Found, Reach, World, host::on_own_host, load::Load};
 use plane::Plane;
 
 /// Two public and three private machines; the last one's disk is of a size of its own.
-fn create(world: &mut World) -> Vec<u8> {
-    world.create_remote(|keelway, fleet| {
-        disk::of_its_own(fleet);
-        keelway.run(&["hypervisor", "local", "create", "--fleet", fleet, "--public", "2", "--private", "3"], &[])
-    })
+fn create(world: &mut World, reach: Reach) -> Vec<u8> {
+    disk::of_its_own(&world.fleet);
+    world.create_reached(reach, "2", "3")
 }
 
 #[test]
 fn clients_go_on() {
-    on_own_host("clients_go_on", || {
-        let mut world = World::new("e2eha");
-        let host = Found::on_host(&world.fleet);
-        let machines = create(&mut world);
-        let mut plane = Plane::new(&world, &machines);
-        replicas::are_spread(&plane);
-        replicas::fit_on_a_screen(&plane);
-        replicas::elect_leaders(&plane);
-        ingress::contexts(&plane);
-        ingress::tell_metrics(&plane);
-        scaling::members_stay(&plane);
-        scaling::no_request_fails(&mut plane);
-        replicas::are_spread(&plane);
+    on_own_host("clients_go_on", || scenario("e2eha", Reach::Network));
+}
 
-        let load = Load::start(&plane.kubectl);
-        load.goes_on(100);
-        failures::each_container(&plane, &load);
-        failures::a_sandbox_of_each_role(&plane, &load);
-        failures::private_machine(&mut plane, &load);
-        failures::public_machine(&plane, &load);
-        failures::a_role_on_one_machine(&plane, &load);
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn clients_go_on_by_sockets() {
+    on_own_host("clients_go_on_by_sockets", || scenario("e2ehaso", Reach::Socket));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn clients_go_on_by_agents_sockets() {
+    on_own_host("clients_go_on_by_agents_sockets", || scenario("e2ehaag", Reach::AgentSocket));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn clients_go_on_through_a_public_machine() {
+    on_own_host("clients_go_on_through_a_public_machine", || scenario("e2ehavi", Reach::Via));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn clients_go_on_where_agents_wait() {
+    on_own_host("clients_go_on_where_agents_wait", || scenario("e2ehado", Reach::DialOut));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn clients_go_on_behind_proxies() {
+    on_own_host("clients_go_on_behind_proxies", || scenario("e2ehapr", Reach::Proxy));
+}
+
+fn scenario(tag: &str, reach: Reach) {
+    let mut world = World::new(tag);
+    let host = Found::on_host(&world.fleet);
+    let machines = create(&mut world, reach);
+    let mut plane = Plane::new(&world, &machines);
+    replicas::are_spread(&plane);
+    replicas::fit_on_a_screen(&plane);
+    replicas::elect_leaders(&plane);
+    ingress::contexts(&plane);
+    ingress::tell_metrics(&plane);
+    scaling::members_stay(&plane);
+    scaling::no_request_fails(&mut plane);
+    replicas::are_spread(&plane);
+
+    let load = Load::start(&plane.kubectl);
+    load.goes_on(100);
+    failures::each_container(&plane, &load);
+    failures::a_sandbox_of_each_role(&plane, &load);
+    failures::private_machine(&mut plane, &load);
+    failures::public_machine(&plane, &load);
+    failures::a_role_on_one_machine(&plane, &load);
+    // What is told of both is what an agent tells.
+    if reach.has_agents() {
         unseen::a_runtime_hangs(&mut plane, &load);
         disk::is_full(&mut plane, &load);
-        load.end().assert_good();
+    }
+    load.end().assert_good();
 
-        plane.delete();
-        let gone = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
-        println!("{:>7} ms  until all machines were gone", gone.took.as_millis());
-        let difference = host.difference(&Found::on_host(&world.fleet));
-        assert!(difference.is_empty(), "not as it was found:\n{difference}");
-    });
+    plane.delete();
+    let gone = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
+    println!("{:>7} ms  until all machines were gone", gone.took.as_millis());
+    let difference = host.difference(&Found::on_host(&world.fleet));
+    assert!(difference.is_empty(), "not as it was found:\n{difference}");
 }
 
 #[test]
@@ -68,7 +101,7 @@ fn clients_go_on() {
 fn clients_go_on_without_any_sandbox() {
     on_own_host("clients_go_on_without_any_sandbox", || {
         let mut world = World::new("e2ehas");
-        let machines = create(&mut world);
+        let machines = create(&mut world, Reach::Network);
         let plane = Plane::new(&world, &machines);
         let load = Load::start(&plane.kubectl);
         load.goes_on(100);

@@ -91,8 +91,16 @@ impl<'a> Plane<'a> {
         self.running(component).unwrap().container
     }
 
-    /// Waits until there is nothing to do and nothing to wait for, and every ingress knows it. Nothing is done for it.
+    /// What agents do by themselves is done by a pass where there are none. It asks for nothing else than the documents did before.
+    pub(crate) fn mend(&self) {
+        if !self.machines.iter().all(Machine::has_agent) {
+            let _ = self.keelway.run(&["reconcile"], &self.text).succeeded();
+        }
+    }
+
+    /// Waits until there is nothing to do and nothing to wait for, and every ingress knows it. Nothing is done for it where there are agents.
     pub(crate) fn is_whole_again(&self, what: &str) {
+        self.mend();
         let idle = || self.keelway.run(&["plan", "--exit-code"], &self.text).code() == 0;
         let took = deadline::until(what, deadline::KUBERNETES, || ingress::are_whole(self) && idle());
         println!("{}  until all was well: {what}", millis(took));

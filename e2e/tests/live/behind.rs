@@ -2,7 +2,6 @@
 //! at which they wait to be called from behind a NAT.
 
 use std::{
-    fs,
     net::{IpAddr, SocketAddr, TcpStream},
     path::Path,
 };
@@ -10,7 +9,7 @@ use std::{
 use keelway_api::Documents;
 use keelway_e2e::{ControlPlane, Machine, World, deadline, host::on_own_host, machine::find, process};
 
-use crate::{crictl, look, nat, settled, workload};
+use crate::{crictl, life, look, nat, settled, workload};
 
 /// Where agents of local hypervisors listen.
 pub(crate) const PORT: u16 = 7443;
@@ -38,12 +37,7 @@ fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&World), disturb: impl F
     nobody_reaches_a_private_one(&machines);
 
     let driver = world.keelway.of_nobody_within(Path::new(OF_THE_HOST));
-    let injected = driver.run(&["cluster", "inject", "--name", "c1"], &enrolled).succeeded().stdout;
-    let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
-    let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
-    fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    fs::write(driver.directory().join("c1.yaml"), &text).unwrap();
-    let plane = ControlPlane::new(&driver, text, "c1.kubeconfig");
+    let plane = life::born(&driver, &enrolled, &[]);
 
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);
@@ -55,10 +49,8 @@ fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&World), disturb: impl F
     crictl::works(&plane, &world.keelway);
     disturb(&plane);
     let log = look::follow(&plane);
-    let deleted = driver.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
-    let empty = driver.run(&["reconcile"], &deleted).succeeded().stdout;
+    let empty = life::ends(&plane);
     look::ended(&driver, log);
-    assert!(plane.running().is_empty());
     let left = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded().stdout;
     assert!(Documents::read(&left).unwrap().is_empty());
 }

@@ -1,11 +1,11 @@
 //! Machines whose agents are on their network, driven from there by who has no right on any of them.
 
-use std::fs;
+use std::collections::BTreeSet;
 
 use keelway_api::Documents;
 use keelway_e2e::{ControlPlane, World, deadline, host::on_own_host, machine::find, process};
 
-use crate::{files, look, settled, strangers, workload};
+use crate::{files, keys, life, look, settled, strangers, workload};
 
 #[test]
 fn agents_on_a_network() {
@@ -24,12 +24,7 @@ fn scenario() {
     let machines = world.machines();
     let public = machines.iter().find(|machine| machine.is_public()).unwrap();
     let driver = world.keelway.of_nobody_within(&public.network());
-    let injected = driver.run(&["cluster", "inject", "--name", "c1"], &enrolled).succeeded().stdout;
-    let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
-    let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
-    fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    fs::write(driver.directory().join("c1.yaml"), &text).unwrap();
-    let plane = ControlPlane::new(&driver, text, "c1.kubeconfig");
+    let plane = life::born(&driver, &enrolled, &[]);
 
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);
@@ -38,15 +33,14 @@ fn scenario() {
     look::commands(&plane);
     files::files_are_private(&plane);
     files::processes_have_no_privilege(&plane);
-    files::keys_are_nowhere_else(&plane);
+    files::agents_are_users_of_their_own(&plane);
+    keys::are_nowhere_else(&plane, &BTreeSet::new());
     strangers::take_nothing(&plane);
     comes_back(&plane, "kube-scheduler-0");
     let log = look::follow(&plane);
 
-    let deleted = driver.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
-    let empty = driver.run(&["reconcile"], &deleted).succeeded().stdout;
+    let empty = life::ends(&plane);
     look::ended(&driver, log);
-    assert!(plane.running().is_empty());
     let left = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded().stdout;
     assert!(Documents::read(&left).unwrap().is_empty());
 }

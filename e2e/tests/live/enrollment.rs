@@ -1,12 +1,16 @@
 //! Machines that are enrolled over their network: no key of theirs is in the documents, and nobody who drives them has a right on them.
 
-use std::{fs, process::Command};
+use std::{fs, net::Ipv4Addr, process::Command};
 
 use keelway_api::{Documents, Hypervisor, condition};
-use keelway_e2e::{ControlPlane, Keelway, Machine, Ran, World, deadline, host::on_own_host, ran::Runs};
+use keelway_e2e::{Keelway, Machine, Ran, World, deadline, host::on_own_host, ran::Runs};
 
-use crate::{look, settled, workload};
+use crate::{files, life, look, settled, workload};
 
+/// The first of the users of agents.
+const USERS: u32 = 1_700_000_000;
+/// What an agent may do.
+const RIGHTS: &str = "-all,+chown,+dac_override,+fowner";
 const PROGRAM: &str = "keelway-hypervisor-agent run --enroll kwe1.";
 
 #[test]
@@ -38,11 +42,12 @@ fn scenario() {
     let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
     are_enrolled(&text);
 
-    let plane = one_control_plane(&driver, text);
+    let plane = life::with_kubeconfig(&driver, text);
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);
     look::logs(&plane);
     look::commands(&plane);
+    files::are_users_of_their_own(&plane, agents.iter().map(Runs::pid));
 
     // As a unit starts it again: with the token on its command line, which is spent.
     let index = machines.iter().position(|machine| machine.name() == private.name()).unwrap();
@@ -66,11 +71,17 @@ fn scenario() {
     assert!(Documents::read(&left).unwrap().is_empty());
 }
 
-/// What the console shows, run on the machine.
+/// What the console shows, run on the machine by a user with the rights that the unit leaves it, and as few.
 fn start(machine: &Machine, line: &str) -> Runs {
     let target = format!("--target={}", machine.pid());
+    let private: Ipv4Addr = machine.document.spec.addresses.private[0].parse().unwrap();
+    let [.., number] = private.octets();
+    let user = USERS + u32::from(number);
     let mut command = Command::new("nsenter");
-    command.args([&target, "--mount", "--net", "--"]).arg(Keelway::agent());
+    command.args([&target, "--mount", "--net", "--", "setpriv", "--clear-groups", "--no-new-privs"]);
+    command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+    command.args(["--inh-caps", "--ambient-caps", "--bounding-set"].map(|set| format!("{set}={RIGHTS}")));
+    command.arg(Keelway::agent());
     command.args(line.split_whitespace().skip(1));
     command.arg(format!("--image-archives={}", keelway_cri::testing::cache().unwrap().join("images").display()));
     Runs::start(&mut command, &[])
@@ -80,13 +91,6 @@ fn stop(agent: Runs) {
     keelway_e2e::process::signal(agent.pid(), rustix::process::Signal::TERM);
     let ended = agent.end(deadline::READ);
     assert!(!ended.stderr.contains("kwe1."), "{}", ended.stderr);
-}
-
-fn one_control_plane(driver: &Keelway, text: Vec<u8>) -> ControlPlane<'_> {
-    let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
-    fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    fs::write(driver.directory().join("c1.yaml"), &text).unwrap();
-    ControlPlane::new(driver, text, "c1.kubeconfig")
 }
 
 /// All of them, and the documents hold neither a token nor an agent's key.

@@ -4,10 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-use keelway_e2e::{ControlPlane, Machine, found::tree, keys::Keys, process};
+use keelway_e2e::{ControlPlane, Machine, found::tree, process};
 
 /// Files are for their component's eyes; what it reads, it cannot change.
 pub(crate) fn files_are_private(plane: &ControlPlane<'_>) {
@@ -44,21 +44,54 @@ pub(crate) fn files_are_private(plane: &ControlPlane<'_>) {
 /// What agents know of all clusters is for root's eyes.
 pub(crate) fn agents_keep_to_themselves(plane: &ControlPlane<'_>) {
     for machine in plane.machines.iter().filter(|machine| machine.has_agent()) {
-        let records =
-            ["owner", "applied", "config", "events"].map(|name| (format!("/var/lib/keelway/{name}"), 0o100_600));
         let socket = machine.document.spec.endpoint.socket().unwrap();
         let within = Path::new("/run/keelway/agent.sock");
         assert!(Path::new(socket).ends_with("run/keelway/agent.sock"), "{socket}");
-        let socket =
-            [(within.display().to_string(), 0o140_600), (within.parent().unwrap().display().to_string(), 0o40_700)];
-        for (path, mode) in records.into_iter().chain(socket) {
+        let agent = user_of(machine.agent_pid());
+        let socket = [(within, 0o140_600), (within.parent().unwrap(), 0o40_700)];
+        let socket = socket.map(|(path, mode)| (path.display().to_string(), agent, mode));
+        let records =
+            ["owner", "applied", "config", "events"].map(|name| (format!("/var/lib/keelway/{name}"), 0, 0o100_600));
+        for (path, user, mode) in records.into_iter().chain(socket) {
             let seen = fs::symlink_metadata(machine.path(&path)).unwrap();
-            assert_eq!((seen.uid(), seen.gid(), seen.mode()), (0, 0, mode), "{path} of {}", machine.name());
+            assert_eq!((seen.uid(), seen.gid(), seen.mode()), (user, user, mode), "{path} of {}", machine.name());
         }
         // Others pass through to what is theirs, and see no name in it.
         let seen = fs::symlink_metadata(machine.path("/var/lib/keelway")).unwrap();
         assert_eq!((seen.uid(), seen.mode() & 0o066), (0, 0), "{}", machine.name());
     }
+}
+
+/// What an agent may do, as the bits of `CAP_CHOWN`, `CAP_DAC_OVERRIDE` and `CAP_FOWNER` say.
+const RIGHTS: &str = "000000000000000b";
+
+/// Each agent is a user of its own, which has few of root's rights and cannot have more.
+pub(crate) fn agents_are_users_of_their_own(plane: &ControlPlane<'_>) {
+    let machines = plane.machines.iter().filter(|machine| machine.has_agent());
+    are_users_of_their_own(plane, machines.map(Machine::agent_pid));
+}
+
+/// Likewise, for the processes of agents.
+pub(crate) fn are_users_of_their_own(plane: &ControlPlane<'_>, agents: impl Iterator<Item = u32>) {
+    let mut users: BTreeSet<u32> = plane.components().values().map(|component| component.spec.user).collect();
+    users.insert(0);
+    for pid in agents {
+        let of = |field: &str| process::status(pid, field).unwrap();
+        let user = user_of(pid);
+        assert!(users.insert(user), "{user} is two in {users:?}");
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(of(set), RIGHTS, "{set} of the agent of user {user}");
+        }
+        assert_eq!((of("NoNewPrivs").as_str(), of("Groups").trim()), ("1", ""), "the agent of user {user}");
+    }
+}
+
+/// Real, effective, saved and of files alike.
+fn user_of(pid: u32) -> u32 {
+    let text = process::status(pid, "Uid").unwrap();
+    let users: BTreeSet<u32> = text.split('\t').map(|user| user.parse().unwrap()).collect();
+    assert_eq!(users.len(), 1, "{text}");
+    users.into_iter().next().unwrap()
 }
 
 fn not_writable(directory: &Path) -> bool {
@@ -118,54 +151,6 @@ fn has_no_privilege(name: &str, pid: u32, user: u32) {
     let mounts = String::from_utf8(process::file(pid, "mountinfo").unwrap()).unwrap();
     let root = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| words[4] == "/").unwrap();
     assert!(root[5].split(',').any(|option| option == "ro"), "{name}: {}", root[5]);
-}
-
-/// Where containerd keeps what it was told of pods and containers, which is what inspecting them shows: its database, their
-/// specifications and states. What images hold is elsewhere.
-const RUNTIME: [&str; 5] = [
-    "/run/containerd",
-    "/var/lib/containerd/io.containerd.metadata.v1.bolt",
-    "/var/lib/containerd/io.containerd.grpc.v1.cri",
-    "/var/lib/containerd/io.containerd.runtime.v2.task",
-    "/var/lib/containerd/io.containerd.sandbox.controller.v1.shim",
-];
-
-/// Keys are in Secret documents and in files for those who use them.
-pub(crate) fn keys_are_nowhere_else(plane: &ControlPlane<'_>) {
-    let keys = Keys::of(&plane.documents);
-    assert_eq!(keys.found_in(&plane.text), keys.count(), "the search finds what documents hold");
-    let mut places: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    places.insert("what keelway says".to_owned(), plane.keelway.said().into_bytes());
-    for arguments in
-        [["plan", "-v"], ["status", "-ojson"], ["status", "-oyaml"], ["status", "-owide"], ["events", "-oyaml"]]
-    {
-        let ran = plane.keelway.run(&arguments, &plane.text).succeeded();
-        places.insert(arguments.join(" "), [ran.stdout, ran.stderr.into_bytes()].concat());
-    }
-    for pid in process::all() {
-        for file in ["cmdline", "environ"] {
-            places.insert(format!("/proc/{pid}/{file}"), process::file(pid, file).unwrap_or_default());
-        }
-    }
-    let mut used = 0;
-    for machine in &plane.machines {
-        let kept = RUNTIME.iter().map(|path| machine.path(path)).chain([machine.path("/var/log")]);
-        let of_no_image = |path: &PathBuf| path.is_file() && !path.iter().any(|name| name == "rootfs");
-        for path in kept.flat_map(|path| tree(&path)).filter(of_no_image) {
-            // What a runtime keeps of a command that just ended is gone a moment later.
-            places.insert(path.display().to_string(), fs::read(path).unwrap_or_default());
-        }
-        for path in tree(&machine.path("/var/lib/keelway")).into_iter().filter(|path| path.is_file()) {
-            used += keys.found_in(&fs::read(path).unwrap());
-        }
-    }
-    assert!(used > 0, "the same search finds keys where they are used");
-    for known in ["/var/log/keelway/", "/meta.db", "/config.json", "io.containerd.grpc.v1.cri/"] {
-        assert!(places.keys().any(|place| place.contains(known)), "nothing was found in {known}");
-    }
-    for (place, bytes) in places {
-        assert_eq!(keys.found_in(&bytes), 0, "a key is in {place}");
-    }
 }
 
 fn machine_of<'a>(plane: &'a ControlPlane<'_>, name: &str) -> &'a Machine {

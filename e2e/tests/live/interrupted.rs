@@ -77,7 +77,7 @@ fn scenario() {
 }
 
 /// The same command, ended at a failpoint; returns the documents to go on from.
-fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec<u8>) -> Vec<u8> {
+pub(crate) fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec<u8>) -> Vec<u8> {
     let ran = keelway.interrupt(&["reconcile"], &text, &Cut { signal, at: At::First(at.to_owned()) });
     println!("            {signal:?} at {at:?}");
     if signal == Signal::KILL { killed(&ran, text, &keelway.state()) } else { terminated(&ran, &text) }

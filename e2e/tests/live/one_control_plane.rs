@@ -1,6 +1,6 @@
 //! The commands of docs/tour.md, and all that must hold while its cluster runs.
 
-use std::{fs, time::Instant};
+use std::{collections::BTreeSet, fs, time::Instant};
 
 use keelway_e2e::{
     ControlPlane, Found, Keelway, Machine, World,
@@ -11,7 +11,7 @@ use keelway_e2e::{
 use crate::{
     files,
     input::{self, among_others, others_are_in_place},
-    look, reach, recovery, settled, versions, watch, workers, workload,
+    keys, look, reach, recovery, settled, versions, watch, workers, workload,
 };
 
 #[test]
@@ -80,7 +80,8 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
         files::files_are_private(plane);
         files::agents_keep_to_themselves(plane);
         files::processes_have_no_privilege(plane);
-        files::keys_are_nowhere_else(plane);
+        files::agents_are_users_of_their_own(plane);
+        keys::are_nowhere_else(plane, &BTreeSet::new());
     });
     stage("look", || {
         look::logs(plane);

@@ -29,8 +29,7 @@ pub(crate) fn sandbox(plane: &ControlPlane<'_>, component: &str) {
     machine.stop_sandbox(&seen.sandbox);
     let now = comes_back(plane, (component, machine), &before);
     assert_ne!(now.sandbox, seen.sandbox);
-    let ready = machine.running().len();
-    assert_eq!(machine.sandboxes(), (ready, 0), "nothing is left of the old one");
+    assert_eq!(machine.sandboxes(), (machine.sandboxes_wanted(), 0), "nothing is left of the old one");
 }
 
 /// A pass that comes after an agent finds nothing to do, and waits until all is well.

@@ -26,7 +26,7 @@ mod unplugged;
 mod upgrade;
 mod watch;
 
-use keelway_e2e::{host::on_own_host, setting::Setting};
+use keelway_e2e::{Reach, host::on_own_host, setting::Setting};
 
 /// Machines for workers, and the NAT that each is behind.
 const WORKERS: [(&str, &str); 2] = [("w1", "nat-a"), ("w2", "nat-b")];
@@ -36,33 +36,55 @@ const FOURTH: &str = "w4";
 
 #[test]
 fn losses() {
-    on_own_host("losses", || {
-        let setting = Setting::new("e2eloss", "3", &[&WORKERS[..], &[(THIRD, "nat-c"), (FOURTH, "")]].concat());
-        setting.inject("c1", &[]);
-        setting.reconcile();
-        let cluster = setting.cluster("c1", &["w1", "w2"]);
-        setting.join(&[&cluster]);
-        cluster.start_peers();
-        let clients = clients::Clients::start(&setting, &cluster);
-        let machines = public::all(&setting, &cluster);
-        // Whichever one a client goes through, it is lost once.
-        for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
-            public::is_lost_and_comes_back(&setting, &cluster.by(&other.context), &clients, lost, other).assert_good();
-        }
-        let (cluster, gaps) = moves::each_ingress(&setting, &cluster, &clients);
-        for gaps in gaps {
-            gaps.assert_under(public::BACK);
-        }
-        watch::missed_nothing(&cluster, &clients.load);
-        let probers = clients.end(&cluster);
-        assert!(gateways::come_back_from_disk(&setting, &cluster, &probers) < public::BACK);
-        outside::is_stopped(&setting, &cluster);
-        // It takes Kubernetes a minute to miss a worker.
-        let unplugged = unplugged::begins(&setting, &cluster);
-        assert!(apart::still_meet(&setting, &cluster, &probers) < public::BACK);
-        assert!(upgrade::of_the_daemon(&setting, &cluster, &probers) < upgrade::GAP);
-        reboot::of_a_worker(&setting, &cluster);
-        unplugged.ends(&setting, &cluster);
-        ended::comes_back_with_a_token(&setting, &cluster);
-    });
+    on_own_host("losses", || scenario("e2eloss", Reach::Network));
+}
+
+// Machines without agents do not come back by themselves, which is what clients wait for here.
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn losses_of_agents_sockets() {
+    on_own_host("losses_of_agents_sockets", || scenario("e2eloag", Reach::AgentSocket));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn losses_through_a_public_machine() {
+    on_own_host("losses_through_a_public_machine", || scenario("e2elovi", Reach::Via));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn losses_where_agents_wait() {
+    on_own_host("losses_where_agents_wait", || scenario("e2elodo", Reach::DialOut));
+}
+
+fn scenario(tag: &str, reach: Reach) {
+    let setting = Setting::reached(reach, tag, "3", &[&WORKERS[..], &[(THIRD, "nat-c"), (FOURTH, "")]].concat());
+    setting.inject("c1", &[]);
+    setting.reconcile();
+    let cluster = setting.cluster("c1", &["w1", "w2"]);
+    setting.join(&[&cluster]);
+    cluster.start_peers();
+    let clients = clients::Clients::start(&setting, &cluster);
+    let machines = public::all(&setting, &cluster);
+    // Whichever one a client goes through, it is lost once.
+    for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
+        public::is_lost_and_comes_back(&setting, &cluster.by(&other.context), &clients, lost, other).assert_good();
+    }
+    let (cluster, gaps) = moves::each_ingress(&setting, &cluster, &clients);
+    for gaps in gaps {
+        gaps.assert_under(public::BACK);
+    }
+    watch::missed_nothing(&cluster, &clients.load);
+    let probers = clients.end(&cluster);
+    assert!(gateways::come_back_from_disk(&setting, &cluster, &probers) < public::BACK);
+    outside::is_stopped(&setting, &cluster);
+    // It takes Kubernetes a minute to miss a worker.
+    let unplugged = unplugged::begins(&setting, &cluster);
+    assert!(apart::still_meet(&setting, &cluster, &probers) < public::BACK);
+    assert!(upgrade::of_the_daemon(&setting, &cluster, &probers) < upgrade::GAP);
+    reboot::of_a_worker(&setting, &cluster);
+    unplugged.ends(&setting, &cluster);
+    ended::comes_back_with_a_token(&setting, &cluster);
 }

@@ -25,49 +25,81 @@ mod public;
 
 use std::time::Instant;
 
-use keelway_e2e::{Found, host::on_own_host, setting::Setting};
+use keelway_e2e::{Found, Reach, host::on_own_host, setting::Setting};
 
 /// Machines for workers, and the NATs that each is behind, the one next to it first. Those next to `w1` and `w2` give the same addresses.
 const WORKERS: [(&str, &str); 5] = [("w1", "nat-a"), ("w2", "nat-b,nat-c"), ("w3", ""), ("w4", "nat-a"), ("w5", "")];
 
-/// Two clusters, of which one has ranges of both families, and their workers.
 #[test]
 fn workers() {
-    on_own_host("workers", || {
-        let setting = Setting::new("e2ework", "2", &WORKERS);
-        stage("clusters", || {
-            setting.inject("c1", &[]);
-            setting.inject("c2", &families::RANGES);
-            setting.reconcile();
-        });
-        let (c1, c2) = (setting.cluster("c1", &["w1", "w2", "w3"]), setting.cluster("c2", &["w4", "w5"]));
-        let found = Found::on_worker(&setting.world.fleet, "w3");
-        stage("join", || setting.join(&[&c1, &c2]));
-        stage("add-ons", || addons::all_are_there(&c1));
-        stage("controller", || controller::counts_what_it_did(&setting, &c1));
-        stage("pods", || {
-            pods::start(&c1);
-            pods::each_reaches_each(&c1);
-            pods::much_arrives_as_it_was_sent(&c1);
-        });
-        stage("access", || {
-            access::logs(&c1);
-            access::attach(&c1);
-            access::port_forward(&c1);
-            access::top(&c1);
-            access::watch_from_a_pod(&c1);
-        });
-        stage("admission", || admission::by_a_pod(&c1));
-        stage("public", || public::nothing_has_privilege(&setting));
-        stage("NATs", || nats::forget_and_move(&setting, &c1));
-        stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
-        stage("both families", || families::both_carry(&c2));
-        stage("overlay", || overlay::on_the_vpn(&setting, &c2));
-        let addresses = stage("evict", || evicted::from(&setting, &c1, "w2"));
-        let evicted = joins::Evicted { name: "w2", addresses: &addresses };
-        stage("ten at once", || joins::each_has_its_own(&setting, &c1, &evicted));
-        stage("leave", || leave::leaves_nothing(&setting, &c1, "w3", &found));
+    on_own_host("workers", || scenario("e2ework", Reach::Network));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn workers_of_sockets() {
+    on_own_host("workers_of_sockets", || scenario("e2ewoso", Reach::Socket));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn workers_of_agents_sockets() {
+    on_own_host("workers_of_agents_sockets", || scenario("e2ewoag", Reach::AgentSocket));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn workers_through_a_public_machine() {
+    on_own_host("workers_through_a_public_machine", || scenario("e2ewovi", Reach::Via));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn workers_where_agents_wait() {
+    on_own_host("workers_where_agents_wait", || scenario("e2ewodo", Reach::DialOut));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn workers_behind_proxies() {
+    on_own_host("workers_behind_proxies", || scenario("e2ewopr", Reach::Proxy));
+}
+
+/// Two clusters, of which one has ranges of both families, and their workers.
+fn scenario(tag: &str, reach: Reach) {
+    let setting = Setting::reached(reach, tag, "2", &WORKERS);
+    stage("clusters", || {
+        setting.inject("c1", &[]);
+        setting.inject("c2", &families::RANGES);
+        setting.reconcile();
     });
+    let (c1, c2) = (setting.cluster("c1", &["w1", "w2", "w3"]), setting.cluster("c2", &["w4", "w5"]));
+    let found = Found::on_worker(&setting.world.fleet, "w3");
+    stage("join", || setting.join(&[&c1, &c2]));
+    stage("add-ons", || addons::all_are_there(&c1));
+    stage("controller", || controller::counts_what_it_did(&setting, &c1));
+    stage("pods", || {
+        pods::start(&c1);
+        pods::each_reaches_each(&c1);
+        pods::much_arrives_as_it_was_sent(&c1);
+    });
+    stage("access", || {
+        access::logs(&c1);
+        access::attach(&c1);
+        access::port_forward(&c1);
+        access::top(&c1);
+        access::watch_from_a_pod(&c1);
+    });
+    stage("admission", || admission::by_a_pod(&c1));
+    stage("public", || public::nothing_has_privilege(&setting));
+    stage("NATs", || nats::forget_and_move(&setting, &c1));
+    stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
+    stage("both families", || families::both_carry(&c2));
+    stage("overlay", || overlay::on_the_vpn(&setting, &c2));
+    let addresses = stage("evict", || evicted::from(&setting, &c1, "w2"));
+    let evicted = joins::Evicted { name: "w2", addresses: &addresses };
+    stage("ten at once", || joins::each_has_its_own(&setting, &c1, &evicted));
+    stage("leave", || leave::leaves_nothing(&setting, &c1, "w3", &found));
 }
 
 fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {

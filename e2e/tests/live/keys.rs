@@ -1,0 +1,107 @@
+//! Key material is in Secret documents and in files for those who use it, whatever kind of endpoint a machine has.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use keelway_e2e::{ControlPlane, Machine, found::tree, keys::Keys, process};
+
+/// What was looked through, by where it was found.
+type Places = BTreeMap<String, Vec<u8>>;
+
+/// Where a runtime keeps what it was told, in its database and beside it, and where logs and what happened are.
+const KEPT: [&str; 4] = ["/run/containerd", "/var/lib/containerd", "/var/log", "/var/lib/keelway/events"];
+/// Images, and the file systems of containers: of those that write into them, none has keys.
+const OF_IMAGES: [&str; 3] = ["containerd.content.", "containerd.snapshotter.", "/rootfs"];
+/// Looks of people, at all that there is.
+const LOOKS: [&[&str]; 6] = [
+    &["plan", "-v"],
+    &["status", "-ojson"],
+    &["status", "-oyaml"],
+    &["status", "-owide"],
+    &["events", "-oyaml"],
+    &["observe"],
+];
+
+/// `handed`: the arguments that helpers were given, as [`handed_while`] saw them.
+pub(crate) fn are_nowhere_else(plane: &ControlPlane<'_>, handed: &BTreeSet<Vec<u8>>) {
+    let keys = Keys::of(&plane.documents);
+    assert_eq!(keys.found_in(&plane.text), keys.count(), "the search finds what documents hold");
+    let used = plane.machines.iter().flat_map(|machine| tree(&machine.path("/var/lib/keelway")));
+    let used: usize = used.map(|path| keys.found_in(&fs::read(path).unwrap_or_default())).sum();
+    assert!(used > 0, "the same search finds keys where they are used");
+
+    let mut places: Places = said(plane);
+    places.extend(of_processes());
+    places.extend(plane.machines.iter().flat_map(of_machine));
+    places
+        .extend(handed.iter().enumerate().map(|(index, line)| (format!("arguments of helper {index}"), line.clone())));
+    println!("{:>7} places hold none of {} keys", places.len(), keys.count());
+    for (place, bytes) in places {
+        assert_eq!(keys.found_in(&bytes), 0, "a key is in {place}");
+    }
+}
+
+/// What `keelway` says, and said.
+fn said(plane: &ControlPlane<'_>) -> Places {
+    let run = |arguments: &[&str]| {
+        let ran = plane.keelway.run(arguments, &plane.text).succeeded();
+        (arguments.join(" "), [ran.stdout, ran.stderr.into_bytes()].concat())
+    };
+    let before = ("what keelway says".to_owned(), plane.keelway.said().into_bytes());
+    let events = plane.machines.iter().map(|machine| run(&["events", machine.name(), "-oyaml"]));
+    let logs = plane.components().into_keys().map(|component| run(&["logs", &format!("c1/{component}")]));
+    LOOKS.into_iter().map(run).chain(events).chain(logs).chain([before]).collect()
+}
+
+/// One that ends meanwhile has nothing to be seen.
+fn of_processes() -> Places {
+    let files = process::all().into_iter().flat_map(|pid| ["cmdline", "environ"].map(|file| (pid, file)));
+    files.map(|(pid, file)| (format!("/proc/{pid}/{file}"), process::file(pid, file).unwrap_or_default())).collect()
+}
+
+fn of_machine(machine: &Machine) -> Places {
+    let is_of_images = |path: &Path| OF_IMAGES.iter().any(|part| path.display().to_string().contains(part));
+    let below = KEPT.iter().flat_map(|kept| {
+        let path = machine.path(kept);
+        if path.is_file() { vec![path] } else { tree(&path) }
+    });
+    let files = below.filter(|path| path.is_file() && !is_of_images(path));
+    // What a runtime keeps of a command that just ended is gone a moment later.
+    let mut places: Places =
+        files.map(|path| (path.display().to_string(), fs::read(path).unwrap_or_default())).collect();
+    let agent = machine.has_agent().then_some(["/events", "/keelway-hypervisor-agent.log"]);
+    let known = ["/var/log/keelway/", "/meta.db", "/config.json", "io.containerd.grpc.v1.cri/", "/containerd.log"];
+    for known in known.into_iter().chain(agent.into_iter().flatten()) {
+        assert!(places.keys().any(|place| place.contains(known)), "nothing was found in {known} of {}", machine.name());
+    }
+    let inspected = machine.inspect();
+    assert!(inspected.contains("\"runtimeSpec\""), "{inspected}");
+    places.insert(format!("crictl inspect on {}", machine.name()), inspected.into_bytes());
+    places
+}
+
+/// Runs something while the arguments of every process are read, and returns those that a helper was handed.
+pub(crate) fn handed_while<T>(run: impl FnOnce() -> T) -> (T, BTreeSet<Vec<u8>>) {
+    let ended = AtomicBool::new(false);
+    let (done, seen) = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut seen = BTreeSet::new();
+            while !ended.load(Ordering::Relaxed) {
+                let lines = process::all().into_iter().filter_map(|pid| process::file(pid, "cmdline").ok());
+                seen.extend(lines.filter(|line| line.starts_with(b"/keelway-helper\0do\0")));
+            }
+            seen
+        });
+        let done = run();
+        ended.store(true, Ordering::Relaxed);
+        (done, watch.join().unwrap())
+    });
+    let handed_file = |line: &Vec<u8>| line.windows(5).any(|word| word == b"file ");
+    assert!(seen.iter().any(handed_file), "a file was handed over");
+    (done, seen)
+}

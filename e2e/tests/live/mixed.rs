@@ -1,0 +1,84 @@
+//! A highly available cluster on machines of all three kinds: a runtime on this host, one behind a proxy, and agents on the network.
+
+use std::collections::BTreeSet;
+
+use keelway_api::hypervisor::Way;
+use keelway_e2e::{ControlPlane, Found, Machine, World, host::on_own_host};
+
+use crate::{files, keys, life, recovery, settled, workload};
+
+/// A member and a control plane for each private machine.
+const SIZE: [&str; 4] = ["--etcd-replicas", "3", "--control-plane-replicas", "3"];
+
+#[test]
+fn all_kinds_of_endpoint() {
+    on_own_host("mixed::all_kinds_of_endpoint", scenario);
+}
+
+fn scenario() {
+    let mut world = World::new("e2emix");
+    let host = Found::on_host(&world.fleet);
+    let made = world.create_mixed();
+    let machines = world.machines();
+    assert_eq!(kinds(&machines), BTreeSet::from(["agent", "proxy", "socket"]));
+    let found: Vec<Found> = machines.iter().map(|machine| Found::on(machine, &world.fleet)).collect();
+
+    let (plane, handed) = keys::handed_while(|| life::born(&world.keelway, &made, &SIZE));
+    settled::a_second_pass_does_nothing(&plane);
+    workload::write(&plane);
+    workload::secret_is_there(&plane);
+    is_seen_on_each(&plane);
+    files::files_are_private(&plane);
+    files::agents_are_users_of_their_own(&plane);
+    keys::are_nowhere_else(&plane, &handed);
+    for replica in 0..3 {
+        recovery::container(&plane, &format!("kube-scheduler-{replica}"));
+    }
+    workload::secret_is_there(&plane);
+
+    let plane = life::changed(&plane, |spec| spec.control_plane.replicas = 1);
+    let components = plane.components();
+    let servers = components.keys().filter(|name| name.starts_with("kube-apiserver-"));
+    assert_eq!((servers.count(), plane.running().len()), (1, components.len()));
+    settled::a_second_pass_does_nothing(&plane);
+    workload::secret_is_there(&plane);
+
+    let empty = life::ends(&plane);
+    for (before, machine) in found.iter().zip(&machines) {
+        as_found(before, &Found::on(machine, &world.fleet));
+    }
+    let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded();
+    as_found(&host, &Found::on_host(&world.fleet));
+}
+
+fn kinds(machines: &[Machine]) -> BTreeSet<&'static str> {
+    let kind = |machine: &Machine| match machine.document.spec.endpoint.way() {
+        Way::Runtime(_) => "socket",
+        Way::Cri(_) => "proxy",
+        Way::Network(_) => "agent",
+        Way::Agent(_) => "agent's socket",
+    };
+    machines.iter().filter(|machine| !machine.is_public()).map(kind).collect()
+}
+
+/// Logs and commands of each replica, which are on machines of their own, and events of all machines.
+fn is_seen_on_each(plane: &ControlPlane<'_>) {
+    for replica in 0..3 {
+        let title = format!("c1/kube-apiserver-{replica}");
+        let log = plane.keelway.run(&["logs", &title, "--tail", "3"], &plane.text).succeeded();
+        assert_eq!(log.text().lines().count(), 3, "{title}: {}", log.text());
+        let title = format!("c1/etcd-{replica}");
+        let ran = plane.keelway.run(&["exec", &title, "--", "etcdctl", "version"], &plane.text).succeeded();
+        assert!(ran.text().starts_with("etcdctl version: "), "{title}: {}", ran.text());
+    }
+    for machine in &plane.machines {
+        let events = plane.keelway.run(&["events", machine.name(), "-o", "json"], &plane.text).succeeded().json();
+        let events = events["items"].as_array().unwrap();
+        assert!(events.iter().any(|event| event["reason"] == "Started"), "{}: {events:?}", machine.name());
+    }
+}
+
+fn as_found(before: &Found, after: &Found) {
+    let difference = before.difference(after);
+    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+}
