@@ -41,6 +41,7 @@ const DOCUMENTS: &[&[&str]] = &[
 const VIEWS: &[&[&str]] = &[
     &["hypervisor", "get"],
     &["hypervisor", "describe", "hv-1"],
+    &["hypervisor", "proxy", "hv-1", "--listen", "unix:///run/x.sock"],
     &["cluster", "get"],
     &["cluster", "kubeconfig", "--name", "c1"],
     &["component", "get"],
