@@ -127,14 +127,19 @@ impl Documents {
         machines.chain(clusters).chain(components).chain(self.secrets.keys().cloned().map(DocumentName::Secret))
     }
 
-    /// The document of a name. Of Secrets only ours.
+    /// The same, with Secrets that are the user's own.
+    pub fn all_names(&self) -> impl Iterator<Item = DocumentName> {
+        self.names().chain(self.given.keys().cloned().map(DocumentName::Secret))
+    }
+
+    /// The document of a name.
     #[must_use]
     pub fn get(&self, name: &DocumentName) -> Option<DocumentRef<'_>> {
         Some(match name {
             DocumentName::Hypervisor(name) => DocumentRef::Hypervisor(self.hypervisors.get(name)?),
             DocumentName::Cluster(name) => DocumentRef::Cluster(self.clusters.get(name)?),
             DocumentName::Component(name) => DocumentRef::Component(self.components.get(name)?),
-            DocumentName::Secret(name) => DocumentRef::Secret(self.secrets.get(name)?),
+            DocumentName::Secret(name) => DocumentRef::Secret(self.secrets.get(name).or_else(|| self.given.get(name))?),
         })
     }
 
@@ -156,7 +161,7 @@ impl Documents {
                     self.secrets.insert(name.clone(), document);
                 } else {
                     self.secrets.remove(name);
-                    self.given.insert(name.clone(), Arc::unwrap_or_clone(document));
+                    self.given.insert(name.clone(), document);
                 }
             }
             _ => debug_assert!(false, "a document of another kind than its name"),
@@ -190,7 +195,7 @@ impl Documents {
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Change> {
         let mut changes: Vec<(u8, Change)> = Vec::new();
-        for name in self.names().filter(|name| self.get(name) != before.get(name)) {
+        for name in self.all_names().filter(|name| self.get(name) != before.get(name)) {
             let is_new = before.get(&name).is_none();
             let step = match &name {
                 DocumentName::Hypervisor(_) => 0,
@@ -206,7 +211,7 @@ impl Documents {
             };
             changes.push((step, Change::Put(name)));
         }
-        for name in before.names().filter(|name| self.get(name).is_none()) {
+        for name in before.all_names().filter(|name| self.get(name).is_none()) {
             let step = match name {
                 DocumentName::Component(_) => 6,
                 DocumentName::Secret(_) => 7,

@@ -42,7 +42,7 @@ pub struct Documents {
     /// Copies of the documents share them: they are most of the bytes.
     pub secrets: BTreeMap<SecretName, Arc<Secret>>,
     /// Secrets of their user's, which documents may refer to. They are read only, and written as the text that they came in.
-    pub given: BTreeMap<SecretName, Secret>,
+    pub given: BTreeMap<SecretName, Arc<Secret>>,
     /// The order of reading. What is not in it is written after it, by kind and name.
     pub(crate) places: Vec<Place>,
 }

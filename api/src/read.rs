@@ -37,6 +37,20 @@ impl Documents {
 
     /// The same, asking for more.
     pub fn read_with(bytes: &[u8], asked: Asked<'_>) -> Result<Self, Faults> {
+        Reader::of(bytes, asked)?.finish()
+    }
+
+    /// Reads documents that are a part of a world: what they refer to may be elsewhere.
+    ///
+    /// # Errors
+    /// Every fault of the text and of each document of ours.
+    pub fn read_apart(bytes: &[u8], asked: Asked<'_>) -> Result<Self, Faults> {
+        Reader::of(bytes, asked)?.apart()
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn of(bytes: &'a [u8], asked: Asked<'a>) -> Result<Self, Faults> {
         let text = split::text(bytes).map_err(|fault| Faults(vec![fault]))?;
         let chunks = split::split(text);
         if chunks.len() > split::MOST_DOCUMENTS {
@@ -48,7 +62,7 @@ impl Documents {
             return Err(Faults(vec![fault]));
         }
         let mut reader = Reader {
-            documents: Self::default(),
+            documents: Documents::default(),
             seen: Seen::default(),
             identities: BTreeMap::new(),
             faults: Vec::new(),
@@ -61,7 +75,7 @@ impl Documents {
             }
             reader.chunk(chunk);
         }
-        reader.finish()
+        Ok(reader)
     }
 }
 
@@ -210,6 +224,11 @@ impl<'a> Reader<'a> {
             return Ok(self.documents);
         }
         Err(in_order(self.faults))
+    }
+
+    /// Without looking at how they fit each other.
+    fn apart(self) -> Result<Documents, Faults> {
+        if self.faults.is_empty() { Ok(self.documents) } else { Err(in_order(self.faults)) }
     }
 
     fn stop(mut self, line: u64) -> Faults {
@@ -386,7 +405,7 @@ impl Documents {
         if let Ok(Document::Secret(secret)) = typed(Kind::Secret, json)
             && let DocumentName::Secret(name) = DocumentName::of_secret(&secret)
         {
-            self.given.entry(name).or_insert_with(|| Arc::unwrap_or_clone(secret));
+            self.given.entry(name).or_insert(secret);
         }
     }
 

@@ -1,8 +1,13 @@
 //! The command line.
 
+mod managed;
 mod worker;
 mod workers;
 
+pub(crate) use managed::{
+    ApplyArguments, DeleteArguments, GetDocumentsArguments, KindName, NamedArguments, Server, WatchArguments,
+    WatchOutput,
+};
 pub(crate) use worker::{
     JoinArguments, LeaveArguments, NodeOutput, NodeService, RunArguments, StatusOf, WorkerCommand,
 };
@@ -47,6 +52,7 @@ Exit codes:
 Environment:
   NO_COLOR         no colours, whatever the terminal
   COLUMNS          how wide the terminal is; tables that are written elsewhere are never cut
+  KEELWAY_SERVER   the socket of the manager that is asked
   KEELWAY_CACHE    images and programs for local hypervisors [default: ~/.cache/keelway]
   XDG_STATE_HOME   documents of runs that go on or were killed [default: ~/.local/state]";
 
@@ -140,6 +146,23 @@ pub(crate) enum Command {
         after_help = "Example:\n  keelway observe < c1.yaml > seen.yaml\n  keelway plan --offline seen.yaml < c1.yaml\n  keelway explain observation"
     )]
     Observe,
+    /// Hand documents to a manager: all are taken, or none
+    #[command(after_help = "Example:\n  keelway apply -f c1.yaml")]
+    Apply(ApplyArguments),
+    /// Show documents of a manager
+    #[command(
+        after_help = "Example:\n  keelway get\n  keelway get clusters -o wide\n  keelway get -o yaml | keelway logs c1/etcd-0"
+    )]
+    Get(GetDocumentsArguments),
+    /// Edit documents of a manager with $EDITOR
+    #[command(after_help = "Example:\n  keelway edit cluster c1")]
+    Edit(NamedArguments),
+    /// Have a manager take documents away, with all that runs of them
+    #[command(after_help = "Example:\n  keelway delete cluster c1\n  keelway delete cluster c1 --wait=false")]
+    Delete(DeleteArguments),
+    /// Show what changes among documents of a manager, as it does
+    #[command(after_help = "Example:\n  keelway watch\n  keelway watch clusters -o yaml")]
+    Watch(WatchArguments),
     /// Show clusters, components and machines as the documents tell of them
     #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
     Status(StatusArguments),

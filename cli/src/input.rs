@@ -85,6 +85,11 @@ impl Input {
         self.parse(true, now)
     }
 
+    /// The documents of a part of a world; every fault of each otherwise.
+    pub(crate) fn documents_apart(&self) -> Result<Documents, Failure> {
+        Documents::read_apart(&self.bytes, Asked::default()).map_err(|faults| Failure::faults(faults, self))
+    }
+
     fn parse(&self, whole: bool, now: Timestamp) -> Result<Documents, Failure> {
         let keys = |secret: &Secret| keelway_reconciler::secret_faults(secret, now);
         let asked = Asked { keys: Some(&keys), whole };

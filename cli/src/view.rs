@@ -6,6 +6,7 @@ mod event;
 mod hypervisor;
 mod inventory;
 mod role;
+mod secret;
 mod token;
 
 use keelway_api::{Condition, Time, jiff::Timestamp};
@@ -17,6 +18,7 @@ pub(crate) use event::EventView;
 pub(crate) use hypervisor::HypervisorView;
 pub(crate) use inventory::{Allocation, InventoryView, size};
 pub(crate) use role::RoleView;
+pub(crate) use secret::SecretView;
 pub(crate) use token::TokenView;
 
 use crate::{table::Table, terminal};

@@ -13,10 +13,11 @@
 //! that somebody wrote anew, only the rest counts.
 
 mod accept;
+mod edit;
 mod files;
 mod lock;
 mod place;
-mod watch;
+mod watcher;
 
 use std::{
     collections::BTreeMap,
@@ -27,16 +28,22 @@ use std::{
 };
 
 use async_trait::async_trait;
-use keelway_api::{Documents, document::DocumentName, fault::Faults, jiff::Timestamp};
+use keelway_api::{
+    Documents,
+    document::{Change, DocumentName},
+    fault::Faults,
+    jiff::Timestamp,
+};
 use keelway_reconciler::{Changing, Store, StoreError};
-use tokio::task::block_in_place;
+use tokio::{sync::watch, task::block_in_place};
 
 use accept::{Accepted, Found, accept};
+pub use edit::{EditError, Outcome};
 use files::{Files, Replaced, Stamp, Which};
 use lock::Lock;
 pub use lock::LockError;
 use place::path_of;
-use watch::Watch;
+use watcher::Watch;
 
 /// Why a directory is no store.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +79,7 @@ pub struct Directory {
     files: Files,
     watch: Watch,
     held: Mutex<Held>,
+    told: watch::Sender<Arc<Documents>>,
     _lock: Lock,
 }
 
@@ -81,6 +89,8 @@ struct Held {
     files: BTreeMap<PathBuf, Stamp>,
     /// The documents that count; none before a first sound look.
     world: Option<Arc<Documents>>,
+    /// What the pass knows of them, which is what it changes.
+    loaded: Arc<Documents>,
     /// Files that are not what counts, and why.
     refused: BTreeMap<PathBuf, Faults>,
 }
@@ -98,7 +108,7 @@ impl Directory {
         let lock = Lock::take(root)?;
         files.clear().map_err(fail)?;
         let watch = Watch::start(root).map_err(fail)?;
-        Ok(Self { files, watch, held: Mutex::default(), _lock: lock })
+        Ok(Self { files, watch, held: Mutex::default(), told: watch::Sender::default(), _lock: lock })
     }
 
     /// Files that do not count, each with why.
@@ -132,19 +142,25 @@ impl Directory {
         held.note(found, refused);
         let Some(documents) = documents else { return Err(held.unsound().into()) };
         let documents = Arc::new(documents);
-        held.world = Some(documents.clone());
+        self.tell(&mut held, documents.clone());
         for name in put_back {
             self.write(&mut held, &name, documents.text_of(&name).as_deref())?;
         }
         Ok(documents)
     }
 
+    /// What was asked for since the pass loaded is not written over.
     fn keep(&self, documents: &Documents) -> Result<(), Failure> {
         let mut held = self.held();
-        let before = held.world.clone().unwrap_or_default();
-        let mut reached = Documents::clone(&before);
+        let (loaded, world) = (held.loaded.clone(), held.world.clone().unwrap_or_default());
+        let changes = documents.changes_since(&loaded);
+        if let Some(other) = changes.iter().map(Change::name).find(|name| world.get(name) != loaded.get(name)) {
+            self.watch.wake();
+            return Err(Unsound::Changed(path_of(other)).into());
+        }
+        let mut reached = Documents::clone(&world);
         let mut outcome = Ok(());
-        for change in documents.changes_since(&before) {
+        for change in changes {
             let text = change.outcome(documents).map(|document| document.as_ref().text());
             outcome = self.write(&mut held, change.name(), text.as_deref());
             if outcome.is_err() {
@@ -153,8 +169,23 @@ impl Directory {
             reached.make(&change, documents);
         }
         // As far as it came is what stands in the files.
-        held.world = Some(Arc::new(reached));
+        self.tell(&mut held, Arc::new(reached));
+        if outcome.is_ok() {
+            held.loaded = Arc::new(documents.clone());
+        }
         outcome
+    }
+
+    /// From now on these documents count.
+    fn tell(&self, held: &mut Held, documents: Arc<Documents>) {
+        held.world = Some(documents.clone());
+        self.told.send_replace(documents);
+    }
+
+    /// The documents that count, each time they are others.
+    #[must_use]
+    pub fn documents(&self) -> watch::Receiver<Arc<Documents>> {
+        self.told.subscribe()
     }
 
     /// Brings one file to a text, or takes it away, unless somebody else wrote into it.
@@ -206,7 +237,12 @@ impl Held {
 #[async_trait]
 impl Store for Directory {
     async fn load(&self) -> Result<Arc<Documents>, StoreError> {
-        block_in_place(|| self.look()).map_err(|cause| StoreError { operation: "load", cause })
+        block_in_place(|| {
+            let documents = self.look()?;
+            self.held().loaded = documents.clone();
+            Ok(documents)
+        })
+        .map_err(|cause| StoreError { operation: "load", cause })
     }
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {

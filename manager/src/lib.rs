@@ -1,6 +1,9 @@
 //! The manager: passes for as long as it runs, over documents that change under it.
 
+pub mod client;
 pub mod directory;
+pub mod proto;
 mod reports;
+pub mod server;
 
 pub use reports::Reports;

@@ -5,7 +5,12 @@ use std::{io, path::PathBuf, process::ExitCode, sync::Arc};
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use keelway_api::jiff::Timestamp;
-use keelway_manager::{Reports, directory::Directory};
+use keelway_manager::{
+    Reports,
+    client::DEFAULT_SOCKET,
+    directory::Directory,
+    server::{Listener, serve},
+};
 use keelway_reconciler::{ConnectedMachines, Context, DialledComponents, PkiMinter, Run, Silent, keep};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,6 +39,9 @@ struct RunArguments {
     /// Where documents are: dir:PATH, a directory with one file a document, which is made where there is none.
     #[arg(long, value_name = "STORE", value_parser = store)]
     store: PathBuf,
+    /// The socket that `keelway apply`, `get`, `edit`, `delete` and `watch` ask, of mode 0660.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    listen: PathBuf,
     /// Archives of images, which go to machines instead of those of a registry.
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/cache/keelway/images")]
     images: PathBuf,
@@ -64,6 +72,8 @@ async fn run(arguments: RunArguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     cancel_on_signal(stop.clone())?;
     let store = Arc::new(Directory::open(&arguments.store)?);
+    let listener = Listener::bind(&arguments.listen)?;
+    let serving = tokio::spawn(serve(listener, store.clone(), stop.clone()));
     let machines = Arc::new(ConnectedMachines::new(arguments.images));
     let components = Arc::new(DialledComponents::new(machines.clone()));
     let run = Run { stop, progress: Arc::new(Silent) };
@@ -72,6 +82,7 @@ async fn run(arguments: RunArguments) -> anyhow::Result<()> {
     tracing::info!(store = %arguments.store.display(), "begins");
     keep(&context, &mut minter, &*store, &mut Reports::default()).await;
     context.machines.part().await;
+    serving.await??;
     tracing::info!("ends");
     Ok(())
 }

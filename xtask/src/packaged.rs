@@ -23,6 +23,7 @@ const ENABLED: &str = "etc/systemd/system/multi-user.target.wants/keelway-hyperv
 const DEFAULTS: &str = "etc/default/keelway-hypervisor-agent";
 /// In tenths, as `systemd-analyze security` counts it: up to 5 is "medium", and root alone is 4 of these.
 const EXPOSURE: &str = "24";
+const EXPOSURE_OF_MANAGERS: &str = "13";
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// A program of the workspace, as its build left it.
@@ -162,22 +163,44 @@ fn a_package_comes_and_goes_and_leaves_what_is_not_its_own() {
 fn a_unit_is_sound_and_gives_away_little() {
     let machine = Machine::new();
     machine.install();
+    let runtime = "[Service]\nExecStart=/usr/bin/keelway-hypervisor-agent\n";
+    fs::write(machine.path(UNIT).with_file_name("containerd.service"), runtime).unwrap();
+    is_sound(&machine, "keelway-hypervisor-agent.service", EXPOSURE);
+}
+
+/// It reaches machines over their network, and needs no right on its own.
+#[test]
+fn the_managers_unit_is_sound_and_gives_away_less() {
+    let machine = Machine::new();
+    let unit = machine.path(UNIT).with_file_name("keelway-manager.service");
+    for (path, file) in [
+        (unit, manifest("keelway-manager.service")),
+        (machine.path("usr/bin/keelway-manager"), built("keelway-manager")),
+    ] {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(file, path).unwrap();
+    }
+    is_sound(&machine, "keelway-manager.service", EXPOSURE_OF_MANAGERS);
+}
+
+fn manifest(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("manifests").join(name)
+}
+
+fn is_sound(machine: &Machine, unit: &str, exposure: &str) {
     // What it refers to by name, and what every unit does.
     for other in ["sysinit", "basic", "shutdown", "network-online", "multi-user"] {
         let target = machine.path(UNIT).with_file_name(format!("{other}.target"));
         fs::write(target, "[Unit]\nDefaultDependencies=no\n").unwrap();
     }
-    let runtime = "[Service]\nExecStart=/usr/bin/keelway-hypervisor-agent\n";
-    fs::write(machine.path(UNIT).with_file_name("containerd.service"), runtime).unwrap();
     let root = format!("--root={}", machine.root.path().display());
-    let unit = "keelway-hypervisor-agent.service";
     let mut verify = Command::new("systemd-analyze");
     let verified = verify.args([&root, "--man=no", "verify", unit]).output().unwrap();
     let words = String::from_utf8_lossy(&verified.stderr);
     assert!(verified.status.success() && words.lines().all(|line| !line.contains(unit)), "{words}");
 
     let mut security = Command::new("systemd-analyze");
-    security.args(["security", "--offline=true", &format!("--threshold={EXPOSURE}"), &root, unit]);
+    security.args(["security", "--offline=true", &format!("--threshold={exposure}"), &root, unit]);
     output(&mut security).unwrap();
 }
 

@@ -1,57 +1,88 @@
 //! `keelway hypervisor get`, `cluster get` and `component get`.
 
-use std::{collections::BTreeSet, io::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
+};
 
-use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
+use keelway_api::{Documents, documents::SecretName, jiff::Timestamp, name::ClusterRef};
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::{named::absent, print};
 use crate::{
-    args::{GetArguments, Global, Output},
+    args::{GetArguments, Global, KindName, Output},
     exit::{Code, Failure},
     input::Input,
-    view::{ClusterView, ComponentView, InventoryView, View, list, table},
+    view::{ClusterView, ComponentView, InventoryView, SecretView, View, list, table},
 };
 
-pub(super) fn hypervisors(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
-    let documents = Input::read(&global.files)?.documents()?;
+/// Of the documents of the input.
+pub(super) fn run(kind: KindName, global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
+    of_kind(kind, &Input::read(&global.files)?.documents()?, arguments)
+}
+
+/// Of documents from wherever they are.
+pub(super) fn of_kind(kind: KindName, documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+    match kind {
+        KindName::Hypervisor => hypervisors(documents, arguments),
+        KindName::Cluster => clusters(documents, arguments),
+        KindName::Component => components(documents, arguments),
+        KindName::Secret => secrets(documents, arguments),
+    }
+}
+
+fn hypervisors(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
     let names = documents.hypervisors.keys().map(ToString::to_string).collect();
     let wanted = Wanted::of("Hypervisor", names, arguments)?;
     let mut shown = Documents::default();
     shown.hypervisors = documents.hypervisors.clone();
     shown.hypervisors.retain(|name, _| wanted.has(name.as_str()));
     let now = Timestamp::now();
-    let views = shown.hypervisors.iter().map(|(name, machine)| InventoryView::of(&documents, name, machine, now));
+    let views = shown.hypervisors.iter().map(|(name, machine)| InventoryView::of(documents, name, machine, now));
     let views = views.collect::<Vec<_>>();
     let found = || shown.hypervisors.values().map(json_of).collect();
     show(&shown, &views, found, &wanted)
 }
 
-pub(super) fn clusters(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
-    let documents = Input::read(&global.files)?.documents()?;
+fn clusters(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
     let names = documents.clusters.keys().map(ToString::to_string).collect();
     let wanted = Wanted::of("Cluster", names, arguments)?;
     let mut shown = Documents::default();
     shown.clusters = documents.clusters.clone();
     shown.clusters.retain(|name, _| wanted.has(&name.to_string()));
     let now = Timestamp::now();
-    let views = shown.clusters.values().map(|cluster| ClusterView::of(&documents, cluster, now)).collect::<Vec<_>>();
+    let views = shown.clusters.values().map(|cluster| ClusterView::of(documents, cluster, now)).collect::<Vec<_>>();
     let found = || shown.clusters.values().map(json_of).collect();
     show(&shown, &views, found, &wanted)
 }
 
-pub(super) fn components(global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
-    let documents = Input::read(&global.files)?.documents()?;
+fn components(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
     let title = |cluster: &ClusterRef, name: &str| format!("{cluster}/{name}");
     let names =
         documents.components.iter().map(|(pod, found)| title(&found.spec.cluster, pod.component.as_str())).collect();
     let wanted = Wanted::of("Component", names, arguments)?;
     let mut shown = Documents::default();
-    shown.components = documents.components;
+    shown.components = documents.components.clone();
     shown.components.retain(|pod, found| wanted.has(&title(&found.spec.cluster, pod.component.as_str())));
     let views = shown.components.iter().map(|(pod, found)| ComponentView::of(pod, found)).collect::<Vec<_>>();
     let found = || shown.components.values().map(json_of).collect();
+    show(&shown, &views, found, &wanted)
+}
+
+/// By name, and how many values each has: a table shows none of them.
+fn secrets(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+    let title = |name: &SecretName| format!("{}/{}", name.namespace, name.name);
+    let all: BTreeMap<_, _> = documents.secrets.iter().chain(&documents.given).collect();
+    let names = all.keys().map(|name| title(name)).collect();
+    let wanted = Wanted::of("Secret", names, arguments)?;
+    let mut shown = Documents::default();
+    for (name, secret) in all.into_iter().filter(|(name, _)| wanted.has(&title(name))) {
+        shown.secrets.insert(name.clone(), secret.clone());
+    }
+    let now = Timestamp::now();
+    let views: Vec<_> = shown.secrets.iter().map(|(name, secret)| SecretView::of(title(name), secret, now)).collect();
+    let found = || shown.secrets.values().map(|secret| json_of(&**secret)).collect();
     show(&shown, &views, found, &wanted)
 }
 
@@ -110,7 +141,8 @@ fn show<V: View>(
         }
         Output::Name => {
             let kind = wanted.kind.to_lowercase();
-            wanted.names.iter().flat_map(|name| [kind.as_str(), ".keelway.dev/", name, "\n"]).collect()
+            let group = if wanted.kind == "Secret" { "/" } else { ".keelway.dev/" };
+            wanted.names.iter().flat_map(|name| [kind.as_str(), group, name, "\n"]).collect()
         }
     };
     print(&text)?;

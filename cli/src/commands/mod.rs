@@ -20,6 +20,7 @@ mod hypervisor_revoke;
 mod hypervisor_schedule;
 mod join_token;
 mod logs;
+mod managed;
 mod named;
 mod node;
 mod node_evict;
@@ -39,7 +40,9 @@ use std::io::{BufWriter, Write};
 use keelway_api::{Documents, name::ClusterRef};
 
 use crate::{
-    args::{Arguments, ClusterCommand, ClusterName, Command, ComponentCommand, HypervisorCommand, NodeCommand},
+    args::{
+        Arguments, ClusterCommand, ClusterName, Command, ComponentCommand, HypervisorCommand, KindName, NodeCommand,
+    },
     exit::{Code, Failure},
 };
 
@@ -51,7 +54,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Hypervisor(HypervisorCommand::Inject(arguments)) => hypervisor_inject::run(&global, *arguments),
         Command::Hypervisor(HypervisorCommand::Enroll(arguments)) => hypervisor_enroll::run(&global, *arguments),
         Command::Hypervisor(HypervisorCommand::Revoke(names)) => hypervisor_revoke::run(&global, &names),
-        Command::Hypervisor(HypervisorCommand::Get(arguments)) => get::hypervisors(&global, &arguments),
+        Command::Hypervisor(HypervisorCommand::Get(arguments)) => get::run(KindName::Hypervisor, &global, &arguments),
         Command::Hypervisor(HypervisorCommand::Describe(arguments)) => hypervisor_describe::run(&global, &arguments),
         Command::Hypervisor(HypervisorCommand::Cordon(names)) => hypervisor_schedule::cordon(&global, &names),
         Command::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),
@@ -59,18 +62,23 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Hypervisor(HypervisorCommand::Adopt(arguments)) => hypervisor_adopt::run(&global, &arguments),
         Command::Hypervisor(HypervisorCommand::Proxy(arguments)) => hypervisor_proxy::run(&global, &arguments),
         Command::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),
-        Command::Cluster(ClusterCommand::Get(arguments)) => get::clusters(&global, &arguments),
+        Command::Cluster(ClusterCommand::Get(arguments)) => get::run(KindName::Cluster, &global, &arguments),
         Command::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         Command::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
         Command::JoinToken(command) => join_token::run(&global, &command),
         Command::Node(NodeCommand::Evict(arguments)) => node_evict::run(&global, &arguments),
         Command::Node(NodeCommand::Worker(command)) => node::run(&global, command),
         Command::Node(NodeCommand::Local(command)) => node_local::run(&global, command),
+        Command::Apply(arguments) => managed::apply(&global, &arguments),
+        Command::Get(arguments) => managed::get(&arguments),
+        Command::Edit(arguments) => managed::edit(&arguments),
+        Command::Delete(arguments) => managed::delete(&arguments),
+        Command::Watch(arguments) => managed::watch(&arguments),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),
         Command::Observe => observe::run(&global),
         Command::Status(arguments) => status::run(&global, &arguments),
-        Command::Component(ComponentCommand::Get(arguments)) => get::components(&global, &arguments),
+        Command::Component(ComponentCommand::Get(arguments)) => get::run(KindName::Component, &global, &arguments),
         Command::Validate => validate::run(&global),
         Command::Logs(arguments) => logs::run(&global, &arguments),
         Command::Events(arguments) => events::run(&global, &arguments),

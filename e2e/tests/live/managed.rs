@@ -23,9 +23,8 @@ fn scenario() {
     let mut world = World::new("e2emgr");
     let made = Documents::read(&world.create_two()).unwrap();
     let mut manager = Manager::start(&host::directory("manager").join("store"));
-    for name in made.names() {
-        manager.write(&format!("hypervisors/{}.yaml", name.name()), &made.text_of(&name).unwrap());
-    }
+    let applied = world.keelway.run(&["apply"], made.write().as_bytes()).succeeded();
+    assert_eq!(applied.text().matches(" created\n").count(), 2, "{}", applied.text());
     let written = cluster("");
     manager.write(CLUSTER, &written);
     let born = deadline::until("the cluster is available", deadline::SETTLE, || is_available(&manager));
@@ -33,11 +32,40 @@ fn scenario() {
 
     let plane = plane(&world, &manager);
     workload::write(&plane);
+    is_shown(&plane);
+    others_see_no_key(&plane);
     let before = settled(&manager, &plane);
     refuses(&manager, &plane, &before);
     is_killed_and_begins_anew(&mut manager, &plane, &before);
     scales(&manager, &plane, &before);
     deletes(&mut manager, &plane);
+}
+
+/// To people as tables, and to programs as documents, which all other commands take.
+fn is_shown(plane: &ControlPlane<'_>) {
+    let keelway = plane.keelway;
+    let shown = keelway.run(&["get", "clusters"], b"").succeeded();
+    let row = shown.text().lines().nth(1).unwrap();
+    assert!(row.starts_with("c1 ") && row.contains(" True "), "{row}");
+    let documents = keelway.run(&["get", "-o", "yaml"], b"").succeeded().stdout;
+    assert!(String::from_utf8_lossy(&documents).contains("kind: Secret"));
+    let log = keelway.run(&["logs", "c1/etcd-0", "--tail", "1"], &documents).succeeded();
+    assert_eq!(log.text().lines().count(), 1);
+}
+
+/// One of the socket's group sees clusters; who is not of it sees nothing.
+fn others_see_no_key(plane: &ControlPlane<'_>) {
+    let as_group = |group: u32, words: &str| {
+        plane
+            .keelway
+            .shell(&format!("setpriv --reuid=65534 --regid={group} --clear-groups keelway {words} 2>&1 || true"))
+    };
+    let seen = as_group(0, "get -o yaml").succeeded();
+    assert!(seen.text().contains("kind: Component") && !seen.text().contains("kind: Secret"));
+    let denied = as_group(0, "delete secret kubernetes-ca --namespace keelway-").succeeded();
+    assert!(denied.text().starts_with("error: "), "{}", denied.text());
+    let out = as_group(65534, "get").succeeded();
+    assert!(out.text().contains("/run/keelway-manager/manager.sock"), "{}", out.text());
 }
 
 /// What a person writes.
@@ -90,25 +118,32 @@ fn is_killed_and_begins_anew(manager: &mut Manager, plane: &ControlPlane<'_>, be
     assert_eq!(plane.running(), *before);
 }
 
-/// A person asks for more, and status stays though they write none.
+/// A person asks for more.
 fn scales(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
-    manager.write(CLUSTER, &cluster("  controlPlane:\n    kubeScheduler: {replicas: 2}\n"));
+    let editor = "sed -i 's/^  controlPlane:$/  controlPlane:\\n    kubeScheduler: {replicas: 2}/'";
+    let edited = plane.keelway.shell(&format!("EDITOR=\"{editor}\" keelway edit cluster c1")).succeeded();
+    assert_eq!(edited.text(), "cluster.keelway.dev/c1 configured\n");
     let scaled = deadline::until("a second scheduler runs", deadline::KUBERNETES, || {
         plane.running().contains_key("kube-scheduler-1")
     });
-    println!("{}  until what a person wrote ran", millis(scaled));
+    println!("{}  until what a person asked for ran", millis(scaled));
     let mut after = plane.running();
     after.remove("kube-scheduler-1");
     assert_eq!(after, *before, "nothing else was touched");
+    assert!(manager.read(CLUSTER).unwrap().contains("kubeScheduler"));
 }
 
 /// All is gone from the machines, then the document.
 fn deletes(manager: &mut Manager, plane: &ControlPlane<'_>) {
-    let sound = manager.read(CLUSTER).unwrap();
-    manager.write(CLUSTER, &sound.replacen("metadata:\n", "metadata:\n  deletionTimestamp: 2026-01-01T00:00:00Z\n", 1));
-    deadline::until("the cluster is gone", deadline::KUBERNETES, || manager.read(CLUSTER).is_none());
-    assert_eq!(plane.running(), BTreeMap::new());
+    let watching = plane.keelway.start(&["watch", "clusters"], b"");
+    let deleted = plane.keelway.run(&["delete", "cluster", "c1"], b"").succeeded();
+    assert_eq!(deleted.text(), "cluster.keelway.dev/c1 deleted\n");
+    assert_eq!((manager.read(CLUSTER), plane.running()), (None, BTreeMap::new()));
     let left = manager.documents().unwrap();
     assert!(left.components.is_empty() && left.secrets.is_empty(), "{left:?}");
     manager.stop();
+    let watched = plane.keelway.end(watching);
+    let seen = watched.text();
+    assert!(seen.starts_with("ADDED     cluster.keelway.dev/c1\n"), "{seen}");
+    assert!(seen.ends_with("DELETED   cluster.keelway.dev/c1\n"), "{seen}");
 }

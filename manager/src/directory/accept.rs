@@ -8,8 +8,10 @@ use std::{
 use keelway_api::{
     Asked, Documents, ObjectMeta, Secret,
     document::{Document, DocumentName, DocumentRef},
+    documents::is_ours,
     fault::{Fault, Faults},
     jiff::Timestamp,
+    registry::is_pull_secret,
 };
 use keelway_reconciler::secret_faults;
 
@@ -91,14 +93,14 @@ impl Taking<'_> {
     fn miss(&mut self, path: &Path) {
         let Some(name) = name_of(path) else { return };
         match self.before.and_then(|before| before.get(&name)) {
+            Some(DocumentRef::Secret(secret)) if !is_kept(secret) => self.next.remove(&name),
             Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) => drop(self.put_back.insert(name)),
             Some(DocumentRef::Cluster(cluster)) if cluster.id().is_some() => drop(self.put_back.insert(name)),
             Some(DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_)) => {
                 self.next.remove(&name);
                 self.removed.insert(name);
             }
-            // A Secret that is its user's own.
-            None => self.next.remove(&name),
+            None => {}
         }
     }
 
@@ -154,6 +156,11 @@ impl Taking<'_> {
     }
 }
 
+/// Whether a Secret is the manager's own to write.
+fn is_kept(secret: &Secret) -> bool {
+    is_ours(secret) && !is_pull_secret(secret)
+}
+
 /// What a person wrote, with what is not theirs to write as it was.
 fn with_status_of(document: Document, before: DocumentRef<'_>) -> Document {
     match (document, before) {
@@ -178,6 +185,7 @@ fn of_servers(new: ObjectMeta, before: &ObjectMeta, changed: bool) -> ObjectMeta
         creation_timestamp: before.creation_timestamp.clone(),
         deletion_timestamp: before.deletion_timestamp.clone().or(new.deletion_timestamp),
         generation: generation.or(changed.then_some(2)),
+        namespace: new.namespace.or_else(|| before.namespace.clone()),
         uid: before.uid.clone(),
         ..new
     }

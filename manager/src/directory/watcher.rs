@@ -5,7 +5,10 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures::StreamExt;
@@ -30,6 +33,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 struct Seen {
     changed: Mutex<Which>,
+    woken: AtomicBool,
     notify: Notify,
 }
 
@@ -47,7 +51,8 @@ impl Watch {
         for folder in FOLDERS {
             folders.add(Path::new(folder))?;
         }
-        let seen = Arc::new(Seen { changed: Mutex::new(Which::All), notify: Notify::new() });
+        let seen =
+            Arc::new(Seen { changed: Mutex::new(Which::All), woken: AtomicBool::new(false), notify: Notify::new() });
         let mut events = inotify.into_event_stream(vec![0; BUFFER])?;
         let told = seen.clone();
         let task = tokio::spawn(async move {
@@ -68,7 +73,8 @@ impl Watch {
     pub(super) async fn changed(&self) {
         loop {
             let notified = self.seen.notify.notified();
-            if *self.seen.lock() != Which::These(BTreeSet::new()) {
+            let is_woken = self.seen.woken.load(Ordering::Relaxed);
+            if is_woken || *self.seen.lock() != Which::These(BTreeSet::new()) {
                 return;
             }
             notified.await;
@@ -77,7 +83,14 @@ impl Watch {
 
     /// What may have changed since it was asked last.
     pub(super) fn take(&self) -> Which {
+        self.seen.woken.store(false, Ordering::Relaxed);
         std::mem::replace(&mut *self.seen.lock(), Which::These(BTreeSet::new()))
+    }
+
+    /// Something changed that is no file.
+    pub(super) fn wake(&self) {
+        self.seen.woken.store(true, Ordering::Relaxed);
+        self.seen.notify.notify_waiters();
     }
 
     /// A file is to be read again.

@@ -1,0 +1,121 @@
+//! What is asked of a manager.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use keelway_api::duration::Span;
+use keelway_manager::client::DEFAULT_SOCKET;
+
+use super::Output;
+
+#[derive(Args)]
+pub(crate) struct Server {
+    /// The socket of the manager [default: $KEELWAY_SERVER, else /run/keelway-manager/manager.sock]
+    #[arg(long, value_name = "PATH")]
+    server: Option<PathBuf>,
+}
+
+impl Server {
+    pub(crate) fn socket(&self) -> PathBuf {
+        let named = || std::env::var_os("KEELWAY_SERVER").filter(|value| !value.is_empty()).map(PathBuf::from);
+        self.server.clone().or_else(named).unwrap_or_else(|| DEFAULT_SOCKET.into())
+    }
+}
+
+/// A kind of documents, under the names that kubectl takes, too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum KindName {
+    /// Machines
+    #[value(name = "hypervisors", alias = "hypervisor", alias = "kwh", alias = "Hypervisor")]
+    Hypervisor,
+    /// Clusters
+    #[value(name = "clusters", alias = "cluster", alias = "kwc", alias = "Cluster")]
+    Cluster,
+    /// Components of clusters
+    #[value(name = "components", alias = "component", alias = "kwcomp", alias = "Component")]
+    Component,
+    /// Secrets; their values are for root and the manager's own user
+    #[value(name = "secrets", alias = "secret", alias = "Secret")]
+    Secret,
+}
+
+impl KindName {
+    /// As `kind` has it.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Self::Hypervisor => "Hypervisor",
+            Self::Cluster => "Cluster",
+            Self::Component => "Component",
+            Self::Secret => "Secret",
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct ApplyArguments {
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Args)]
+pub(crate) struct GetDocumentsArguments {
+    /// Kinds, separated by commas; all that a world is made of where there are none
+    #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
+    pub(crate) kinds: Vec<KindName>,
+    /// Only those of these names
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// How to show them
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Args)]
+pub(crate) struct NamedArguments {
+    /// The kind
+    #[arg(value_name = "KIND", value_enum)]
+    pub(crate) kind: KindName,
+    /// The names
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
+    /// The namespace of the documents
+    #[arg(short, long, default_value = "default")]
+    pub(crate) namespace: String,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Args)]
+pub(crate) struct DeleteArguments {
+    #[command(flatten)]
+    pub(crate) named: NamedArguments,
+    /// Wait until nothing of them is left on any machine
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) wait: bool,
+    /// How long to wait at most
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub(crate) timeout: Span,
+}
+
+#[derive(Args)]
+pub(crate) struct WatchArguments {
+    /// Kinds, separated by commas; machines, clusters and components where there are none
+    #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
+    pub(crate) kinds: Vec<KindName>,
+    /// How to show what changes
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: WatchOutput,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// How a change is shown.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WatchOutput {
+    /// A line for each: what became of it, and its name
+    Table,
+    /// The documents in YAML
+    Yaml,
+}

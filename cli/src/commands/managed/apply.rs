@@ -1,0 +1,31 @@
+//! `keelway apply`.
+
+use keelway_manager::proto::{Applied, Outcome};
+
+use super::{client, failed, told};
+use crate::{
+    args::{ApplyArguments, Global},
+    commands::{print, session::runtime},
+    exit::{Code, Failure},
+    input::Input,
+};
+
+pub(in crate::commands) fn run(global: &Global, arguments: &ApplyArguments) -> Result<Code, Failure> {
+    let input = Input::read(&global.files)?;
+    // Faults are shown where they stand in the input; how documents fit each other is known to the manager.
+    input.documents_apart()?;
+    let runtime = runtime()?;
+    let mut client = client(&runtime, &arguments.server);
+    let applied = runtime.block_on(client.apply(input.bytes)).map_err(failed)?;
+    print(&applied.iter().map(line).collect::<String>())?;
+    Ok(Code::Done)
+}
+
+pub(super) fn line(applied: &Applied) -> String {
+    let outcome = match applied.outcome() {
+        Outcome::Created => "created",
+        Outcome::Configured => "configured",
+        Outcome::Unchanged | Outcome::Unspecified => "unchanged",
+    };
+    format!("{} {outcome}\n", told(applied.name.as_ref()))
+}

@@ -1,0 +1,63 @@
+//! `keelway delete`.
+
+use std::{collections::BTreeSet, io::Write, time::Duration};
+
+use futures::TryStreamExt;
+use keelway_api::document::DocumentName;
+use keelway_manager::{
+    client::{Client, ClientError, Wanted},
+    proto::{DocumentName as WireName, watch_event::Type},
+};
+use tokio::time::timeout;
+
+use super::{client, failed, names, told};
+use crate::{
+    args::DeleteArguments,
+    commands::{print, session::runtime},
+    exit::{Code, Failure},
+};
+
+pub(in crate::commands) fn run(arguments: &DeleteArguments) -> Result<Code, Failure> {
+    let names = names(&arguments.named)?;
+    let runtime = runtime()?;
+    let mut client = client(&runtime, &arguments.named.server);
+    runtime.block_on(async {
+        let deleted = client.delete(&names).await.map_err(failed)?;
+        for deleted in &deleted {
+            print(&format!("{} deleted\n", told(deleted.name.as_ref())))?;
+        }
+        if !arguments.wait || deleted.iter().all(|deleted| deleted.gone) {
+            return Ok(Code::Done);
+        }
+        let patience = Duration::from_secs(arguments.timeout.seconds());
+        if let Ok(gone) = timeout(patience, until_gone(&mut client, names)).await {
+            return gone.map(|()| Code::Done).map_err(failed);
+        }
+        let mut stderr = std::io::stderr();
+        let _ = writeln!(stderr, "not gone in time: the manager goes on; `keelway get` tells what it waits for");
+        Ok(Code::NotSettled)
+    })
+}
+
+/// What is not told of at first is gone already.
+async fn until_gone(client: &mut Client, names: Vec<DocumentName>) -> Result<(), ClientError> {
+    let mut left = BTreeSet::new();
+    let mut events = Box::pin(client.watch(&Wanted { kinds: Vec::new(), names }).await?);
+    while let Some(event) = events.try_next().await? {
+        let name = event.document.as_ref().and_then(|document| document.name.clone()).map(key);
+        match (event.r#type(), name) {
+            (Type::Added, Some(name)) => drop(left.insert(name)),
+            (Type::Deleted, Some(name)) => drop(left.remove(&name)),
+            (Type::Bookmark, _) => {}
+            (Type::Added | Type::Deleted | Type::Modified | Type::Unspecified, _) => continue,
+        }
+        if left.is_empty() && event.r#type() != Type::Added {
+            return Ok(());
+        }
+    }
+    Err(ClientError::Failed("it ended".to_owned()))
+}
+
+fn key(name: WireName) -> (String, String, String) {
+    (name.kind, name.namespace, name.name)
+}

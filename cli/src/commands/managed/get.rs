@@ -1,0 +1,37 @@
+//! `keelway get`.
+
+use keelway_api::{Asked, Documents};
+use keelway_manager::client::Wanted;
+
+use super::{client, failed};
+use crate::{
+    args::{GetArguments, GetDocumentsArguments, KindName, Output},
+    commands::{get, print, session::runtime},
+    exit::{Code, Failure},
+};
+
+const OF_A_WORLD: [KindName; 3] = [KindName::Hypervisor, KindName::Cluster, KindName::Component];
+
+pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code, Failure> {
+    let runtime = runtime()?;
+    let mut client = client(&runtime, &arguments.server);
+    let everything = arguments.kinds.is_empty() && arguments.names.is_empty();
+    // A table of one kind tells of others, too: of a machine what is left of it, of a cluster what is ready.
+    let kinds = if arguments.kinds.contains(&KindName::Secret) { &arguments.kinds[..] } else { &OF_A_WORLD };
+    let kinds = kinds.iter().map(|kind| kind.kind().to_owned()).collect();
+    let wanted = if everything { Wanted::default() } else { Wanted { kinds, names: Vec::new() } };
+    let text = runtime.block_on(client.get(&wanted)).map_err(failed)?;
+    if everything && arguments.output == Output::Yaml {
+        return print(&String::from_utf8_lossy(&text)).map(|()| Code::Done);
+    }
+    let documents = Documents::read_apart(&text, Asked::default()).map_err(Failure::other)?;
+    let kinds = if arguments.kinds.is_empty() { OF_A_WORLD.to_vec() } else { arguments.kinds.clone() };
+    let asked = GetArguments { names: arguments.names.clone(), output: arguments.output };
+    for (index, kind) in kinds.iter().enumerate() {
+        if index > 0 && matches!(arguments.output, Output::Table | Output::Wide) {
+            print("\n")?;
+        }
+        get::of_kind(*kind, &documents, &asked)?;
+    }
+    Ok(Code::Done)
+}

@@ -1,0 +1,33 @@
+//! A Secret without its values.
+
+use keelway_api::{Secret, jiff::Timestamp};
+
+use super::{View, age};
+
+/// One row about a Secret.
+pub(crate) struct SecretView {
+    name: String,
+    kind: String,
+    values: usize,
+    age: String,
+}
+
+impl SecretView {
+    pub(crate) fn of(name: String, secret: &Secret, now: Timestamp) -> Self {
+        Self {
+            name,
+            kind: secret.type_.clone().unwrap_or_else(|| "Opaque".to_owned()),
+            values: secret.data.as_ref().map_or(0, std::collections::BTreeMap::len),
+            age: age(secret.metadata.creation_timestamp.as_ref(), now),
+        }
+    }
+}
+
+impl View for SecretView {
+    const HEADER: &'static [&'static str] = &["SECRET", "TYPE", "DATA", "AGE"];
+    const NARROW: usize = 4;
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.name.clone(), self.kind.clone(), self.values.to_string(), self.age.clone()]
+    }
+}

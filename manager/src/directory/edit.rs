@@ -1,0 +1,152 @@
+//! What people ask for without touching a file. It takes effect as if they had written files, all at once or not at all.
+
+use std::{error::Error, sync::Arc};
+
+use keelway_api::{
+    Documents, Time,
+    document::{Document, DocumentName, DocumentRef},
+    fault::{Fault, Faults},
+    jiff::Timestamp,
+};
+use tokio::task::block_in_place;
+
+use super::{
+    Directory,
+    accept::{Accepted, Found, accept},
+    place::{name_of, path_of},
+};
+
+/// Why nothing of what was asked for is done.
+#[derive(Debug, thiserror::Error)]
+pub enum EditError {
+    /// The files of the store are not sound yet: its log tells which.
+    #[error("the documents of the store cannot be used yet: its log tells which files are to be mended")]
+    NotReady,
+    /// It does not fit what is there.
+    #[error(transparent)]
+    Faults(Faults),
+    /// It could not be written.
+    #[error("could not write the documents")]
+    Write(#[source] Box<dyn Error + Send + Sync>),
+}
+
+/// What came of one document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// There was none of its name.
+    Created,
+    /// It is another one than before.
+    Configured,
+    /// It is as it was.
+    Unchanged,
+}
+
+impl Directory {
+    /// Takes documents in, in the place of those of their names. Status of those that are there already is not taken.
+    ///
+    /// # Errors
+    /// Some do not fit the others, or the store is not ready; nothing is changed then.
+    pub fn apply(&self, documents: &Documents) -> Result<Vec<(DocumentName, Outcome)>, EditError> {
+        let wanted: Vec<DocumentName> = documents.all_names().collect();
+        let text = |name: &DocumentName| documents.text_of(name).unwrap_or_default().into_bytes();
+        let found: Found = wanted.iter().map(|name| (path_of(name), Some(text(name)))).collect();
+        let (before, after) = self.edit(&found)?;
+        let outcome = |name: &DocumentName| match (before.get(name), after.get(name)) {
+            (None, _) => Outcome::Created,
+            (before, after) if before == after => Outcome::Unchanged,
+            _ => Outcome::Configured,
+        };
+        Ok(wanted.into_iter().map(|name| (name.clone(), outcome(&name))).collect())
+    }
+
+    /// Asks for the deletion of documents. What runs on machines is marked, and goes with the passes that follow; whether each is
+    /// gone already.
+    ///
+    /// # Errors
+    /// Something refers to one of them, there is none of a name, or the store is not ready; nothing is changed then.
+    pub fn delete(&self, names: &[DocumentName]) -> Result<Vec<(DocumentName, bool)>, EditError> {
+        let documents = self.ready()?;
+        let mut found = Found::new();
+        let mut faults = Vec::new();
+        for name in names {
+            match documents.get(name) {
+                None => faults.push(named(
+                    name,
+                    Fault::of("metadata.name", "there is none of this name", "look with `keelway get`"),
+                )),
+                Some(DocumentRef::Component(_)) => faults.push(named(
+                    name,
+                    Fault::of(
+                        "metadata.name",
+                        "it is a part of its cluster",
+                        "change the Cluster's replicas, or delete it",
+                    ),
+                )),
+                Some(document) => {
+                    found.insert(path_of(name), marked(document).map(|document| document.as_ref().text().into_bytes()));
+                }
+            }
+        }
+        if !faults.is_empty() {
+            return Err(EditError::Faults(Faults(faults)));
+        }
+        let (_, after) = self.edit(&found)?;
+        Ok(names.iter().map(|name| (name.clone(), after.get(name).is_none())).collect())
+    }
+
+    fn ready(&self) -> Result<Arc<Documents>, EditError> {
+        self.held().world.clone().ok_or(EditError::NotReady)
+    }
+
+    /// The documents before and after.
+    fn edit(&self, found: &Found) -> Result<(Arc<Documents>, Arc<Documents>), EditError> {
+        block_in_place(|| {
+            let mut held = self.held();
+            let before = held.world.clone().ok_or(EditError::NotReady)?;
+            let Accepted { documents, refused, put_back: _ } = accept(Some(&before), found, Timestamp::now());
+            if !refused.is_empty() {
+                let faults = refused.into_iter().flat_map(|(path, faults)| {
+                    let name = name_of(&path);
+                    faults.0.into_iter().map(move |fault| match &name {
+                        Some(name) => named(name, fault),
+                        None => fault,
+                    })
+                });
+                return Err(EditError::Faults(Faults(faults.collect())));
+            }
+            let after = Arc::new(documents.ok_or(EditError::NotReady)?);
+            let mut reached = Documents::clone(&before);
+            let mut outcome = Ok(());
+            for change in after.changes_since(&before) {
+                let text = change.outcome(&after).map(|document| document.as_ref().text());
+                outcome = self.write(&mut held, change.name(), text.as_deref());
+                if outcome.is_err() {
+                    break;
+                }
+                reached.make(&change, &after);
+            }
+            self.tell(&mut held, Arc::new(reached));
+            self.watch.wake();
+            outcome.map_err(EditError::Write)?;
+            Ok((before, after))
+        })
+    }
+}
+
+fn named(name: &DocumentName, fault: Fault) -> Fault {
+    Fault { document: name.to_string(), line: 0, ..fault }
+}
+
+/// A document whose deletion takes time, with the mark of it; `None` where it goes at once.
+fn marked(document: DocumentRef<'_>) -> Option<Document> {
+    match document {
+        DocumentRef::Cluster(cluster) if cluster.id().is_some() => {
+            let mut cluster = cluster.clone();
+            cluster.metadata.deletion_timestamp.get_or_insert(Time(Timestamp::now()));
+            Some(Document::Cluster(Box::new(cluster)))
+        }
+        DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_) | DocumentRef::Component(_) | DocumentRef::Secret(_) => {
+            None
+        }
+    }
+}

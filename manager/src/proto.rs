@@ -1,0 +1,10 @@
+//! `keelway.manager.v1`, as generated.
+#![expect(
+    missing_docs,
+    clippy::pedantic,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the .proto file is documented"
+)]
+
+tonic::include_proto!("keelway.manager.v1");

@@ -1,0 +1,50 @@
+//! Names and outcomes over the wire.
+
+use keelway_api::{
+    Documents,
+    document::DocumentName,
+    documents::SecretName,
+    name::{ClusterRef, NAMESPACE_PREFIX, PodName},
+};
+
+use crate::{directory::Outcome, proto};
+
+impl From<&DocumentName> for proto::DocumentName {
+    fn from(name: &DocumentName) -> Self {
+        Self {
+            kind: name.kind().to_owned(),
+            namespace: name.namespace().unwrap_or_default(),
+            name: name.name().to_owned(),
+        }
+    }
+}
+
+/// The name that was asked for; `None` where there can be no document of it.
+pub(super) fn name_of(name: &proto::DocumentName) -> Option<DocumentName> {
+    let namespace = if name.namespace.is_empty() { "default" } else { &name.namespace };
+    Some(match name.kind.as_str() {
+        "Hypervisor" => DocumentName::Hypervisor(name.name.parse().ok()?),
+        "Cluster" => DocumentName::Cluster(ClusterRef { namespace: namespace.to_owned(), name: name.name.clone() }),
+        "Component" => {
+            let cluster = namespace.strip_prefix(NAMESPACE_PREFIX)?.parse().ok()?;
+            DocumentName::Component(PodName { cluster, component: name.name.parse().ok()? })
+        }
+        "Secret" => DocumentName::Secret(SecretName { namespace: namespace.to_owned(), name: name.name.clone() }),
+        _ => return None,
+    })
+}
+
+impl From<Outcome> for proto::Outcome {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Created => Self::Created,
+            Outcome::Configured => Self::Configured,
+            Outcome::Unchanged => Self::Unchanged,
+        }
+    }
+}
+
+/// A document as it is now; `None` where it is gone.
+pub(super) fn document(documents: &Documents, name: &DocumentName) -> Option<proto::Document> {
+    Some(proto::Document { name: Some(name.into()), text: documents.text_of(name)? })
+}

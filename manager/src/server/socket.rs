@@ -1,0 +1,72 @@
+//! The socket.
+
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use futures::Stream;
+use tokio::net::{UnixListener, UnixStream};
+use tokio_stream::wrappers::UnixListenerStream;
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+#[error("could not listen on {}", path.display())]
+pub struct SocketError {
+    path: PathBuf,
+    #[source]
+    cause: io::Error,
+}
+
+/// A socket that goes with it.
+#[derive(Debug)]
+pub struct Listener {
+    path: PathBuf,
+    socket: UnixListener,
+}
+
+impl Listener {
+    /// Listens on a path, for its owner and its group. Its directory is made where it is missing; what another one left there is
+    /// replaced: whoever holds the lock of the store is the one.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        let make = || {
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            // Nobody connects before the mode is right: it is made under another name.
+            let beside = path.with_extension("new");
+            let _ = fs::remove_file(&beside);
+            let socket = UnixListener::bind(&beside)?;
+            fs::set_permissions(&beside, Permissions::from_mode(0o660))?;
+            fs::rename(&beside, path)?;
+            Ok(socket)
+        };
+        let socket = make().map_err(|cause| SocketError { path: path.to_owned(), cause })?;
+        Ok(Self { path: path.to_owned(), socket })
+    }
+
+    pub(super) fn connections(self) -> impl Stream<Item = io::Result<UnixStream>> {
+        let guard = Removed(self.path);
+        let stream = UnixListenerStream::new(self.socket);
+        futures::stream::unfold((stream, guard), async |(mut stream, guard)| {
+            let connection = futures::StreamExt::next(&mut stream).await?;
+            Some((connection, (stream, guard)))
+        })
+    }
+}
+
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

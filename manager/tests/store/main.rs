@@ -1,0 +1,7 @@
+//! Stores, and what people ask of them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod directory;
+mod place;
+mod server;

@@ -1,0 +1,186 @@
+//! What people ask of a manager on its socket.
+
+use std::{os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+
+use futures::{Stream, TryStreamExt};
+use keelway_api::{Asked, Documents, document::DocumentName, name::ClusterRef};
+use keelway_manager::{
+    client::{Client, ClientError, Wanted},
+    directory::Directory,
+    proto::{self, Outcome},
+    server::{Listener, serve},
+};
+use keelway_reconciler::{Changing, Store};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::place::{CLUSTER, MACHINE, Place, WRITTEN, next, world, written};
+
+/// A manager's socket before a store.
+struct Served {
+    place: Place,
+    store: Arc<Directory>,
+    client: Client,
+    stop: CancellationToken,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Served {
+    async fn new() -> Self {
+        let place = Place::new();
+        let store = Arc::new(place.with_world().await);
+        let path = place.path("manager.sock");
+        let listener = Listener::bind(&path).unwrap();
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        let stop = CancellationToken::new();
+        tokio::spawn(serve(listener, store.clone(), stop.clone()));
+        Self { client: Client::new(&path), place, store, stop }
+    }
+
+    async fn everything(&mut self) -> Documents {
+        let text = self.client.get(&Wanted::default()).await.unwrap();
+        Documents::read_apart(&text, Asked::default()).unwrap()
+    }
+}
+
+fn c1() -> DocumentName {
+    DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() })
+}
+
+fn outcomes(applied: &[proto::Applied]) -> Vec<(String, Outcome)> {
+    applied.iter().map(|applied| (applied.name.clone().unwrap().name, applied.outcome())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_for_is_shown() {
+    let mut served = Served::new().await;
+    assert_eq!(written(&served.everything().await), written(&world()));
+    let clusters = Wanted { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
+    let found = served.client.get(&clusters).await.unwrap();
+    assert_eq!(Documents::read_apart(&found, Asked::default()).unwrap().names().collect::<Vec<_>>(), [c1()]);
+    let missing = "c2".to_owned();
+    let c2 = DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: missing });
+    let error = served.client.get(&Wanted { kinds: Vec::new(), names: vec![c2] }).await.unwrap_err();
+    assert!(matches!(&error, ClientError::NotFound(what) if what == "there is no Cluster default/c2"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_applied_is_as_if_it_was_written() {
+    let mut served = Served::new().await;
+    // What the store wrote itself may still be on its way to whoever watches.
+    served.store.load().await.unwrap();
+    let more = format!("{WRITTEN}---\n{}", WRITTEN.replace("name: c1", "name: c2"));
+    let applied = served.client.apply(more.into_bytes()).await.unwrap();
+    assert_eq!(outcomes(&applied), [("c1".into(), Outcome::Unchanged), ("c2".into(), Outcome::Created)]);
+    let documents = next(&served.store).await;
+    assert_eq!(documents.clusters.len(), 2);
+    assert!(documents.clusters.values().next().unwrap().id().is_some(), "its status is as it was");
+    assert!(served.place.read("clusters/default/c2.yaml").contains("1.37.0"));
+
+    let edited = WRITTEN.replace("1.37.0", "1.37.0, etcd: {replicas: 3}");
+    let applied = served.client.apply(edited.into_bytes()).await.unwrap();
+    assert_eq!(outcomes(&applied), [("c1".into(), Outcome::Configured)]);
+    assert!(served.place.read(CLUSTER).contains("ingressPort: 20000"));
+}
+
+/// A pass that began before somebody asked does not undo it, and does not undo what was asked about others.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_for_during_a_pass_stays() {
+    let mut served = Served::new().await;
+    let loaded = served.store.load().await.unwrap();
+    served.client.delete(&[c1()]).await.unwrap();
+    let mut documents = Documents::clone(&loaded);
+    for cluster in documents.clusters.values_mut() {
+        cluster.status.as_mut().unwrap().endpoints = vec!["https://198.51.100.1:20000".to_owned()];
+    }
+    let error = served.store.save(&documents).await.unwrap_err();
+    assert!(error.cause.to_string().contains("changed by somebody else"), "{}", error.cause);
+    assert!(next(&served.store).await.clusters.values().all(keelway_api::Cluster::deleted));
+
+    let loaded = served.store.load().await.unwrap();
+    served.client.apply(WRITTEN.replace("name: c1", "name: c2").into_bytes()).await.unwrap();
+    let mut documents = Documents::clone(&loaded);
+    documents.components.clear();
+    served.store.save(&documents).await.unwrap();
+    let found = served.everything().await;
+    assert_eq!((found.clusters.len(), found.components.len()), (2, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_what_is_not_sound_nothing_is_taken() {
+    let mut served = Served::new().await;
+    let sound = WRITTEN.replace("name: c1", "name: c2");
+    let broken =
+        WRITTEN.replace("name: c1", "name: c3").replace("version: 1.37.0", "version: 1.37.0, etcd: {replica: 3}");
+    let error = served.client.apply(format!("{sound}---\n{broken}").into_bytes()).await.unwrap_err();
+    let told = error.to_string();
+    assert!(
+        matches!(error, ClientError::Refused(_)) && told.contains("document 2 (Cluster c3), line 9: spec.etcd.replica"),
+        "{told}"
+    );
+    // One that is sound by itself, and of which another one has the id.
+    let copied = world().text_of(&c1()).unwrap().replace("name: c1", "name: c4");
+    let error = served.client.apply(copied.into_bytes()).await.unwrap_err();
+    assert!(error.to_string().contains("status.id"), "{error}");
+    assert_eq!(written(&served.everything().await), written(&world()));
+    assert!(!served.place.path("clusters/default/c2.yaml").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_is_marked_and_what_does_not_is_gone() {
+    let mut served = Served::new().await;
+    served.client.apply(WRITTEN.replace("name: c1", "name: c2").into_bytes()).await.unwrap();
+    let c2 = DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: "c2".to_owned() });
+    let deleted = served.client.delete(&[c1(), c2]).await.unwrap();
+    assert_eq!(deleted.iter().map(|deleted| deleted.gone).collect::<Vec<_>>(), [false, true]);
+    assert!(served.place.read(CLUSTER).contains("deletionTimestamp"));
+    assert!(!served.place.path("clusters/default/c2.yaml").exists());
+    // Somebody still refers to it.
+    let error = served.client.delete(&[DocumentName::Hypervisor("hv-1".parse().unwrap())]).await.unwrap_err();
+    assert!(error.to_string().contains("hv-1"), "{error}");
+    assert!(served.place.path(MACHINE).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_watches_is_told_of_each_change() {
+    let mut served = Served::new().await;
+    let wanted = Wanted { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
+    let mut events = Box::pin(served.client.watch(&wanted).await.unwrap());
+    assert_eq!(told(&mut events).await, ("TYPE_ADDED", "c1".to_owned()));
+    assert_eq!(told(&mut events).await.0, "TYPE_BOOKMARK");
+    let two = WRITTEN.replace("name: c1", "name: c2");
+    served.client.apply(two.clone().into_bytes()).await.unwrap();
+    assert_eq!(told(&mut events).await, ("TYPE_ADDED", "c2".to_owned()));
+    served.place.write("clusters/default/c2.yaml", &two.replace("1.37.0", "1.37.0, etcd: {replicas: 3}"));
+    timeout(Duration::from_secs(10), served.store.changed()).await.unwrap();
+    served.store.load().await.unwrap();
+    assert_eq!(told(&mut events).await, ("TYPE_MODIFIED", "c2".to_owned()));
+    let c2 = DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: "c2".to_owned() });
+    served.client.delete(&[c2]).await.unwrap();
+    assert_eq!(told(&mut events).await, ("TYPE_DELETED", "c2".to_owned()));
+}
+
+async fn told(
+    events: &mut (impl Stream<Item = Result<proto::WatchEvent, ClientError>> + Unpin),
+) -> (&'static str, String) {
+    let event = timeout(Duration::from_secs(10), events.try_next()).await.unwrap().unwrap().unwrap();
+    let name = event.document.as_ref().and_then(|document| document.name.clone()).unwrap_or_default();
+    (event.r#type().as_str_name(), name.name)
+}
+
+#[tokio::test]
+async fn nobody_who_listens_is_told_with_its_socket() {
+    let place = Place::new();
+    let path = place.path("manager.sock");
+    let error = Client::new(&path).get(&Wanted::default()).await.unwrap_err();
+    assert!(
+        matches!(&error, ClientError::Unavailable { .. }) && error.to_string().contains("manager.sock: "),
+        "{error}"
+    );
+}
