@@ -158,22 +158,22 @@ impl Directory {
             self.watch.wake();
             return Err(Unsound::Changed(path_of(other)).into());
         }
-        let mut reached = Documents::clone(&world);
-        let mut outcome = Ok(());
-        for change in changes {
-            let text = change.outcome(documents).map(|document| document.as_ref().text());
-            outcome = self.write(&mut held, change.name(), text.as_deref());
-            if outcome.is_err() {
-                break;
-            }
-            reached.make(&change, documents);
-        }
-        // As far as it came is what stands in the files.
-        self.tell(&mut held, Arc::new(reached));
-        if outcome.is_ok() {
-            held.loaded = Arc::new(documents.clone());
-        }
-        outcome
+        self.make(&mut held, &world, &changes, documents)?;
+        held.loaded = Arc::new(documents.clone());
+        Ok(())
+    }
+
+    /// Makes changes to the world that counts, in files first. As far as it comes is what counts then.
+    fn make(&self, held: &mut Held, world: &Documents, changes: &[Change], to: &Documents) -> Result<(), Failure> {
+        let mut reached = Documents::clone(world);
+        let made = changes.iter().try_for_each(|change| {
+            let text = change.outcome(to).map(|document| document.as_ref().text());
+            self.write(held, change.name(), text.as_deref())?;
+            reached.make(change, to);
+            Ok(())
+        });
+        self.tell(held, Arc::new(reached));
+        made
     }
 
     /// From now on these documents count.

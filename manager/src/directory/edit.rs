@@ -115,19 +115,9 @@ impl Directory {
                 return Err(EditError::Faults(Faults(faults.collect())));
             }
             let after = Arc::new(documents.ok_or(EditError::NotReady)?);
-            let mut reached = Documents::clone(&before);
-            let mut outcome = Ok(());
-            for change in after.changes_since(&before) {
-                let text = change.outcome(&after).map(|document| document.as_ref().text());
-                outcome = self.write(&mut held, change.name(), text.as_deref());
-                if outcome.is_err() {
-                    break;
-                }
-                reached.make(&change, &after);
-            }
-            self.tell(&mut held, Arc::new(reached));
+            let made = self.make(&mut held, &before, &after.changes_since(&before), &after);
             self.watch.wake();
-            outcome.map_err(EditError::Write)?;
+            made.map_err(EditError::Write)?;
             Ok((before, after))
         })
     }
