@@ -4,12 +4,14 @@ use std::{
     env,
     fs::{self, File, OpenOptions},
     io::Write,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use keelway_api::Documents;
 use keelway_cri::testing::cache;
+use keelway_manager::client::DEFAULT_SOCKET;
 
 use crate::{deadline, keelway::program, process};
 
@@ -28,7 +30,7 @@ impl Manager {
         manager
     }
 
-    /// Another process over the same directory.
+    /// Another process over the same directory. It listens on its socket then.
     pub fn start_again(&mut self) {
         assert!(self.child.is_none(), "one manager at a time");
         let log = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
@@ -39,6 +41,8 @@ impl Manager {
             [cache().unwrap().join("bin")].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())),
         );
         self.child = Some(command.env("PATH", path.unwrap()).stdin(Stdio::null()).stderr(log).spawn().unwrap());
+        // The socket of one that was killed stays, and nobody listens on it.
+        deadline::until("the manager listens", deadline::READ, || UnixStream::connect(DEFAULT_SOCKET).is_ok());
     }
 
     /// Its process id.

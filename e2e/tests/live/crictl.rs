@@ -79,7 +79,9 @@ impl Tools {
         let Self { pod, shell, reader } = self;
         let crictl = format!("timeout 60 crictl -t 30s -r {listen}");
         let ran = |line: &str| of_root.shell(line).succeeded().text().to_owned();
-        let asked = format!("{crictl} exec -it {shell} /bin/sh -c 'test -t 0 && echo has a terminal'");
+        // Its terminal is in the foreground of one process group, which has to be that of the tool.
+        let crictl_on_terminal = crictl.replacen("timeout ", "timeout --foreground ", 1);
+        let asked = format!("{crictl_on_terminal} exec -it {shell} /bin/sh -c 'test -t 0 && echo has a terminal'");
         assert!(ran(&format!("script -qec \"{asked}\" /dev/null < /dev/null")).contains("has a terminal"));
         let failed = of_root.shell(&format!("{crictl} exec {shell} /bin/sh -c 'exit 7'"));
         assert!(failed.code() != 0 && failed.stderr.contains("exit code 7"), "{}", failed.stderr);
