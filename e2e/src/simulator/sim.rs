@@ -151,6 +151,8 @@ impl Sim {
                 world.took_place(cell, at.as_str());
                 world.cuts_save = true;
                 let _ = doing(&mut world);
+                // One that is refused has no changes to cut off, and the next save is another one.
+                world.cuts_save = false;
                 if world.random.once_in(2) { Noticed::Nothing } else { Noticed::Death }
             }
             Fault::DiesBefore => Noticed::Death,
