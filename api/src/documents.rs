@@ -216,6 +216,42 @@ impl Documents {
         self.hypervisors.values().find_map(|machine| machine.status.as_ref()?.installation.as_ref())
     }
 
+    /// The documents of one cluster, with all machines and every Secret that is not another cluster's.
+    #[must_use]
+    pub fn of_cluster(&self, reference: &ClusterRef) -> Self {
+        let mut part = self.of_machines();
+        let Some(cluster) = self.clusters.get(reference) else { return part };
+        part.clusters.insert(reference.clone(), cluster.clone());
+        if let Some(id) = cluster.id() {
+            let components = self.components_of(id).map(|(name, component)| (name.clone(), component.clone()));
+            part.components = components.collect();
+            let namespace = id.namespace();
+            let secrets = self.secrets.range(SecretName::of(id, "")..);
+            let own = secrets.take_while(|(name, _)| name.namespace == namespace);
+            part.secrets.extend(own.map(|(name, secret)| (name.clone(), secret.clone())));
+        }
+        part
+    }
+
+    /// Every Secret that is no cluster's.
+    pub fn shared_secrets(&self) -> impl Iterator<Item = (&SecretName, &Arc<Secret>)> {
+        let is_shared = |name: &SecretName| {
+            !name.namespace.starts_with(NAMESPACE_PREFIX) || name.namespace.starts_with(INSTALLATION_NAMESPACE_PREFIX)
+        };
+        self.secrets.iter().filter(move |(name, _)| is_shared(name))
+    }
+
+    /// All machines, with every Secret that is no cluster's.
+    #[must_use]
+    pub fn of_machines(&self) -> Self {
+        Self {
+            hypervisors: self.hypervisors.clone(),
+            secrets: self.shared_secrets().map(|(name, secret)| (name.clone(), secret.clone())).collect(),
+            given: self.given.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Takes away the Secrets of installations that have no machine left.
     pub fn forget_installations(&mut self) {
         let left = self.installation().map(InstallationId::namespace);

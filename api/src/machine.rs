@@ -694,11 +694,48 @@ impl MachineState {
         self.sandboxes.iter().map(|sandbox| sandbox.pod.cluster.clone()).chain(of_files)
     }
 
+    /// What the machine tells of itself and of one cluster, without its images.
+    #[must_use]
+    pub fn part_of(&self, id: &ClusterId) -> Self {
+        let sandboxes: Vec<_> = self.sandboxes.iter().filter(|sandbox| sandbox.pod.cluster == *id).cloned().collect();
+        let is_own = |container: &&ContainerState| sandboxes.iter().any(|sandbox| sandbox.id == container.sandbox);
+        let containers: Vec<_> = self.containers.iter().filter(is_own).cloned().collect();
+        let healthy = containers.iter().map(|container| &container.id).filter(|id| self.healthy.contains(*id));
+        let healthy = healthy.cloned().collect();
+        let servers = self.servers.iter().filter(|(pod, _)| pod.cluster == *id);
+        Self {
+            runtime: self.runtime.clone(),
+            owner: self.owner.clone(),
+            applied: self.applied.clone(),
+            files: below(&self.files, id),
+            data: below(&self.data, id),
+            images: BTreeSet::new(),
+            ports: self.ports.clone(),
+            servers: servers.map(|(pod, servers)| (pod.clone(), servers.clone())).collect(),
+            capacity: self.capacity,
+            kubelet_pods: self.kubelet_pods,
+            disk_pressure: self.disk_pressure,
+            disk: self.disk,
+            system: self.system.clone(),
+            healthy,
+            identity: self.identity.clone(),
+            sandboxes,
+            containers,
+        }
+    }
+
     /// The data directory of this name of a pod; one that is not there is neither marked nor used.
     #[must_use]
     pub fn data_of(&self, pod: &PodName, name: &str) -> DataState {
         self.data.get(&format!("{}/{}/{name}", pod.cluster, pod.component)).copied().unwrap_or_default()
     }
+}
+
+/// What is in the directory of a cluster, with that directory itself.
+fn below<T: Clone>(all: &BTreeMap<String, T>, id: &ClusterId) -> BTreeMap<String, T> {
+    let directory = id.as_str();
+    let from = all.range(directory.to_owned()..).take_while(|(path, _)| path.starts_with(directory));
+    from.map(|(path, found)| (path.clone(), found.clone())).collect()
 }
 
 /// What is known of a machine's ports.

@@ -1,50 +1,94 @@
-//! What passes say, in the log: each thing once.
+//! What tasks say, in the log: each thing once.
 
-use std::{collections::BTreeSet, error::Error};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+};
 
-use keelway_reconciler::{Outcome, PassError, Watcher};
+use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
 
-/// Tells what is new of a pass.
+/// Tells what is new of each task.
 #[derive(Debug, Default)]
 pub struct Reports {
+    tasks: BTreeMap<Task, Known>,
+    unread: Option<String>,
+    settled: bool,
+}
+
+/// What is known of a task.
+#[derive(Debug, Default)]
+struct Known {
     told: BTreeSet<String>,
     settled: bool,
 }
 
 impl Watcher for Reports {
-    fn passed(&mut self, outcome: &Outcome) {
+    fn began(&mut self, task: &Task) {
+        self.tasks.entry(task.clone()).or_default();
+    }
+
+    fn passed(&mut self, task: &Task, outcome: &Outcome) {
         for decision in &outcome.plan.decisions {
-            tracing::info!("{decision}");
+            tracing::info!(task = %task, "{decision}");
         }
         let failures = outcome.failures.iter().map(|failure| format!("{}: {}", failure.at, failure.why));
         let waiting = outcome.plan.waiting.iter().map(ToString::to_string);
-        self.tell(failures.collect(), waiting.collect());
-        if outcome.settled && !self.settled {
-            tracing::info!("settled");
-        }
-        self.settled = outcome.settled;
+        self.tell(task, failures.collect(), waiting.collect());
+        self.settle(task, outcome.settled);
     }
 
-    fn failed(&mut self, error: &PassError) {
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
+    fn applied(&mut self, task: &Task, applying: &Applying) {
+        self.tell(task, applying.failures.clone(), Vec::new());
+        self.settle(task, applying.effects == 0 && applying.failures.is_empty());
+    }
+
+    fn failed(&mut self, task: &Task, error: &PassError) {
+        self.tell(task, vec![chain(error)], Vec::new());
+        self.settle(task, false);
+    }
+
+    fn ended(&mut self, task: &Task) {
+        self.tasks.remove(task);
+    }
+
+    fn unread(&mut self, error: &StoreError) {
+        let text = chain(error);
+        if self.unread.as_ref() != Some(&text) {
+            tracing::error!("{text}");
         }
-        self.tell(vec![text], Vec::new());
-        self.settled = false;
+        self.unread = Some(text);
     }
 }
 
 impl Reports {
-    fn tell(&mut self, failures: Vec<String>, waiting: Vec<String>) {
-        for failure in failures.iter().filter(|failure| !self.told.contains(*failure)) {
-            tracing::error!("{failure}");
+    fn tell(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {
+        let known = self.tasks.entry(task.clone()).or_default();
+        for failure in failures.iter().filter(|failure| !known.told.contains(*failure)) {
+            tracing::error!(task = %task, "{failure}");
         }
-        for waiting in waiting.iter().filter(|waiting| !self.told.contains(*waiting)) {
-            tracing::info!("{waiting}");
+        for waiting in waiting.iter().filter(|waiting| !known.told.contains(*waiting)) {
+            tracing::info!(task = %task, "{waiting}");
         }
-        self.told = failures.into_iter().chain(waiting).collect();
+        known.told = failures.into_iter().chain(waiting).collect();
     }
+
+    /// Tells once that nothing is to be done any more, anywhere.
+    fn settle(&mut self, task: &Task, settled: bool) {
+        self.tasks.entry(task.clone()).or_default().settled = settled;
+        let all = self.tasks.values().all(|known| known.settled);
+        if all && !self.settled {
+            tracing::info!("settled");
+        }
+        self.settled = all;
+    }
+}
+
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

@@ -2,6 +2,7 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
+    string::String,
     vec::Vec,
 };
 
@@ -10,11 +11,13 @@ use keelway_api::{
     component::ComponentSpec,
     fault::Faults,
     hypervisor::Applied,
-    machine::{MachineConfig, Pod},
-    name::{ClusterId, HypervisorName, PodName},
+    machine::{MachineConfig, MachineState, Pod},
+    name::{ClusterId, HypervisorName, InstallationId, PodName},
 };
 
-use crate::{Observation, deletion::keeps_running, plan::Plan, pod::Site, tenant::Tenant, turns::Turns, world::World};
+use crate::{
+    Observation, Waiting, deletion::keeps_running, plan::Plan, pod::Site, tenant::Tenant, turns::Turns, world::World,
+};
 
 /// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
 /// for: those of a large fleet together take more memory than all else.
@@ -54,17 +57,86 @@ impl<'a> Configs<'a> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
         let installation = document.status.as_ref()?.installation.clone()?;
         let state = self.seen.machine(name)?;
-        let here = self.placed.get(name).into_iter().flatten();
-        let pods = here.filter_map(|placed| self.pod(*placed)).collect();
         let others = state.clusters().filter(|id| !self.known.contains(id)).collect();
-        let config = MachineConfig { installation, term: 1, generation: 1, pods, others };
+        let config = MachineConfig { installation, term: 1, generation: 1, pods: self.pods(name), others };
         Some(fenced(config, document))
+    }
+
+    fn pods(&self, name: &HypervisorName) -> BTreeMap<PodName, Pod> {
+        let here = self.placed.get(name).into_iter().flatten();
+        here.filter_map(|placed| self.pod(*placed)).collect()
+    }
+
+    /// What the clusters of the documents want of each machine that was seen and has something of them.
+    #[must_use]
+    pub fn wants(&self) -> BTreeMap<HypervisorName, Wants> {
+        let Some(installation) = self.documents.installation().filter(|_| !self.seen.stale()) else {
+            return BTreeMap::new();
+        };
+        let names = self.placed.keys().filter(|name| self.seen.machine(name).is_some());
+        names.map(|name| ((*name).clone(), Wants::of(installation.clone(), self.pods(name)))).collect()
+    }
+
+    /// What is waited for until it is its turn.
+    #[must_use]
+    pub fn waiting(&self) -> &[Waiting] {
+        &self.turns.waiting
     }
 
     fn pod(&self, (tenant, pod, spec): Placed<'_>) -> Option<(PodName, Pod)> {
         let wanted = wanted(self.tenants.get(tenant)?, self.world, self.seen, (pod, spec))?;
         Some((pod.clone(), Pod { hold: self.turns.is_held(pod), ..wanted }))
     }
+}
+
+/// What clusters want of one machine, as one plan decided it, without what is in the pods: they are made again when a config of the
+/// machine is, from the same documents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wants {
+    pods: BTreeSet<PodName>,
+    held: BTreeSet<PodName>,
+    /// Of all that is in the pods.
+    digest: String,
+}
+
+impl Wants {
+    fn of(installation: InstallationId, pods: BTreeMap<PodName, Pod>) -> Self {
+        let config = MachineConfig { installation, term: 0, generation: 0, pods, others: BTreeSet::new() };
+        let held = config.pods.iter().filter(|(_, pod)| pod.hold).map(|(name, _)| name.clone()).collect();
+        Self { pods: config.pods.keys().cloned().collect(), held, digest: config.digest() }
+    }
+
+    /// The pods.
+    ///
+    /// # Errors
+    /// A document does not mean anything.
+    pub fn pods(&self, documents: &Documents) -> Result<BTreeMap<PodName, Pod>, Faults> {
+        let world = World::of(documents)?;
+        let mut pods = BTreeMap::new();
+        for tenant in Tenant::all(documents, &world) {
+            for (pod, component) in tenant.components.iter().filter(|(pod, _)| self.pods.contains(*pod)) {
+                let made = Site::of(&tenant, &world, pod, &component.spec).and_then(|site| site.pod().ok());
+                pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: self.held.contains(*pod), ..made })));
+            }
+        }
+        Ok(pods)
+    }
+}
+
+/// The config of a machine that was seen, of these pods, which are all that its clusters want. `known` are all clusters that there are.
+/// The second is what is to be written down of it, which has to be saved before the machine takes it.
+#[must_use]
+pub fn machine_config(
+    document: &Hypervisor,
+    state: &MachineState,
+    known: &BTreeSet<ClusterId>,
+    pods: BTreeMap<PodName, Pod>,
+) -> Option<(MachineConfig, Option<Applied>)> {
+    let installation = document.status.as_ref()?.installation.clone()?;
+    let others = state.clusters().filter(|id| !known.contains(id)).collect();
+    let config = fenced(MachineConfig { installation, term: 1, generation: 1, pods, others }, document);
+    let issue = to_issue(document, &config);
+    Some((config, issue))
 }
 
 /// Tells what every machine that could be seen should hold, once all keys of a plan are minted: one machine after the

@@ -7,7 +7,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    Documents,
+    Cluster, Component, Documents,
     component::ComponentSpec,
     hypervisor::HypervisorRole,
     machine::{Amount, PortFacts, Seen},
@@ -18,7 +18,8 @@ use keelway_api::{
 
 use crate::{
     Observation,
-    ports::{IngressPorts, Ports},
+    plan::{Neighbours, Part},
+    ports::{self, IngressPorts, Ports},
     words::count,
     world::World,
 };
@@ -44,6 +45,37 @@ pub(crate) struct Fleet<'a> {
     given_back: BTreeSet<(ClusterId, Role, u32)>,
 }
 
+/// The clusters that a plan is not of.
+struct Others<'a> {
+    /// Those that it is of.
+    own: &'a Documents,
+    all: Option<Neighbours<'a>>,
+}
+
+impl<'a> Others<'a> {
+    fn of(own: &'a Documents, part: Part<'a>) -> Self {
+        let all = match part {
+            Part::Cluster(neighbours) => Some(neighbours),
+            Part::World | Part::Machines(_) => None,
+        };
+        Self { own, all }
+    }
+
+    fn clusters(&self) -> impl Iterator<Item = &'a Cluster> {
+        let clusters = self.all.into_iter().flat_map(|all| &all.documents.clusters);
+        clusters.filter(|(name, _)| !self.own.clusters.contains_key(*name)).map(|(_, cluster)| cluster)
+    }
+
+    fn users(&self) -> impl Iterator<Item = u32> {
+        self.all.into_iter().flat_map(|all| all.users.iter().copied())
+    }
+
+    fn components(&self) -> impl Iterator<Item = &'a Component> {
+        let components = self.all.into_iter().flat_map(|all| all.documents.components.values());
+        components.filter(|component| !self.own.clusters.contains_key(&component.spec.cluster))
+    }
+}
+
 /// One machine.
 pub(crate) struct Room<'a> {
     pub(crate) machine: &'a ValidatedHypervisor,
@@ -56,7 +88,8 @@ pub(crate) struct Room<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    pub(crate) fn of(documents: &Documents, world: &'a World, seen: &Observation) -> Self {
+    pub(crate) fn of(documents: &Documents, part: Part<'_>, world: &'a World, seen: &Observation) -> Self {
+        let others = Others::of(documents, part);
         let unknown = PortFacts::default();
         let mut rooms: BTreeMap<&HypervisorName, Room> = BTreeMap::new();
         for machine in world.machines.values() {
@@ -67,7 +100,7 @@ impl<'a> Fleet<'a> {
             let ports = Ports::of(machine, facts);
             rooms.insert(&machine.name, Room { machine, load: 0, left, ports, disk_pressure });
         }
-        for component in documents.components.values() {
+        for component in documents.components.values().chain(others.components()) {
             let Some(room) = rooms.get_mut(&component.spec.hypervisor) else { continue };
             room.take(&component.spec);
         }
@@ -78,12 +111,15 @@ impl<'a> Fleet<'a> {
         for (name, room) in rooms.iter().filter(|(name, room)| open(name, room)) {
             order.entry(room.place()).or_default().insert((room.load, *name));
         }
-        let of_components = documents.components.values().map(|component| component.spec.user);
+        let all = documents.components.values().chain(others.components());
+        let of_components = all.map(|component| component.spec.user);
         // Files of clusters that nobody tells of are there too.
         let of_files = seen.machines.values().filter_map(Seen::known).flat_map(|state| state.files.values());
-        let users = of_components.chain(of_files.map(|file| file.user)).collect();
+        let users = of_components.chain(of_files.map(|file| file.user)).chain(others.users()).collect();
         let public = rooms.values().filter(|room| room.machine.role == Role::Ingress.row().runs_on);
-        let ingress = IngressPorts::of(documents, public.map(|room| &room.ports));
+        let reserved = ports::reserved(documents.clusters.values(), documents.components.values());
+        let by_others = ports::reserved(others.clusters(), others.components());
+        let ingress = IngressPorts::of(reserved.chain(by_others), public.map(|room| &room.ports));
         Self { rooms, order, ingress, users, next_user: FIRST_USER, given_back: BTreeSet::new() }
     }
 

@@ -11,6 +11,15 @@ use keelway_api::{Documents, cluster::FINALIZER, name::NameError};
 /// # Errors
 /// What `random` returned is no id.
 pub fn identify(documents: &mut Documents, mut random: impl FnMut() -> String) -> Result<bool, NameError> {
+    let clusters = identify_clusters(documents, &mut random)?;
+    Ok(identify_machines(documents, random)? || clusters)
+}
+
+/// Gives an id to each Cluster that has none.
+///
+/// # Errors
+/// As [`identify`].
+pub fn identify_clusters(documents: &mut Documents, mut random: impl FnMut() -> String) -> Result<bool, NameError> {
     let mut changed = false;
     for cluster in documents.clusters.values_mut().filter(|cluster| cluster.id().is_none()) {
         cluster.status.get_or_insert_default().id = Some(random().parse()?);
@@ -20,6 +29,15 @@ pub fn identify(documents: &mut Documents, mut random: impl FnMut() -> String) -
         }
         changed = true;
     }
+    Ok(changed)
+}
+
+/// Gives one installation to all Hypervisors.
+///
+/// # Errors
+/// As [`identify`].
+pub fn identify_machines(documents: &mut Documents, mut random: impl FnMut() -> String) -> Result<bool, NameError> {
+    let mut changed = false;
     let known = documents.hypervisors.values().find_map(|machine| machine.status.as_ref()?.installation.clone());
     let installation = match known {
         Some(installation) => installation,

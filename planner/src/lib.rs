@@ -40,16 +40,16 @@ pub use access::{
     first_administrator, first_bindings,
 };
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
-pub use config::{Configs, configure, machine_configs, note_issued};
+pub use config::{Configs, Wants, configure, machine_config, machine_configs, note_issued};
 pub use enrollment::{AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
-pub use identify::identify;
+pub use identify::{identify, identify_clusters, identify_machines};
 pub use installation::{
     REVOCATION_LIST, REVOKED, REVOKED_SERIALS, agent_grant, agent_identity, installation_authority,
     installation_certificates, installation_driver, installation_revoked,
 };
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
-pub use plan::{Decision, Plan, Waiting, plan};
+pub use plan::{Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
-pub use refusal::{Refused, refuse};
+pub use refusal::{Refused, refusal, refuse};
 pub use world::World;

@@ -83,7 +83,7 @@ impl Observation {
 
     /// Whether a machine tells that the documents are not the newest.
     pub(crate) fn stale(&self) -> bool {
-        self.refused.values().any(Refused::is_of_documents)
+        self.refused.values().any(Refused::is_stale)
     }
 
     /// Whether a component answers its health check.

@@ -21,7 +21,7 @@ use crate::{
     choice::{Choice, Wanted},
     fleet::Fleet,
     gateways,
-    plan::Plan,
+    plan::{Part, Plan},
     retirement,
     world::World,
 };
@@ -31,8 +31,8 @@ pub(crate) const MEMBERS_STAY: &str =
     "spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
 
 /// Brings the Components of each cluster to the numbers that its document asks for.
-pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation) {
-    let mut fleet = Fleet::of(&plan.documents, world, seen);
+pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation, part: Part<'_>) {
+    let mut fleet = Fleet::of(&plan.documents, part, world, seen);
     for (name, (id, cluster)) in &world.clusters {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
         if document.deleted() {

@@ -1,7 +1,7 @@
 //! The plan: what to write down, mint and do next, and why.
 
 use alloc::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec::Vec,
@@ -93,6 +93,32 @@ pub struct Waiting {
     pub on: String,
 }
 
+/// Which part of the documents a plan is of.
+#[derive(Debug, Clone, Copy)]
+pub enum Part<'a> {
+    /// All of them.
+    World,
+    /// One cluster, with all machines at hand, of whose states it has what they tell of it.
+    Cluster(Neighbours<'a>),
+    /// The machines, with no cluster at hand. Which components are on them is in these documents.
+    Machines(&'a Documents),
+}
+
+/// What others have of the machines.
+#[derive(Debug, Clone, Copy)]
+pub struct Neighbours<'a> {
+    /// All documents.
+    pub documents: &'a Documents,
+    /// The user ids of all files on machines.
+    pub users: &'a BTreeSet<u32>,
+}
+
+impl Part<'_> {
+    fn has_machines(self) -> bool {
+        matches!(self, Self::World | Self::Machines(_))
+    }
+}
+
 /// Decides what comes next.
 ///
 /// The documents go into the plan, which changes only what it decides. Deterministic: equal arguments give equal plans. A settled world gives a plan that changes nothing.
@@ -100,6 +126,14 @@ pub struct Waiting {
 /// # Errors
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
 pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
+    plan_part(documents, Part::World, seen, now)
+}
+
+/// The same for a part of the documents. What plans of parts decide, one after the other, is what one of all of them would.
+///
+/// # Errors
+/// A document does not mean anything.
+pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
     let world = World::of(&documents)?;
     let mut plan = Plan {
         documents,
@@ -109,17 +143,22 @@ pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<
         decisions: Vec::new(),
         waiting: Vec::new(),
     };
-    wait_for_machines(&mut plan, seen, now);
+    if part.has_machines() {
+        wait_for_machines(&mut plan, seen, now);
+    }
     if seen.stale() {
         return Ok(plan);
     }
     deletion::plan_deletions(&mut plan, &world, seen);
-    placement::plan_components(&mut plan, &world, seen);
+    placement::plan_components(&mut plan, &world, seen, part);
     birth::plan_births(&mut plan, &world, &Time(now));
     birth::plan_member_phases(&mut plan, &world, seen);
     birth::plan_initialization(&mut plan, &world, seen);
-    installation::plan_certificates(&mut plan, &world, seen, now);
-    enrollment::plan_agents(&mut plan, seen, &Time(now));
+    if part.has_machines() {
+        installation::plan_certificates(&mut plan, &world, seen, now);
+        enrollment::plan_agents(&mut plan, seen, &Time(now));
+        status::plan_machines(&mut plan, part, seen, &Time(now));
+    }
     certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, seen, &Time(now));

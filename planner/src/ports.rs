@@ -8,7 +8,7 @@ use alloc::{
 use core::ops::RangeInclusive;
 
 use keelway_api::{
-    Documents,
+    Cluster, Component,
     hypervisor::PortRange,
     machine::PortFacts,
     role::{API, Role},
@@ -83,12 +83,9 @@ pub(crate) struct IngressPorts {
 }
 
 impl IngressPorts {
-    /// Those of public machines that clusters have not reserved.
-    pub(crate) fn of<'a>(documents: &Documents, machines: impl Iterator<Item = &'a Ports>) -> Self {
-        let recorded = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref()?.ingress_port);
-        let ingresses = documents.components.values().filter(|component| component.spec.role == Role::Ingress);
-        let used = ingresses.filter_map(|component| component.spec.ports.get(API).copied());
-        let reserved: BTreeSet<u16> = recorded.chain(used).collect();
+    /// Those of public machines that clusters have not [`reserved`].
+    pub(crate) fn of<'a>(reserved: impl Iterator<Item = u16>, machines: impl Iterator<Item = &'a Ports>) -> Self {
+        let reserved: BTreeSet<u16> = reserved.collect();
         let mut all = Self { taken: reserved.clone(), reserved, ..Self::default() };
         for Ports { range, ephemeral, taken, .. } in machines {
             let common = all.range.unwrap_or(*range);
@@ -124,6 +121,16 @@ impl IngressPorts {
     fn is_free(&self, port: u16) -> bool {
         !self.taken.contains(&port) && !self.ephemeral.iter().any(|(from, to)| (*from..=*to).contains(&port))
     }
+}
+
+/// The numbers that these clusters have on all public machines.
+pub(crate) fn reserved<'a>(
+    clusters: impl Iterator<Item = &'a Cluster>,
+    components: impl Iterator<Item = &'a Component>,
+) -> impl Iterator<Item = u16> {
+    let recorded = clusters.filter_map(|cluster| cluster.status.as_ref()?.ingress_port);
+    let ingresses = components.filter(|component| component.spec.role == Role::Ingress);
+    recorded.chain(ingresses.filter_map(|component| component.spec.ports.get(API).copied()))
 }
 
 fn full(PortRange { from, to }: PortRange) -> String {

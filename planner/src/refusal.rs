@@ -52,7 +52,8 @@ impl Refused {
     }
 
     /// Whether the fault is of the documents as a whole: what they say of other machines is as old.
-    pub(crate) fn is_of_documents(&self) -> bool {
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
         matches!(self, Self::Stale { .. } | Self::TwoWriters { .. })
     }
 }
@@ -61,13 +62,15 @@ impl Refused {
 pub fn refuse(documents: &Documents, seen: &mut Observation) {
     for (name, document) in &documents.hypervisors {
         let Some(state) = seen.machine(name) else { continue };
-        let Some(refused) = of(document, state) else { continue };
+        let Some(refused) = refusal(document, state) else { continue };
         seen.machines.insert(name.clone(), Seen::unreachable(refused.to_string()));
         seen.refused.insert(name.clone(), refused);
     }
 }
 
-fn of(document: &Hypervisor, state: &MachineState) -> Option<Refused> {
+/// Why a machine takes nothing of what the documents tell, where it does not.
+#[must_use]
+pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<Refused> {
     if state.kubelet_pods > 0 {
         return Some(Refused::Kubelet { pods: state.kubelet_pods });
     }

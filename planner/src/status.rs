@@ -22,7 +22,7 @@ use keelway_api::{
 
 use crate::{
     Health, Observation, Refused, birth,
-    plan::{Plan, Waiting, full_disk, silent_runtime},
+    plan::{Part, Plan, Waiting, full_disk, silent_runtime},
     words::count,
     world::World,
 };
@@ -30,9 +30,8 @@ use crate::{
 /// As often as a kubelet tells of a Node that does not change (`nodeStatusReportFrequency`).
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Writes what was seen into the status of every document, and waits for what is not well.
+/// Writes what was seen into the status of every cluster and component, and waits for what is not well.
 pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
-    machines(plan, seen, now);
     components(plan, seen, now);
     for (name, (id, cluster)) in &world.clusters {
         clusters(plan, world, (name, id, cluster), now);
@@ -52,13 +51,18 @@ fn answers(state: &MachineState, others: usize) -> String {
     format!("{runtime}; {} that no document here tells of left alone", count(others, "cluster"))
 }
 
-fn machines(plan: &mut Plan, seen: &Observation, now: &Time) {
-    let known: BTreeSet<ClusterId> = plan.documents.clusters.values().filter_map(|c| c.id().cloned()).collect();
+/// Writes what was seen into the status of every machine.
+pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation, now: &Time) {
+    let Documents { hypervisors, clusters, components, .. } = &mut plan.documents;
+    let (clusters, components) = match part {
+        Part::World | Part::Cluster(_) => (&*clusters, &*components),
+        Part::Machines(all) => (&all.clusters, &all.components),
+    };
+    let known: BTreeSet<ClusterId> = clusters.values().filter_map(|c| c.id().cloned()).collect();
     let others = |state: &MachineState| {
         let there: BTreeSet<ClusterId> = state.clusters().collect();
         there.difference(&known).count()
     };
-    let Documents { hypervisors, components, .. } = &mut plan.documents;
     let mut placed: BTreeMap<&HypervisorName, Vec<Role>> = BTreeMap::new();
     for component in components.values() {
         placed.entry(&component.spec.hypervisor).or_default().push(component.spec.role);

@@ -1,21 +1,55 @@
-//! Passes for as long as documents are to be kept.
+//! Documents that are kept for as long as they are to be: a pass for each cluster, a task for each machine, all at once.
+//!
+//! ```text
+//!  documents ──> cluster ── what it wants of each machine ──> machine ── config ──> agent
+//!                   ^                                            |
+//!                   └──────── what was seen of the cluster ──────┘
+//! ```
+//!
+//! A cluster's pass asks no machine: it works on what was seen of its own part last, so that a machine that hangs holds up nobody but
+//! who relies on it. A machine is given one config of all its clusters, once each of them has told what it wants.
 
-use std::time::Duration;
+mod cluster;
+mod looked;
+mod machine;
+mod machines;
+mod state;
 
-use tokio::time::{Instant, sleep_until};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use crate::{Context, Minter, Outcome, PassError, health, pace::Pace, pass};
+use futures::{
+    StreamExt,
+    future::{BoxFuture, FutureExt},
+    stream::FuturesUnordered,
+};
+use keelway_api::{
+    Documents,
+    name::{ClusterRef, HypervisorName},
+};
+use tokio::{sync::Semaphore, time::sleep};
+
+use crate::{Applying, Context, Minter, Outcome, PassError, StoreError};
+use state::State;
 
 /// How soon a pass follows one with nothing to do: certificates come to their time, and machines are heard of again
 /// (`Hypervisor.status.lastHeartbeatTime`).
 const HEARTBEAT: Duration = Duration::from_secs(300);
-/// How soon at first a pass follows one that waits, should nothing tell of a change: machines that are out of reach send none. Each
-/// further one in a row doubles it.
+/// How soon at first a look follows one that found something to wait for, should nothing tell of a change: machines that are out of
+/// reach send none. Each further one in a row doubles it.
 const LOOK: Duration = Duration::from_secs(2);
 /// The longest of these.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
 /// How often a component that is not well is asked again: readiness has no event to wait for.
 const RECHECK: Duration = Duration::from_millis(500);
+/// Passes of clusters at one time: each asks its components how they are, and most of its time goes into waiting for them.
+const AT_ONCE: usize = 64;
+/// How long a store that did not answer is left alone.
+const STORE: Duration = Duration::from_secs(1);
 
 /// Whoever has documents that change while they are kept.
 #[async_trait::async_trait]
@@ -24,67 +58,145 @@ pub trait Changing: Send + Sync {
     async fn changed(&self);
 }
 
-/// What is told of passes, one after the other.
+/// What a task works on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Task {
+    /// What is of machines and of none of them alone.
+    Machines,
+    /// One machine.
+    Machine(HypervisorName),
+    /// One cluster.
+    Cluster(ClusterRef),
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machines => f.write_str("hypervisors"),
+            Self::Machine(name) => write!(f, "hypervisor/{name}"),
+            Self::Cluster(name) => write!(f, "cluster/{name}"),
+        }
+    }
+}
+
+/// What is told of tasks, of each one after the other.
 pub trait Watcher: Send {
+    /// It begins.
+    fn began(&mut self, task: &Task);
     /// A pass ended.
-    fn passed(&mut self, outcome: &Outcome);
+    fn passed(&mut self, task: &Task, outcome: &Outcome);
+    /// A machine was looked at, and brought to its config.
+    fn applied(&mut self, task: &Task, applying: &Applying);
     /// A pass could not be carried out.
-    fn failed(&mut self, error: &PassError);
+    fn failed(&mut self, task: &Task, error: &PassError);
+    /// What it works on is gone.
+    fn ended(&mut self, task: &Task);
+    /// The documents could not be read.
+    fn unread(&mut self, error: &StoreError);
 }
 
-/// Runs passes until it is told to stop. What a broken document or machine keeps from being done is done once that is mended.
+/// All that tasks share.
+struct Keeper<'a> {
+    context: &'a Context,
+    minter: Mutex<&'a mut dyn Minter>,
+    watcher: Mutex<&'a mut dyn Watcher>,
+    state: Mutex<State>,
+    /// Held while documents are loaded or saved.
+    store: tokio::sync::Mutex<()>,
+    /// Held from the decision that takes something of machines until it is saved.
+    placing: tokio::sync::Mutex<()>,
+    passes: Semaphore,
+}
+
+/// Works until it is told to stop. What a broken document or machine keeps from being done is done once that is mended.
 pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Changing, watcher: &mut dyn Watcher) {
-    let mut pace = Pace::new();
-    let mut look = LOOK;
-    let mut last = Instant::now();
-    while !context.run.stop.is_cancelled() {
-        let outcome = pass(context, minter).await;
-        let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
-        let pause = match &outcome {
-            Ok(outcome) => {
-                watcher.passed(outcome);
-                context.run.progress.waiting(&outcome.plan.waiting);
-                pace.after(outcome.effects, outcome.failures.len(), elapsed)
-            }
-            Err(error) => {
-                watcher.failed(error);
-                pace.after(0, 1, elapsed)
-            }
-        };
-        let idle = outcome.as_ref().is_ok_and(|outcome| outcome.effects == 0 && outcome.failures.is_empty());
-        look = if idle { (look * 2).min(LONGEST_LOOK) } else { LOOK };
-        let outcome = outcome.ok();
+    let keeper = Keeper {
+        context,
+        minter: Mutex::new(minter),
+        watcher: Mutex::new(watcher),
+        state: Mutex::default(),
+        store: tokio::sync::Mutex::default(),
+        placing: tokio::sync::Mutex::default(),
+        passes: Semaphore::new(AT_ONCE),
+    };
+    let mut tasks: FuturesUnordered<BoxFuture<'_, Task>> = FuturesUnordered::new();
+    let mut running = BTreeSet::new();
+    let mut changed = keeper.reload().boxed();
+    loop {
         tokio::select! {
+            // In one order, so that a run can be repeated.
             biased;
             () = context.run.stop.cancelled() => return,
-            () = until_next(context, outcome.as_ref(), documents, look) => {}
-        }
-        tokio::select! {
-            biased;
-            () = context.run.stop.cancelled() => return,
-            () = sleep_until(last + pause) => {}
+            loaded = &mut changed => {
+                if let Err(error) = loaded {
+                    keeper.watcher().unread(&error);
+                }
+                for task in keeper.state().tasks() {
+                    if running.insert(task.clone()) {
+                        keeper.watcher().began(&task);
+                        tasks.push(keeper.run(task).boxed());
+                    }
+                }
+                changed = keeper.next_load(documents).boxed();
+            }
+            Some(ended) = tasks.next() => {
+                keeper.watcher().ended(&ended);
+                running.remove(&ended);
+            }
         }
     }
 }
 
-/// Waits until another pass makes sense.
-async fn until_next(context: &Context, outcome: Option<&Outcome>, documents: &dyn Changing, look: Duration) {
-    let Some(outcome) = outcome else {
-        // Its pause is over at some time: the store may answer by then.
-        return;
-    };
-    if outcome.effects > 0 || !outcome.failures.is_empty() {
-        return;
+impl<'a> Keeper<'a> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let known = &outcome.plan.documents;
-    let machines: Vec<_> = known.hypervisors.values().collect();
-    let longest = if outcome.settled { HEARTBEAT } else { look };
-    tokio::select! {
-        // In one order, so that a run can be repeated.
-        biased;
-        () = documents.changed() => {}
-        () = context.machines.changed(&machines) => {}
-        () = health::until_better(&*context.components, known, RECHECK) => {}
-        () = sleep_until(Instant::now() + longest) => {}
+
+    fn watcher(&self) -> MutexGuard<'_, &'a mut dyn Watcher> {
+        self.watcher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn minter(&self) -> MutexGuard<'_, &'a mut dyn Minter> {
+        self.minter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn run(&self, task: Task) -> Task {
+        match &task {
+            Task::Machines => self.machines().await,
+            Task::Machine(name) => self.machine(name).await,
+            Task::Cluster(name) => self.cluster(name).await,
+        }
+        task
+    }
+
+    async fn next_load(&self, documents: &dyn Changing) -> Result<(), StoreError> {
+        documents.changed().await;
+        let loaded = self.reload().await;
+        if loaded.is_err() {
+            sleep(STORE).await;
+        }
+        loaded
+    }
+
+    /// Takes the documents as they are now. Whoever works on one that changed is woken.
+    async fn reload(&self) -> Result<(), StoreError> {
+        let _alone = self.store.lock().await;
+        let documents = self.context.store.load().await?;
+        self.state().take(documents);
+        Ok(())
+    }
+
+    /// Saves what a change makes of the documents. `Ok(None)`: it makes nothing of them any more.
+    async fn save(
+        &self,
+        change: impl FnOnce(&Documents) -> Option<Documents>,
+    ) -> Result<Option<Arc<Documents>>, PassError> {
+        let _alone = self.store.lock().await;
+        let before = self.state().documents.clone();
+        let Some(next) = change(&before) else { return Ok(None) };
+        self.context.store.save(&next).await?;
+        let next = Arc::new(next);
+        self.state().documents = next.clone();
+        Ok(Some(next))
     }
 }

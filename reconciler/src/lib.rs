@@ -24,7 +24,7 @@ pub use certify::Certifying;
 pub use components::DialledComponents;
 pub use connected::{ConnectedMachines, NetworkError, agent_channel, agent_way, reach_bare};
 pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue_token, revoke_agent};
-pub use keep::{Changing, Watcher, keep};
+pub use keep::{Changing, Task, Watcher, keep};
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
 pub use run::{End, Limits, run};

@@ -173,7 +173,7 @@ fn decide<T>(
 }
 
 /// Whether there is nothing to do and nothing to wait for beside machines.
-fn is_settled(plan: &Plan) -> bool {
+pub(crate) fn is_settled(plan: &Plan) -> bool {
     plan.mint.is_empty()
         && plan.agents.is_empty()
         && plan.bindings.is_empty()
@@ -209,7 +209,7 @@ fn actions(config: &MachineConfig, name: &HypervisorName, seen: &Observation) ->
 async fn execute(context: &Context, decided: &Decided<HasSomethingToDo>) -> Result<(usize, Vec<Failure>), PassError> {
     let plan = &decided.plan;
     let machines = execute_on_machines(context, decided);
-    let clusters = join_all(plan.bindings.iter().map(|id| cluster(context, &plan.documents, id)));
+    let clusters = join_all(plan.bindings.iter().map(|id| bind(context, &plan.documents, id)));
     let agents = certify(context, plan);
     let (machines, clusters, agents) = join3(machines, clusters, agents).await;
     let mut effects = 0;
@@ -254,7 +254,8 @@ async fn machine(
     }
 }
 
-async fn cluster(context: &Context, documents: &Documents, id: &ClusterId) -> (usize, Vec<Failure>) {
+/// Applies the first bindings of a cluster.
+pub(crate) async fn bind(context: &Context, documents: &Documents, id: &ClusterId) -> (usize, Vec<Failure>) {
     if context.run.stop.is_cancelled() {
         return (0, Vec::new());
     }

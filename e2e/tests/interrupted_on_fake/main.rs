@@ -9,6 +9,7 @@ mod cut;
 mod in_place;
 mod kept;
 mod machine;
+mod managed;
 mod observed;
 mod reference;
 mod round;

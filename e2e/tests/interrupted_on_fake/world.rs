@@ -170,13 +170,13 @@ pub(crate) async fn end(mut child: Child, documents: &str) -> Ended {
 }
 
 /// The program that ships, which the workspace's build puts beside the tests' own programs.
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway");
     assert!(program.exists(), "{} is missing: cargo build --workspace makes it", program.display());
     program
 }
 
-fn hypervisor(name: &str, role: &str, socket: &Path, private: &str, public: &str) -> String {
+pub(crate) fn hypervisor(name: &str, role: &str, socket: &Path, private: &str, public: &str) -> String {
     format!(
         "apiVersion: keelway.dev/v1alpha1
 kind: Hypervisor

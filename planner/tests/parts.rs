@@ -1,0 +1,176 @@
+//! Plans of parts, one after the other, decide what one plan of everything does.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+mod model;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    Documents,
+    documents::SecretName,
+    jiff::Timestamp,
+    machine::{MachineConfig, MachineState, Seen},
+    name::{ClusterId, HypervisorName},
+};
+use keelway_planner::{
+    CertificateSeen, Configs, Health, Neighbours, Observation, Part, Wants, World, bindings_digest, identify,
+    machine_config, machine_configs, plan, plan_part,
+};
+use model::{apply, empty, mint};
+
+const CLUSTERS: [&str; 3] = ["c1", "c2", "c3"];
+
+type Certificates = BTreeMap<(SecretName, String), CertificateSeen>;
+
+/// Documents, machines and what certificates say.
+#[derive(Clone)]
+struct Model {
+    documents: Documents,
+    machines: BTreeMap<HypervisorName, MachineState>,
+    certificates: Certificates,
+}
+
+impl Model {
+    fn new() -> Self {
+        let cluster = |name| {
+            format!(
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}, namespace: default}}\n\
+                 spec: {{version: 1.37.0, etcd: {{replicas: 3}}}}\n"
+            )
+        };
+        let machine = |(number, role): (usize, &str)| {
+            let public = if role == "Public" { format!("198.18.0.{number}") } else { String::new() };
+            format!(
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  \
+                 role: {role}\n  endpoint: {{unix: {{path: /run/{number}.sock}}}}\n  \
+                 addresses: {{private: [10.0.0.{number}], public: [{public}]}}\n  portRange: {{from: 20000, to: 22767}}\n"
+            )
+        };
+        let machines = ["Private", "Private", "Private", "Private", "Public", "Public"].into_iter().enumerate();
+        let text: String = CLUSTERS.into_iter().map(cluster).chain(machines.map(machine)).collect();
+        let mut documents = Documents::read(text.as_bytes()).unwrap();
+        let mut number = 0;
+        let random = || {
+            number += 1;
+            format!("a{number:015x}")
+        };
+        identify(&mut documents, random).unwrap();
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), empty())).collect();
+        Self { documents, machines, certificates: BTreeMap::new() }
+    }
+
+    /// What is seen while some machines are silent: of each machine all, or what it tells of one cluster.
+    fn observe(&self, documents: &Documents, silent: &BTreeSet<usize>, of: Option<&ClusterId>) -> Observation {
+        let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
+            let known = || Seen::Known(of.map_or_else(|| state.clone(), |id| state.part_of(id)));
+            (name.clone(), if silent.contains(&number) { Seen::unreachable("it is silent") } else { known() })
+        };
+        let is_well = |pod: &&keelway_api::name::PodName| {
+            self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == **pod))
+        };
+        let well = documents.components.keys().filter(is_well);
+        let ids = documents.clusters.values().filter_map(|cluster| cluster.id());
+        Observation {
+            machines: self.machines.iter().enumerate().map(machine).collect(),
+            health: well.map(|pod| (pod.clone(), Health::Healthy)).collect(),
+            bindings: ids.map(|id| (id.clone(), Seen::Known(bindings_digest()))).collect(),
+            certificates: self.certificates.clone(),
+            ..Observation::default()
+        }
+    }
+
+    /// One plan of everything.
+    fn pass(&mut self, silent: &BTreeSet<usize>) -> BTreeMap<HypervisorName, MachineConfig> {
+        let seen = self.observe(&self.documents, silent, None);
+        let mut plan = plan(self.documents.clone(), &seen, Timestamp::UNIX_EPOCH).unwrap();
+        mint(&mut plan, &mut self.certificates);
+        self.documents = plan.documents;
+        machine_configs(&self.documents, &seen).unwrap()
+    }
+
+    /// A plan of each part.
+    fn pass_parts(&mut self, silent: &BTreeSet<usize>) -> BTreeMap<HypervisorName, MachineConfig> {
+        let mut told = Vec::new();
+        let names: Vec<_> = self.documents.clusters.keys().cloned().collect();
+        for name in names {
+            let own = self.documents.of_cluster(&name);
+            let id = own.clusters[&name].id().unwrap().clone();
+            let seen = self.observe(&own, silent, Some(&id));
+            let users = self.machines.values().flat_map(|state| state.files.values()).map(|file| file.user).collect();
+            let part = Part::Cluster(Neighbours { documents: &self.documents, users: &users });
+            let mut plan = plan_part(own.clone(), part, &seen, Timestamp::UNIX_EPOCH).unwrap();
+            mint(&mut plan, &mut self.certificates);
+            self.take(&own, &plan.documents);
+            let world = World::of(&plan.documents).unwrap();
+            let wants = Configs::of(&plan.documents, &world, &seen).wants();
+            told.push((plan.documents, wants));
+        }
+        let own = self.documents.of_machines();
+        let seen = self.observe(&own, silent, None);
+        let mut plan = plan_part(own.clone(), Part::Machines(&self.documents), &seen, Timestamp::UNIX_EPOCH).unwrap();
+        mint(&mut plan, &mut self.certificates);
+        self.take(&own, &plan.documents);
+        self.configs(&seen, &told)
+    }
+
+    fn take(&mut self, before: &Documents, after: &Documents) {
+        for change in after.changes_since(before) {
+            self.documents.make(&change, after);
+        }
+    }
+
+    fn configs(
+        &self,
+        seen: &Observation,
+        told: &[(Documents, BTreeMap<HypervisorName, Wants>)],
+    ) -> BTreeMap<HypervisorName, MachineConfig> {
+        let known = self.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
+        let config = |(name, document): (&HypervisorName, &keelway_api::Hypervisor)| {
+            let state = seen.machines[name].known()?;
+            let wants = told.iter().filter_map(|(documents, wants)| wants.get(name)?.pods(documents).ok());
+            let (config, _) = machine_config(document, state, &known, wants.flatten().collect())?;
+            Some((name.clone(), config))
+        };
+        self.documents.hypervisors.iter().filter_map(config).collect()
+    }
+
+    /// The machines do what they are told.
+    fn obey(&mut self, configs: &BTreeMap<HypervisorName, MachineConfig>) {
+        keelway_planner::note_issued(&mut self.documents, configs);
+        for (name, config) in configs {
+            apply(self.machines.get_mut(name).unwrap(), config);
+        }
+    }
+
+    fn ask(&mut self, servers: u32) {
+        for cluster in self.documents.clusters.values_mut() {
+            cluster.spec.control_plane.replicas = servers;
+        }
+    }
+}
+
+#[test]
+fn plans_of_parts_are_one_plan() {
+    let (mut whole, mut parts) = (Model::new(), Model::new());
+    let calm = BTreeSet::new();
+    // A birth, growth while a machine is silent, and back again.
+    let rounds = [(1, calm.clone(), 8), (3, [1].into(), 4), (3, calm.clone(), 8), (2, [4].into(), 4), (2, calm, 12)];
+    let mut pods = 0;
+    for (servers, silent, times) in rounds {
+        for _ in 0..times {
+            for model in [&mut whole, &mut parts] {
+                model.ask(servers);
+            }
+            let (one, other) = (whole.pass(&silent), parts.pass_parts(&silent));
+            // Not compared as a whole: a failure would print keys.
+            assert!(whole.documents == parts.documents, "documents differ");
+            assert!(one == other, "configs differ");
+            pods = one.values().map(|config| config.pods.len()).sum();
+            whole.obey(&one);
+            parts.obey(&other);
+        }
+    }
+    let each = |role| whole.documents.components.values().filter(|one| one.spec.role == role).count();
+    assert_eq!(each(keelway_api::role::Role::KubeApiserver), 2 * CLUSTERS.len());
+    assert_eq!(pods, whole.documents.components.len(), "each component is on its machine");
+}

@@ -1,0 +1,230 @@
+//! The passes of one cluster.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use keelway_api::{
+    Documents,
+    jiff::Timestamp,
+    machine::Seen,
+    name::{ClusterRef, HypervisorName},
+};
+use keelway_planner::{
+    Configs, Decision, Neighbours, Observation, Part, Plan, Refused, Wants, World, identify_clusters, plan_part, refuse,
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, RECHECK, Task, looked::Looked};
+use crate::{
+    Failure, Outcome, PassError, StoreError, health,
+    observe::observe,
+    pace::Pace,
+    pass::{bind, is_settled},
+};
+
+/// How long who places components waits at the start for machines that nobody looked at yet.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
+/// The documents of one cluster, and what was seen when they were as they are.
+struct View {
+    loaded: Arc<Documents>,
+    all: Arc<Documents>,
+    seen: Looked,
+}
+
+/// What a pass decided.
+struct Decided {
+    plan: Plan,
+    wants: BTreeMap<HypervisorName, Wants>,
+}
+
+impl Keeper<'_> {
+    /// Passes until the cluster is gone.
+    pub(super) async fn cluster(&self, name: &ClusterRef) {
+        let task = Task::Cluster(name.clone());
+        let mut pace = Pace::new();
+        let mut look = LOOK;
+        let mut last = Instant::now();
+        self.first_looks(name).await;
+        loop {
+            let Some(wake) = self.wake_of(name) else { return };
+            let passed = self.pass_cluster(name).await;
+            let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
+            let (idle, pause) = match &passed {
+                Ok(Some(outcome)) => {
+                    self.watcher().passed(&task, outcome);
+                    let idle = outcome.effects == 0 && outcome.failures.is_empty();
+                    (idle, pace.after(outcome.effects, outcome.failures.len(), elapsed))
+                }
+                Ok(None) => (true, Duration::ZERO),
+                Err(error) => {
+                    self.watcher().failed(&task, error);
+                    (false, pace.after(0, 1, elapsed))
+                }
+            };
+            look = if idle { (look * 2).min(LONGEST_LOOK) } else { LOOK };
+            let outcome = passed.ok().flatten();
+            if idle {
+                let settled = outcome.as_ref().is_some_and(|outcome| outcome.settled);
+                let longest = if settled { HEARTBEAT } else { look };
+                let known = outcome.map(|outcome| outcome.plan.documents).unwrap_or_default();
+                tokio::select! {
+                    biased;
+                    () = wake.notified() => {}
+                    () = health::until_better(&*self.context.components, &known, RECHECK) => {}
+                    () = sleep_until(last + longest) => if !settled { self.look_again(name) },
+                }
+            }
+            sleep_until(last + pause).await;
+        }
+    }
+
+    fn wake_of(&self, name: &ClusterRef) -> Option<Arc<Notify>> {
+        Some(self.state().clusters.get(name)?.wake.clone())
+    }
+
+    /// What is on machines that nobody looked at yet is not known: nothing is decided on it.
+    async fn first_looks(&self, name: &ClusterRef) {
+        let own = self.state().machines_of(name);
+        let looked = |machine: HypervisorName| async move {
+            loop {
+                let told = {
+                    let state = self.state();
+                    let Some(found) = state.machines.get(&machine).filter(|found| found.seen.is_none()) else { return };
+                    found.looked.clone().notified_owned()
+                };
+                told.await;
+            }
+        };
+        let all: Vec<HypervisorName> = self.state().machines.keys().cloned().collect();
+        let (own, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|name| own.contains(name));
+        join_all(own.into_iter().map(looked)).await;
+        let _ = timeout(FIRST_LOOK, join_all(others.into_iter().map(looked))).await;
+    }
+
+    /// Machines tell of most changes. Of those that no event tells of they are asked.
+    fn look_again(&self, name: &ClusterRef) {
+        let state = self.state();
+        for machine in state.machines_of(name).iter().filter_map(|name| state.machines.get(name)) {
+            machine.wake.notify_one();
+        }
+    }
+
+    /// One pass. None: there is no such cluster any more.
+    async fn pass_cluster(&self, name: &ClusterRef) -> Result<Option<Outcome>, PassError> {
+        let Ok(_permit) = self.passes.acquire().await else { return Ok(None) };
+        let Some(view) = self.view(name) else { return Ok(None) };
+        let mut documents = Documents::clone(&view.loaded);
+        identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
+        let seen = observe(&view.seen, &*self.context.components, &documents).await.map_err(PassError::Faults)?;
+        let nobody = BTreeSet::new();
+        let neighbours = Neighbours { documents: &view.all, users: &nobody };
+        let (mut plan, mut seen) = decide(documents.clone(), neighbours, seen, self.now())?;
+        let placing = if takes_of_machines(&plan, &view.loaded) {
+            let placing = self.placing.lock().await;
+            // Others may have taken it meanwhile.
+            let (all, users) = self.neighbours();
+            (plan, seen) = decide(documents, Neighbours { documents: &all, users: &users }, seen, self.now())?;
+            Some(placing)
+        } else {
+            None
+        };
+        self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
+        let Decided { plan, wants } = wanted(plan, &seen)?;
+        self.save_part(&view.loaded, &plan.documents).await?;
+        drop(placing);
+        if !seen.refused.values().any(Refused::is_stale) {
+            self.state().wants(name, Arc::new(plan.documents.clone()), wants);
+        }
+        Ok(Some(self.finish(plan, &view.loaded).await))
+    }
+
+    /// What the cluster's own API is to be told, and what came of the pass.
+    async fn finish(&self, plan: Plan, loaded: &Documents) -> Outcome {
+        let bound = join_all(plan.bindings.iter().map(|id| bind(self.context, &plan.documents, id))).await;
+        let effects = bound.iter().map(|(done, _)| done).sum();
+        let failures: Vec<Failure> = bound.into_iter().flat_map(|(_, failures)| failures).collect();
+        let settled = is_settled(&plan) && plan.documents == *loaded;
+        Outcome { plan, effects, failures, refused: false, settled }
+    }
+
+    /// Documents and what was seen are of one moment: a config is written down before a machine tells that it took it.
+    fn view(&self, name: &ClusterRef) -> Option<View> {
+        let state = self.state();
+        let cluster = state.documents.clusters.get(name)?;
+        Some(View {
+            loaded: Arc::new(state.documents.of_cluster(name)),
+            all: state.documents.clone(),
+            seen: Looked(state.seen_of(cluster.id())),
+        })
+    }
+
+    fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>) {
+        let state = self.state();
+        let seen = state.machines.values().filter_map(|machine| machine.seen.as_deref());
+        let files = seen.filter_map(Seen::known).flat_map(|state| state.files.values());
+        (state.documents.clone(), files.map(|file| file.user).collect())
+    }
+
+    /// Saves what a plan changed of a part, unless somebody else changed that meanwhile.
+    pub(super) async fn save_part(&self, before: &Documents, after: &Documents) -> Result<(), PassError> {
+        let changes = after.changes_since(before);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let saved = self.save(|documents| {
+            let is_same = |name| documents.get(name) == before.get(name);
+            changes.iter().all(|change| is_same(change.name())).then(|| {
+                let mut next = Documents::clone(documents);
+                for change in &changes {
+                    next.make(change, after);
+                }
+                next
+            })
+        });
+        let meanwhile = || StoreError { operation: "save", cause: "somebody else changed them meanwhile".into() };
+        saved.await?.map(drop).ok_or_else(|| meanwhile().into())
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        (self.context.clock)()
+    }
+}
+
+fn decide(
+    documents: Documents,
+    neighbours: Neighbours<'_>,
+    mut seen: Observation,
+    now: Timestamp,
+) -> Result<(Plan, Observation), PassError> {
+    refuse(&documents, &mut seen);
+    let plan = plan_part(documents, Part::Cluster(neighbours), &seen, now).map_err(PassError::Faults)?;
+    Ok((plan, seen))
+}
+
+/// Whether a plan gives something to a cluster that another one could be given.
+fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
+    let port = |documents: &Documents| -> Vec<Option<u16>> {
+        documents.clusters.values().map(|cluster| cluster.status.as_ref()?.ingress_port).collect()
+    };
+    let takes = |decision: &Decision| matches!(decision, Decision::Place { .. } | Decision::Give { .. });
+    plan.decisions.iter().any(takes) || port(&plan.documents) != port(loaded)
+}
+
+/// What a plan whose keys are minted wants of machines.
+fn wanted(mut plan: Plan, seen: &Observation) -> Result<Decided, PassError> {
+    let (wants, waiting) = {
+        let world = World::of(&plan.documents).map_err(PassError::Faults)?;
+        let configs = Configs::of(&plan.documents, &world, seen);
+        (configs.wants(), configs.waiting().to_vec())
+    };
+    plan.waiting.extend(waiting);
+    Ok(Decided { plan, wants })
+}

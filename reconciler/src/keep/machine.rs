@@ -1,0 +1,130 @@
+//! One machine: looked at when it changes, and brought to what its clusters want.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    Documents, Hypervisor,
+    hypervisor::Applied,
+    machine::{MachineConfig, Seen},
+    name::{ClusterId, HypervisorName},
+};
+use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
+use keelway_planner::{machine_config, refusal};
+use tokio::time::{Instant, sleep_until};
+
+use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, Task, state::clusters_on};
+use crate::{Applying, PassError, pace::Pace};
+
+/// What is to be done on a machine.
+struct Order {
+    document: Hypervisor,
+    config: MachineConfig,
+    issue: Option<Applied>,
+    actions: Vec<Action>,
+}
+
+impl Keeper<'_> {
+    /// Looks and applies until the machine is gone.
+    pub(super) async fn machine(&self, name: &HypervisorName) {
+        let task = Task::Machine(name.clone());
+        let mut pace = Pace::new();
+        let mut look = LOOK;
+        let mut last = Instant::now();
+        loop {
+            let Some((document, wake)) = self.machine_document(name) else { return };
+            let seen = self.context.machines.observe(&document).await;
+            let answers = matches!(seen, Seen::Known(_));
+            self.state().saw(name, seen);
+            let done = self
+                .bring(name)
+                .await
+                .unwrap_or_else(|error| Applying { effects: 0, failures: vec![chain_text(&error)] });
+            let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
+            let pause = pace.after(done.effects, done.failures.len(), elapsed);
+            let idle = done.effects == 0 && done.failures.is_empty();
+            self.watcher().applied(&task, &done);
+            look = if answers { LOOK } else { (look * 2).min(LONGEST_LOOK) };
+            if idle {
+                let of = [&document];
+                let longest = if answers { HEARTBEAT } else { look };
+                tokio::select! {
+                    biased;
+                    () = wake.notified() => {}
+                    () = self.context.machines.changed(&of) => {}
+                    () = sleep_until(last + longest) => {}
+                }
+            }
+            sleep_until(last + pause).await;
+        }
+    }
+
+    fn machine_document(&self, name: &HypervisorName) -> Option<(Hypervisor, std::sync::Arc<tokio::sync::Notify>)> {
+        let state = self.state();
+        let wake = state.machines.get(name)?.wake.clone();
+        Some((state.documents.hypervisors.get(name)?.clone(), wake))
+    }
+
+    /// Brings the machine to its config, once each cluster that has components there told what it wants.
+    async fn bring(&self, name: &HypervisorName) -> Result<Applying, PassError> {
+        let order = match self.order(name) {
+            Ok(Some(order)) => order,
+            Ok(None) => return Ok(Applying::default()),
+            Err(why) => return Ok(Applying { effects: 0, failures: vec![why] }),
+        };
+        let Order { document, config, issue, actions } = order;
+        if actions.is_empty() || self.context.run.stop.is_cancelled() {
+            return Ok(Applying::default());
+        }
+        if let Some(issue) = issue {
+            // Saved before the machine takes it.
+            let saved = self.save(|documents| Some(issued(documents, name, issue))).await?;
+            if saved.is_none() {
+                return Ok(Applying::default());
+            }
+        }
+        Ok(self.context.machines.apply(&document, config, actions, &self.context.run).await)
+    }
+
+    /// What there is to do. None: nothing, or not all that it depends on is known yet.
+    fn order(&self, name: &HypervisorName) -> Result<Option<Order>, String> {
+        let (document, seen, known, wants) = {
+            let state = self.state();
+            let documents = &state.documents;
+            let Some(document) = documents.hypervisors.get(name) else { return Ok(None) };
+            let Some(seen) = state.machines.get(name).and_then(|machine| machine.seen.clone()) else { return Ok(None) };
+            if state.is_stale() {
+                return Ok(None);
+            }
+            let told = |cluster| state.clusters.get(cluster).is_some_and(|known| known.wants.contains_key(name));
+            if !clusters_on(documents, name).keys().all(|cluster| told(*cluster)) {
+                return Ok(None);
+            }
+            let wants = state.clusters.values();
+            let wants: Vec<_> = wants
+                .filter_map(|cluster| Some((cluster.wants.get(name)?.clone(), cluster.documents.clone())))
+                .collect();
+            let known: BTreeSet<ClusterId> =
+                documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
+            (document.clone(), seen, known, wants)
+        };
+        let Seen::Known(found) = &*seen else { return Ok(None) };
+        if let Some(refused) = refusal(&document, found) {
+            return Err(refused.to_string());
+        }
+        let mut pods = BTreeMap::new();
+        for (wants, documents) in wants {
+            pods.extend(wants.pods(&documents).map_err(|faults| faults.to_string())?);
+        }
+        let Some((config, issue)) = machine_config(&document, found, &known, pods) else { return Ok(None) };
+        let actions = converge(&config, found).map_err(|refusal| refusal.to_string())?;
+        Ok(Some(Order { document, config, issue, actions }))
+    }
+}
+
+fn issued(documents: &Documents, name: &HypervisorName, issue: Applied) -> Documents {
+    let mut next = documents.clone();
+    if let Some(document) = next.hypervisors.get_mut(name) {
+        document.status.get_or_insert_default().issued = Some(issue);
+    }
+    next
+}

@@ -1,0 +1,76 @@
+//! What is of machines and of none of them alone: their status, whom they trust, who they are.
+
+use std::time::Duration;
+
+use keelway_api::machine::Seen;
+use keelway_planner::{Observation, Part, identify_machines, plan_part, refuse};
+use tokio::time::{Instant, sleep_until};
+
+use super::{HEARTBEAT, Keeper, Task};
+use crate::{Outcome, PassError, certificates, certify::certify, pace::Pace, pass::is_settled};
+
+/// How long changes of machines are gathered before their status is written: nobody waits for that.
+const GATHER: Duration = Duration::from_millis(200);
+
+impl Keeper<'_> {
+    /// Passes over all machines, for as long as documents are kept.
+    pub(super) async fn machines(&self) {
+        let wake = self.state().wake_machines.clone();
+        let mut pace = Pace::new();
+        let mut last = Instant::now();
+        loop {
+            let passed = self.pass_machines().await;
+            let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
+            let (again, pause) = match passed {
+                Ok(outcome) => {
+                    self.watcher().passed(&Task::Machines, &outcome);
+                    let again = outcome.effects > 0 || !outcome.failures.is_empty();
+                    (again, pace.after(outcome.effects, outcome.failures.len(), elapsed))
+                }
+                Err(error) => {
+                    self.watcher().failed(&Task::Machines, &error);
+                    (true, pace.after(0, 1, elapsed))
+                }
+            };
+            if !again {
+                tokio::select! {
+                    biased;
+                    () = wake.notified() => {}
+                    () = sleep_until(last + HEARTBEAT) => {}
+                }
+            }
+            sleep_until(last + pause.max(GATHER)).await;
+        }
+    }
+
+    async fn pass_machines(&self) -> Result<Outcome, PassError> {
+        let (all, mut seen) = {
+            let state = self.state();
+            let seen = state
+                .machines
+                .iter()
+                .filter_map(|(name, machine)| Some((name.clone(), Seen::clone(machine.seen.as_deref()?))));
+            (state.documents.clone(), Observation { machines: seen.collect(), ..Observation::default() })
+        };
+        let loaded = all.of_machines();
+        let mut documents = loaded.clone();
+        identify_machines(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
+        seen.certificates = certificates::read(&documents);
+        refuse(&documents, &mut seen);
+        let now = self.now();
+        let mut plan = plan_part(documents, Part::Machines(&all), &seen, now).map_err(PassError::Faults)?;
+        self.minter().mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
+        self.save_part(&loaded, &plan.documents).await?;
+        self.context.machines.introduce(&plan.documents);
+        if all.installation() != plan.documents.installation() || !plan.mint.is_empty() {
+            self.state().wake_all();
+        }
+        let (mut effects, mut failures) = (0, Vec::new());
+        for (done, failed) in certify(self.context, &plan).await {
+            effects += done;
+            failures.extend(failed);
+        }
+        let settled = is_settled(&plan) && plan.documents == loaded;
+        Ok(Outcome { plan, effects, failures, refused: false, settled })
+    }
+}
