@@ -31,7 +31,10 @@ use keelway_api::{
     Documents,
     name::{ClusterRef, HypervisorName},
 };
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, sleep_until, timeout},
+};
 
 use crate::{Applying, Context, Minter, Outcome, PassError, StoreError};
 use state::State;
@@ -48,6 +51,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(30);
 const RECHECK: Duration = Duration::from_millis(500);
 /// Passes of clusters at one time: each asks its components how they are, and most of its time goes into waiting for them.
 const AT_ONCE: usize = 64;
+/// How long effects that have begun may take once nothing more is to be done. What is cut off then is done again later.
+const LAST_EFFECTS: Duration = Duration::from_secs(10);
 /// How long a store that did not answer is left alone.
 const STORE: Duration = Duration::from_secs(1);
 
@@ -126,7 +131,7 @@ pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Ch
         tokio::select! {
             // In one order, so that a run can be repeated.
             biased;
-            () = context.run.stop.cancelled() => return,
+            () = context.run.stop.cancelled() => break,
             loaded = &mut changed => {
                 if let Err(error) = loaded {
                     keeper.watcher().unread(&error);
@@ -145,6 +150,8 @@ pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Ch
             }
         }
     }
+    // Each stops between two effects.
+    let _ = timeout(LAST_EFFECTS, tasks.for_each(|_| std::future::ready(()))).await;
 }
 
 impl<'a> Keeper<'a> {
@@ -158,6 +165,19 @@ impl<'a> Keeper<'a> {
 
     fn minter(&self) -> MutexGuard<'_, &'a mut dyn Minter> {
         self.minter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.context.run.stop.is_cancelled()
+    }
+
+    /// Waits for the end of a pause, or to be told to stop.
+    async fn pause_until(&self, end: Instant) {
+        tokio::select! {
+            biased;
+            () = self.context.run.stop.cancelled() => {}
+            () = sleep_until(end) => {}
+        }
     }
 
     async fn run(&self, task: Task) -> Task {
@@ -196,7 +216,9 @@ impl<'a> Keeper<'a> {
         let Some(next) = change(&before) else { return Ok(None) };
         self.context.store.save(&next).await?;
         let next = Arc::new(next);
-        self.state().documents = next.clone();
+        let mut state = self.state();
+        state.documents = next.clone();
+        state.forget_what_is_gone();
         Ok(Some(next))
     }
 }

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, RECHECK, Task, looked::Looked};
 use crate::{
-    Failure, Outcome, PassError, StoreError, health,
+    Failure, Outcome, PassError, health,
     observe::observe,
     pace::Pace,
     pass::{bind, is_settled},
@@ -54,7 +54,7 @@ impl Keeper<'_> {
         let mut last = Instant::now();
         self.first_looks(name).await;
         loop {
-            let Some(wake) = self.wake_of(name) else { return };
+            let Some(wake) = self.wake_of(name).filter(|_| !self.is_stopped()) else { return };
             let passed = self.pass_cluster(name).await;
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             let (idle, pause) = match &passed {
@@ -77,12 +77,13 @@ impl Keeper<'_> {
                 let known = outcome.map(|outcome| outcome.plan.documents).unwrap_or_default();
                 tokio::select! {
                     biased;
+                    () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
                     () = health::until_better(&*self.context.components, &known, RECHECK) => {}
                     () = sleep_until(last + longest) => if !settled { self.look_again(name) },
                 }
             }
-            sleep_until(last + pause).await;
+            self.pause_until(last + pause).await;
         }
     }
 
@@ -117,7 +118,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// One pass. None: there is no such cluster any more.
+    /// One pass. None: there is no such cluster any more, or somebody changed it meanwhile, of which this task is told.
     async fn pass_cluster(&self, name: &ClusterRef) -> Result<Option<Outcome>, PassError> {
         let Ok(_permit) = self.passes.acquire().await else { return Ok(None) };
         let Some(view) = self.view(name) else { return Ok(None) };
@@ -138,20 +139,23 @@ impl Keeper<'_> {
         };
         self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
         let Decided { plan, wants } = wanted(plan, &seen)?;
-        self.save_part(&view.loaded, &plan.documents).await?;
+        let saved = self.save_part(&view.loaded, &plan.documents).await?;
         drop(placing);
+        if !saved {
+            return Ok(None);
+        }
         if !seen.refused.values().any(Refused::is_stale) {
             self.state().wants(name, Arc::new(plan.documents.clone()), wants);
         }
-        Ok(Some(self.finish(plan, &view.loaded).await))
+        Ok(Some(self.finish(plan).await))
     }
 
     /// What the cluster's own API is to be told, and what came of the pass.
-    async fn finish(&self, plan: Plan, loaded: &Documents) -> Outcome {
+    async fn finish(&self, plan: Plan) -> Outcome {
         let bound = join_all(plan.bindings.iter().map(|id| bind(self.context, &plan.documents, id))).await;
         let effects = bound.iter().map(|(done, _)| done).sum();
         let failures: Vec<Failure> = bound.into_iter().flat_map(|(_, failures)| failures).collect();
-        let settled = is_settled(&plan) && plan.documents == *loaded;
+        let settled = is_settled(&plan);
         Outcome { plan, effects, failures, refused: false, settled }
     }
 
@@ -173,11 +177,11 @@ impl Keeper<'_> {
         (state.documents.clone(), files.map(|file| file.user).collect())
     }
 
-    /// Saves what a plan changed of a part, unless somebody else changed that meanwhile.
-    pub(super) async fn save_part(&self, before: &Documents, after: &Documents) -> Result<(), PassError> {
+    /// Saves what a plan changed of a part, unless somebody else changed that meanwhile. Returns whether that is what there is now.
+    pub(super) async fn save_part(&self, before: &Documents, after: &Documents) -> Result<bool, PassError> {
         let changes = after.changes_since(before);
         if changes.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let saved = self.save(|documents| {
             let is_same = |name| documents.get(name) == before.get(name);
@@ -189,8 +193,7 @@ impl Keeper<'_> {
                 next
             })
         });
-        let meanwhile = || StoreError { operation: "save", cause: "somebody else changed them meanwhile".into() };
-        saved.await?.map(drop).ok_or_else(|| meanwhile().into())
+        Ok(saved.await?.is_some())
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -31,7 +31,7 @@ impl Keeper<'_> {
         let mut look = LOOK;
         let mut last = Instant::now();
         loop {
-            let Some((document, wake)) = self.machine_document(name) else { return };
+            let Some((document, wake)) = self.machine_document(name).filter(|_| !self.is_stopped()) else { return };
             let seen = self.context.machines.observe(&document).await;
             let answers = matches!(seen, Seen::Known(_));
             self.state().saw(name, seen);
@@ -49,12 +49,13 @@ impl Keeper<'_> {
                 let longest = if answers { HEARTBEAT } else { look };
                 tokio::select! {
                     biased;
+                    () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
                     () = self.context.machines.changed(&of) => {}
                     () = sleep_until(last + longest) => {}
                 }
             }
-            sleep_until(last + pause).await;
+            self.pause_until(last + pause).await;
         }
     }
 

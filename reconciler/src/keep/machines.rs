@@ -18,11 +18,12 @@ impl Keeper<'_> {
         let wake = self.state().wake_machines.clone();
         let mut pace = Pace::new();
         let mut last = Instant::now();
-        loop {
+        while !self.is_stopped() {
             let passed = self.pass_machines().await;
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             let (again, pause) = match passed {
-                Ok(outcome) => {
+                Ok(None) => (true, Duration::ZERO),
+                Ok(Some(outcome)) => {
                     self.watcher().passed(&Task::Machines, &outcome);
                     let again = outcome.effects > 0 || !outcome.failures.is_empty();
                     (again, pace.after(outcome.effects, outcome.failures.len(), elapsed))
@@ -35,15 +36,17 @@ impl Keeper<'_> {
             if !again {
                 tokio::select! {
                     biased;
+                    () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
                     () = sleep_until(last + HEARTBEAT) => {}
                 }
             }
-            sleep_until(last + pause.max(GATHER)).await;
+            self.pause_until(last + pause.max(GATHER)).await;
         }
     }
 
-    async fn pass_machines(&self) -> Result<Outcome, PassError> {
+    /// One pass. None: somebody changed the documents meanwhile.
+    async fn pass_machines(&self) -> Result<Option<Outcome>, PassError> {
         let (all, mut seen) = {
             let state = self.state();
             let seen = state
@@ -60,7 +63,9 @@ impl Keeper<'_> {
         let now = self.now();
         let mut plan = plan_part(documents, Part::Machines(&all), &seen, now).map_err(PassError::Faults)?;
         self.minter().mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
-        self.save_part(&loaded, &plan.documents).await?;
+        if !self.save_part(&loaded, &plan.documents).await? {
+            return Ok(None);
+        }
         self.context.machines.introduce(&plan.documents);
         if all.installation() != plan.documents.installation() || !plan.mint.is_empty() {
             self.state().wake_all();
@@ -70,7 +75,7 @@ impl Keeper<'_> {
             effects += done;
             failures.extend(failed);
         }
-        let settled = is_settled(&plan) && plan.documents == loaded;
-        Ok(Outcome { plan, effects, failures, refused: false, settled })
+        let settled = is_settled(&plan);
+        Ok(Some(Outcome { plan, effects, failures, refused: false, settled }))
     }
 }

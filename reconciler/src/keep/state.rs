@@ -58,24 +58,11 @@ impl State {
     /// Takes documents that others may have changed.
     pub(super) fn take(&mut self, documents: Arc<Documents>) {
         let before = std::mem::replace(&mut self.documents, documents);
-        let now = &*self.documents;
         if Arc::ptr_eq(&before, &self.documents) && !self.machines.is_empty() {
             return;
         }
-        self.machines.retain(|name, machine| {
-            let stays = now.hypervisors.contains_key(name);
-            if !stays {
-                machine.wake.notify_one();
-            }
-            stays
-        });
-        self.clusters.retain(|name, cluster| {
-            let stays = now.clusters.contains_key(name);
-            if !stays {
-                cluster.wake.notify_one();
-            }
-            stays
-        });
+        self.forget_what_is_gone();
+        let now = &*self.documents;
         let shared = now.hypervisors != before.hypervisors || !now.shared_secrets().eq(before.shared_secrets());
         if shared {
             self.wake_machines.notify_one();
@@ -92,6 +79,19 @@ impl State {
                 cluster.wake.notify_one();
             }
         }
+    }
+
+    /// Whoever works on what is gone is woken for the last time.
+    pub(super) fn forget_what_is_gone(&mut self) {
+        let Self { documents, machines, clusters, .. } = self;
+        let stays = |there: bool, wake: &Notify| {
+            if !there {
+                wake.notify_one();
+            }
+            there
+        };
+        machines.retain(|name, machine| stays(documents.hypervisors.contains_key(name), &machine.wake));
+        clusters.retain(|name, cluster| stays(documents.clusters.contains_key(name), &cluster.wake));
     }
 
     /// Takes a look at a machine. Whoever relies on what changed is woken.
