@@ -20,7 +20,7 @@ use crate::{
     Observation,
     plan::{Neighbours, Part},
     ports::{self, IngressPorts, Ports},
-    words::count,
+    words::{count, kind_of_machine},
     world::World,
 };
 
@@ -129,7 +129,14 @@ impl<'a> Fleet<'a> {
     }
 
     /// Reserves a port that is free on every public machine. What to wait for, where there is none.
+    ///
+    /// While none of them can be told to take an ingress there is time: what listens on one that does not answer is not known.
     pub(crate) fn reserve_ingress_port(&mut self) -> Result<u16, String> {
+        let kind = Role::Ingress.row().runs_on;
+        let has_one = self.rooms.values().any(|room| room.machine.role == kind);
+        if has_one && !self.order.keys().any(|(of, _)| *of == kind) {
+            return Err(format!("a {} hypervisor that answers and takes components: add one", kind_of_machine(kind)));
+        }
         self.ingress.reserve()
     }
 

@@ -94,13 +94,15 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         let Some(id) = cluster.id() else { continue };
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
-            let prefix = format!("{name}/{role}-");
+            // One replica waits, or all of a role do.
+            let (all, prefix) = (format!("{name}/{role}"), format!("{name}/{role}-"));
+            let explains = |what: &&str| **what == all || what.starts_with(&prefix);
             let wanted = if role == Role::Gateway && cluster.spec.vpn.enabled {
                 staying(&plan.documents, id, Role::Ingress)
             } else {
                 cluster.spec.replicas(role) as usize
             };
-            if there != wanted && !explained.iter().any(|what| what.starts_with(&prefix)) {
+            if there != wanted && !explained.iter().any(explains) {
                 found.push(format!("{name} has {there} of {wanted} {role}"));
             }
         }
