@@ -33,7 +33,7 @@ use std::{
 };
 
 use keelway_cri::{Deadlines, Runtime};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{LocalMachine, access::Access, fanout::Fanout};
@@ -111,7 +111,8 @@ pub async fn run(
     let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
     let entrances = entrances.into();
     let standing = entrances.network.as_ref().map(Network::stands_as);
-    let service = service::Service { machine, book, board, journal, standing };
+    let places = Arc::new(Semaphore::new(told_logs::AT_ONCE));
+    let service = service::Service { machine, book, board, journal, standing, places };
     let served = service::serve(service, events, entrances, stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),

@@ -1,20 +1,24 @@
 //! The events of a runtime, told to many from one subscription: containerd blocks its own calls when a subscriber stops reading.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    convert::Infallible,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-use futures::{Stream, stream};
-use http::uri::PathAndQuery;
+use futures::{Stream, StreamExt, stream};
+use http::{HeaderMap, header::CONTENT_TYPE, uri::PathAndQuery};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use prost::bytes::{Buf, BufMut, Bytes};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tonic::{
-    Request, Response, Status, Streaming,
+    Request, Status, Streaming,
     body::Body,
     client,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-    server,
+    metadata::GRPC_CONTENT_TYPE,
     transport::Channel,
 };
-use tower::service_fn;
 
 /// Whose answer they are.
 const ASKED: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
@@ -58,10 +62,13 @@ impl Fanout {
         Telling { fanout: self, sender }
     }
 
-    /// Answers the call of a subscriber.
-    pub(crate) async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
-        let subscribed = service_fn(async |_: Request<Bytes>| self.subscribe().map(Response::new));
-        server::Grpc::new(AsTheyAre).server_streaming(subscribed, request).await
+    /// Answers the call of a subscriber, whose question has no fields. What waits for it is not copied: however many do not read, each
+    /// event is in memory once.
+    pub(crate) fn answer(&self) -> Result<http::Response<Body>, Status> {
+        let told = self.subscribe()?.flat_map(|event| stream::iter(frames(event).into_iter().map(Ok::<_, Infallible>)));
+        let mut answer = http::Response::new(Body::new(StreamBody::new(told)));
+        answer.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        Ok(answer)
     }
 
     fn subscribe(&self) -> Result<impl Stream<Item = Result<Bytes, Status>> + Send + use<>, Status> {
@@ -75,6 +82,23 @@ impl Fanout {
                 Err(RecvError::Closed) => (Err(broke_off()), None),
             })
         }))
+    }
+}
+
+/// A message as gRPC has it, or the end of the answer.
+fn frames(event: Result<Bytes, Status>) -> Vec<Frame<Bytes>> {
+    match event {
+        Ok(event) => {
+            let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
+            let head = [&[0], &length.to_be_bytes()[..]].concat();
+            vec![Frame::data(head.into()), Frame::data(event)]
+        }
+        Err(why) => {
+            let mut end = HeaderMap::new();
+            // Its words are ours, and all of them can be said in a header.
+            let _ = why.add_header(&mut end);
+            vec![Frame::trailers(end)]
+        }
     }
 }
 

@@ -77,7 +77,7 @@ async fn pass(
     let method = request.uri().path().rsplit('/').next().unwrap_or_default();
     if method == EVENTS {
         let stalls = "the runtime stalls where a subscriber stops reading: its events are told by keelway-hypervisor-agent on its machine";
-        return Ok(events.ok_or_else(|| Status::unimplemented(stalls))?.answer(request).await);
+        return events.ok_or_else(|| Status::unimplemented(stalls))?.answer();
     }
     // Who came by a socket is on the machine, where the runtime's own addresses are good.
     let at =

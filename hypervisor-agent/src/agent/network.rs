@@ -7,6 +7,7 @@
 //! places of their own, and where all of these are taken, whoever came first gives way to whoever comes. So one who connects
 //! again and again, or says nothing, keeps nobody out.
 
+mod calls;
 mod conversation;
 mod gate;
 mod reception;
@@ -22,7 +23,6 @@ use std::{
     time::Duration,
 };
 
-use futures::Stream;
 use keelway_pki::EnrollmentToken;
 use keelway_tls::{TlsError, TlsFiles};
 use rustix::net::sockopt;
@@ -31,17 +31,16 @@ use tokio::{
     sync::mpsc,
     task::JoinSet,
 };
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server as Http;
+use tonic::service::Routes;
 
 use crate::{
     connection::Connection,
     enrollment::{EnrollingError, IdentityFolder},
     streams::Streams,
 };
+use calls::Calls;
 use conversation::Conversation;
-pub(super) use gate::Gate;
 use reception::Reception;
 pub(crate) use standing::Standing;
 use strangers::Strangers;
@@ -53,15 +52,6 @@ const SPOKEN: [&str; 2] = ["h2", "http/1.1"];
 
 /// Connections that wait for the agent: with fewer, one of the driver's is lost in a burst of others and comes a second later.
 const WAITING: u32 = 4096;
-/// How long it may take until an answer begins: longer than whatever the agent waits for itself, such as a disk (120 s), and than
-/// the runtime takes to pull an image over a slow network.
-const ANSWER: Duration = Duration::from_secs(900);
-/// Questions of one conversation at the same time.
-const QUESTIONS: u32 = 64;
-/// What is on its way to the agent and not read yet, in bytes: of one question, and of a conversation.
-const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
-/// The largest frame of HTTP/2, and the largest list of headers, in bytes.
-const FRAME: u32 = 1 << 14;
 /// How long a connection may say nothing before the kernel asks whether its other side is there, and then until it answers.
 const SILENCE: Duration = Duration::from_secs(20);
 /// How often it asks.
@@ -180,30 +170,25 @@ impl Network {
         self.listener.as_ref().map_or(nowhere, TcpListener::local_addr)
     }
 
-    /// How those who may speak are spoken with. A connection whose other side is gone, or does not read, ends after two silences.
-    pub(super) fn http(&self) -> Http {
-        let [question, conversation] = WINDOWS;
-        Http::builder()
-            .timeout(ANSWER)
-            .max_concurrent_streams(QUESTIONS)
-            .initial_stream_window_size(question)
-            .initial_connection_window_size(conversation)
-            .max_frame_size(FRAME)
-            .http2_max_header_list_size(FRAME)
-            .http2_keepalive_interval(Some(self.bounds.silence))
-            .http2_keepalive_timeout(Some(self.bounds.silence))
-    }
-
-    /// Connections of those who may, until they may no more or the agent stops. Those for streams are served here.
-    pub(super) fn conversations(
-        self,
-        streams: Arc<Streams>,
-        stop: CancellationToken,
-    ) -> impl Stream<Item = io::Result<Conversation>> {
-        let (found, conversations) = mpsc::channel(1);
-        let reception = Reception::new(Arc::clone(&self.standing), self.bounds, streams, found, stop);
-        tokio::spawn(receive(self, Arc::new(reception)));
-        ReceiverStream::new(conversations)
+    /// Answers those who may speak, until they may no more or the agent stops.
+    pub(super) async fn serve(self, routes: Routes, streams: Arc<Streams>, stop: CancellationToken) {
+        let Self { listener, at, standing, bounds } = self;
+        let calls = Calls::new(routes, bounds.silence);
+        let reception = Arc::new(Reception::new(Arc::clone(&standing), bounds, (calls, streams), stop));
+        let (came, mut called) = mpsc::channel(1);
+        let mut waiting = JoinSet::new();
+        for address in at {
+            waiting.spawn(waiting::wait_at(address, Arc::clone(&standing), came.clone()));
+        }
+        let mut strangers = Strangers::new(bounds.strangers);
+        loop {
+            let came = tokio::select! {
+                came = accept(listener.as_ref()) => came,
+                Some(came) = called.recv() => came,
+            };
+            strangers.make_room().await;
+            strangers.take(Arc::clone(&reception).meet(came));
+        }
     }
 }
 
@@ -213,26 +198,6 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(WAITING)
-}
-
-/// Receives whoever comes, for as long as anybody waits for conversations.
-async fn receive(network: Network, reception: Arc<Reception>) {
-    let Network { listener, at, standing, bounds } = network;
-    let (came, mut called) = mpsc::channel(1);
-    let mut waiting = JoinSet::new();
-    for address in at {
-        waiting.spawn(waiting::wait_at(address, Arc::clone(&standing), came.clone()));
-    }
-    let mut strangers = Strangers::new(bounds.strangers);
-    loop {
-        let came = tokio::select! {
-            came = accept(listener.as_ref()) => came,
-            Some(came) = called.recv() => came,
-            () = reception.is_over() => return,
-        };
-        strangers.make_room().await;
-        strangers.take(Arc::clone(&reception).meet(came));
-    }
 }
 
 /// The next connection to the port, where there is one.

@@ -5,6 +5,7 @@ use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use futures::{Stream, StreamExt};
 use keelway_api::{machine::MachineConfig, name::NameError};
 use tokio::sync::{
+    Semaphore,
     broadcast::error::RecvError,
     mpsc::{self, Sender},
 };
@@ -18,7 +19,7 @@ use super::{
     book::{AcceptError, Book},
     exchange::Exchange,
     journal::Journal,
-    network::{Gate, Standing},
+    network::Standing,
     told_logs,
 };
 use crate::{
@@ -55,6 +56,8 @@ pub(super) struct Service {
     pub(super) journal: Arc<Journal>,
     /// As whom it answers on a network, where it does.
     pub(super) standing: Option<Arc<Standing>>,
+    /// Of logs that are read.
+    pub(super) places: Arc<Semaphore>,
 }
 
 /// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
@@ -74,12 +77,11 @@ pub(super) async fn serve(
     let Entrances { socket, network } = entrances;
     let on_network = async {
         let Some(network) = network else { return std::future::pending().await };
-        let mut http = network.http().layer(tower::layer::layer_fn(Gate::new));
-        http.add_routes(routes.clone()).serve_with_incoming(network.conversations(streams, stop.clone())).await
+        network.serve(routes.clone(), streams, stop.clone()).await;
     };
     tokio::select! {
         served = Server::builder().add_routes(routes.clone()).serve_with_incoming(socket.connections()) => served,
-        served = on_network => served,
+        () = on_network => Ok(()),
         () = stop.cancelled() => Ok(()),
     }
 }
@@ -216,7 +218,7 @@ impl Agent for Service {
     }
 
     async fn read_log(&self, request: Request<proto::ReadLogRequest>) -> Result<Response<Self::ReadLogStream>, Status> {
-        Ok(Response::new(told_logs::tell(&self.machine, request.into_inner()).await?))
+        Ok(Response::new(told_logs::tell(&self.machine, &self.places, request.into_inner()).await?))
     }
 
     async fn adopt(&self, request: Request<proto::AdoptRequest>) -> Result<Response<proto::AdoptResponse>, Status> {

@@ -9,7 +9,10 @@ use std::{
 
 use futures::{Stream, StreamExt};
 use keelway_api::{jiff::Timestamp, name::PodName};
-use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::{
+    Semaphore,
+    mpsc::{self, Sender},
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -21,6 +24,8 @@ use crate::{
     report::chain_text,
 };
 
+/// Logs that are read at a time, for all callers together: each takes a thread, of which the agent needs some itself.
+pub(super) const AT_ONCE: usize = 64;
 /// The most bytes of one message.
 const LONGEST: usize = 1 << 14;
 /// Messages on their way to one caller.
@@ -36,8 +41,12 @@ pub(super) async fn list(machine: &LocalMachine, pod: Option<proto::PodName>) ->
 /// The text of a log. Whoever goes away ends the reading of it.
 pub(super) async fn tell(
     machine: &LocalMachine,
+    places: &Arc<Semaphore>,
     request: proto::ReadLogRequest,
 ) -> Result<Pin<Box<dyn Stream<Item = Result<proto::LogText, Status>> + Send>>, Status> {
+    let place = Arc::clone(places).try_acquire_owned();
+    let place =
+        place.map_err(|_| Status::resource_exhausted(format!("{AT_ONCE} logs are read here: ask again later")))?;
     let logs = of(machine, request.pod).await?;
     let log = request.log.ok_or_else(|| Status::invalid_argument("there is no log"))?;
     let log = Log { container: log.container, attempt: log.attempt };
@@ -60,6 +69,7 @@ pub(super) async fn tell(
             }
             _ => {}
         }
+        drop(place);
     });
     // Goes with the stream, which its caller's end does.
     let text = ReceiverStream::new(receiver).map(move |text| {

@@ -17,7 +17,6 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::Connected;
 
 use crate::{caller::Caller, connection::Connection, report::chain_text};
 
@@ -25,7 +24,7 @@ use crate::{caller::Caller, connection::Connection, report::chain_text};
 const HTTP2: [u8; 3] = *b"PRI";
 
 /// Ends, with all that is asked over it, when the other side's certificate would not be taken any more or the agent stops.
-pub(in crate::agent) struct Conversation {
+pub(super) struct Conversation {
     stream: TlsStream<Connection>,
     caller: Caller,
     /// What was read to see which protocol it is, and how much of it was not given to anybody yet.
@@ -137,13 +136,5 @@ impl AsyncWrite for Conversation {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = self.stream(context)?.poll_shutdown(context);
         self.within_patience(context, shut)
-    }
-}
-
-impl Connected for Conversation {
-    type ConnectInfo = Caller;
-
-    fn connect_info(&self) -> Caller {
-        self.caller.clone()
     }
 }

@@ -15,10 +15,10 @@ const OPEN_TO_AGENTS: [&str; 2] = ["/keelway.agent.v1.Exchange/Wait", "/keelway.
 
 /// Lets the driver through to all, and agents to little.
 #[derive(Debug, Clone)]
-pub(in crate::agent) struct Gate<S>(S);
+pub(super) struct Gate<S>(S);
 
 impl<S> Gate<S> {
-    pub(in crate::agent) fn new(inner: S) -> Self {
+    pub(super) fn new(inner: S) -> Self {
         Self(inner)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -10,13 +9,10 @@ use std::{
 
 use keelway_api::{hypervisor::agent_name, name::HypervisorName};
 use keelway_tls::{HandshakeError, Shown, Told, Unwanted, greet};
-use tokio::{
-    sync::{Semaphore, mpsc},
-    time::timeout,
-};
+use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bounds, Came, Conversation, DRIVER, Standing};
+use super::{Bounds, Calls, Came, Conversation, DRIVER, Standing};
 use crate::{
     caller::{Caller, Who},
     enrollment::{AGENT, RefusedEnrollment},
@@ -35,8 +31,8 @@ pub(super) struct Reception {
     told: Told,
     /// How long it may take until something that was said is read.
     patience: Duration,
+    calls: Calls,
     streams: Arc<Streams>,
-    found: mpsc::Sender<io::Result<Conversation>>,
     stop: CancellationToken,
 }
 
@@ -44,19 +40,13 @@ impl Reception {
     pub(super) fn new(
         standing: Arc<Standing>,
         bounds: Bounds,
-        streams: Arc<Streams>,
-        found: mpsc::Sender<io::Result<Conversation>>,
+        (calls, streams): (Calls, Arc<Streams>),
         stop: CancellationToken,
     ) -> Self {
         let places = Arc::new(Semaphore::new(bounds.conversations));
         let (agents, told) = (Mutex::default(), Told::default());
         let patience = bounds.silence * 2;
-        Self { standing, places, agents, told, patience, streams, found, stop }
-    }
-
-    /// Waits until nobody waits for conversations.
-    pub(super) async fn is_over(&self) {
-        self.found.closed().await;
+        Self { standing, places, agents, told, patience, calls, streams, stop }
     }
 
     pub(super) async fn meet(self: Arc<Self>, came: Came) {
@@ -92,8 +82,9 @@ impl Reception {
     /// Tells by its first word what a conversation is about.
     async fn hear(&self, mut conversation: Conversation, from: SocketAddr) {
         match timeout(FIRST_WORD, conversation.is_http2()).await {
-            // Nobody waits for it where the agent stops.
-            Ok(Ok(true)) => drop(self.found.send(Ok(conversation)).await),
+            Ok(Ok(true)) => {
+                tokio::spawn(self.calls.clone().answer(conversation));
+            }
             Ok(Ok(false)) => {
                 let may_ask = conversation.caller().who == Who::Driver;
                 tokio::spawn(streams::serve(conversation, Arc::clone(&self.streams), may_ask));

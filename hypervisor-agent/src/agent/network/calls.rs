@@ -1,0 +1,64 @@
+//! Calls of gRPC, answered by HTTP/2.
+
+use std::{convert::Infallible, time::Duration};
+
+use hyper::{server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::time::timeout;
+use tonic::{Status, body::Body, service::Routes};
+use tower::ServiceExt;
+
+use super::{Conversation, gate::Gate};
+
+/// How long it may take until an answer begins: longer than whatever the agent waits for itself, such as a disk (120 s), and than
+/// the runtime takes to pull an image over a slow network.
+const ANSWER: Duration = Duration::from_secs(900);
+/// Questions of one conversation at the same time.
+const QUESTIONS: u32 = 64;
+/// What is on its way to the agent and not read yet, in bytes: of one question, and of a conversation.
+const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
+/// What of an answer was not taken by the network yet, in bytes, before no more of it is made: a message of a log is as long.
+const UNREAD: usize = 1 << 14;
+/// The largest frame of HTTP/2, and the largest list of headers, in bytes.
+const FRAME: u32 = 1 << 14;
+
+/// How those who may speak are answered.
+#[derive(Debug, Clone)]
+pub(super) struct Calls {
+    http: http2::Builder<TokioExecutor>,
+    routes: Gate<Routes>,
+}
+
+impl Calls {
+    /// A connection whose other side is gone ends after two silences.
+    pub(super) fn new(routes: Routes, silence: Duration) -> Self {
+        let [question, conversation] = WINDOWS;
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
+            .max_concurrent_streams(QUESTIONS)
+            .initial_stream_window_size(question)
+            .initial_connection_window_size(conversation)
+            .max_send_buf_size(UNREAD)
+            .max_frame_size(FRAME)
+            .max_header_list_size(FRAME)
+            .keep_alive_interval(silence)
+            .keep_alive_timeout(silence);
+        Self { http, routes: Gate::new(routes.prepare()) }
+    }
+
+    /// Answers what is asked, until the conversation ends.
+    pub(super) async fn answer(self, conversation: Conversation) {
+        let (caller, routes) = (conversation.caller().clone(), self.routes);
+        let service = service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(caller.clone());
+            let answering = routes.clone().oneshot(request.map(Body::new));
+            async move {
+                let late = |_| Ok::<_, Infallible>(Status::deadline_exceeded("there is no answer yet").into_http());
+                timeout(ANSWER, answering).await.unwrap_or_else(late)
+            }
+        });
+        if let Err(error) = self.http.serve_connection(TokioIo::new(conversation), service).await {
+            tracing::debug!(%error, "a conversation broke off");
+        }
+    }
+}
