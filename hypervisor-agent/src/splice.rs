@@ -10,8 +10,8 @@ use tokio::{
 
 /// How long one direction goes on after the other has ended. Whoever waits for an answer to its last word gets it.
 const LINGER: Duration = Duration::from_secs(10);
-/// What is read at a time, in bytes: as much as containerd reads of a command at a time, which are two records of TLS.
-const PIECE: usize = 1 << 15;
+/// What is read at a time, in bytes: twice as much as containerd reads of a command at a time, and as much as TLS takes at a time.
+const PIECE: usize = 1 << 16;
 
 /// Carries bytes both ways until both directions have ended, or one of them a while ago.
 pub(crate) async fn splice(one: impl AsyncRead + AsyncWrite, other: impl AsyncRead + AsyncWrite) {

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use prost::bytes::BytesMut;
 use serde_json::Value as Json;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -15,6 +16,8 @@ use super::{
 
 /// How much of stdin is sent at once, in bytes.
 const CHUNK: usize = 32 << 10;
+/// How much is received at once, in bytes: two frames of containerd's.
+const ROOM: usize = 64 << 10;
 /// The most that the runtime says of the end of a command, in bytes.
 const STATUS: usize = 1 << 20;
 
@@ -124,7 +127,7 @@ async fn receive(
     numbers: &Numbers,
     ping: mpsc::UnboundedSender<u32>,
 ) -> Result<i32, ExecError> {
-    let mut received = Vec::new();
+    let mut received = BytesMut::new();
     let mut status = Vec::new();
     loop {
         while let Some(frame) = spdy::take(&mut received) {
@@ -150,6 +153,7 @@ async fn receive(
                 Frame::Data { .. } | Frame::Reset { .. } | Frame::Other => {}
             }
         }
+        received.reserve(ROOM);
         if from.read_buf(&mut received).await.map_err(ExecError::Stream)? == 0 {
             return Err(ExecError::CutOff);
         }

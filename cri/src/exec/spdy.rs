@@ -1,6 +1,8 @@
 //! As much of SPDY/3.1 as a session of a runtime's streaming server consists of: streams, data, pings. Neither side has flow
 //! control (`github.com/moby/spdystream` has none).
 
+use prost::bytes::{Buf, Bytes, BytesMut};
+
 /// A control frame's first two bytes: the bit that says so, and the version.
 const CONTROL: u16 = 0x8003;
 const SYN_STREAM: u16 = 1;
@@ -19,7 +21,7 @@ pub(super) enum Frame {
     Data {
         stream: u32,
         fin: bool,
-        bytes: Vec<u8>,
+        bytes: Bytes,
     },
     Reset {
         stream: u32,
@@ -102,14 +104,15 @@ fn length(bytes: &[u8]) -> [u8; 3] {
 }
 
 /// Takes the first frame out of what was received, once it is there as a whole.
-pub(super) fn take(received: &mut Vec<u8>) -> Option<Frame> {
+pub(super) fn take(received: &mut BytesMut) -> Option<Frame> {
     let &[a, b, c, d, flags, high, middle, low] = received.first_chunk::<HEAD>()?;
     let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
     let whole = HEAD + length;
     if received.len() < whole {
         return None;
     }
-    let payload: Vec<u8> = received.drain(..whole).skip(HEAD).collect();
+    let mut payload = received.split_to(whole).freeze();
+    payload.advance(HEAD);
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) & 0x7fff_ffff);
     if a & 0x80 == 0 {
         let stream = u32::from_be_bytes([a, b, c, d]);
@@ -131,17 +134,17 @@ mod tests {
     #[test]
     fn data_arrives_in_pieces() {
         let sent = [data(3, b"hello", false), data(3, b"", true), pong(8)].concat();
-        let mut received = Vec::new();
+        let mut received = BytesMut::new();
         let mut frames = Vec::new();
         for byte in sent {
-            received.push(byte);
+            received.extend([byte]);
             frames.extend(take(&mut received));
         }
         assert_eq!(
             frames,
             [
-                Frame::Data { stream: 3, fin: false, bytes: b"hello".to_vec() },
-                Frame::Data { stream: 3, fin: true, bytes: Vec::new() },
+                Frame::Data { stream: 3, fin: false, bytes: Bytes::from_static(b"hello") },
+                Frame::Data { stream: 3, fin: true, bytes: Bytes::new() },
                 Frame::Ping(8),
             ]
         );

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use hyper_util::rt::TokioIo;
 use keelway_api::{hypervisor::agent_name, name::HypervisorName};
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{io::BufReader, net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -16,6 +16,8 @@ use crate::{connection::Connection, report::chain_text};
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a connection may be silent before the agent is asked whether it is there, and then until it answers.
 const SILENCE: Duration = Duration::from_secs(10);
+/// What is read at once of a connection with a stream, in bytes. TLS asks for 4 KiB at a time.
+const PIECE: usize = 1 << 16;
 /// What is on its way to the driver and not read yet, in bytes: of one answer, and of a connection.
 const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
 
@@ -75,9 +77,14 @@ impl Way {
         Self { to: To::Address(address.to_owned()), name, identity }
     }
 
-    /// A connection, on which HTTP is spoken.
+    /// A connection for a stream of the runtime's.
     pub async fn stream(&self) -> io::Result<TlsStream<Connection>> {
-        self.identity.connect(self.name.clone(), self.connection().await?).await.map_err(|error| whole(&error))
+        let connection = self.connection().await?;
+        self.secured(Connection::new(BufReader::with_capacity(PIECE, connection))).await
+    }
+
+    async fn secured(&self, connection: Connection) -> io::Result<TlsStream<Connection>> {
+        self.identity.connect(self.name.clone(), connection).await.map_err(|error| whole(&error))
     }
 
     /// A connection to whoever is there.
@@ -100,7 +107,7 @@ impl Way {
         let way = self.clone();
         let connector = tower::service_fn(move |_: http::Uri| {
             let way = way.clone();
-            async move { Ok::<_, io::Error>(TokioIo::new(way.stream().await?)) }
+            async move { Ok::<_, io::Error>(TokioIo::new(way.secured(way.connection().await?).await?)) }
         });
         let [answer, connection] = WINDOWS;
         // The name stands for nothing, and TLS is the connector's.
