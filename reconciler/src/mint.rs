@@ -1,5 +1,7 @@
 //! Minting: randomness, and the Secrets that hold what comes of it.
 
+mod certificates;
+
 use std::collections::BTreeMap;
 
 use keelway_api::{
@@ -19,6 +21,8 @@ use rand::CryptoRng;
 
 use crate::Minter;
 
+/// Certificates at a time: those of a few clusters, so that little is held twice.
+const AT_ONCE: usize = 256;
 /// How long the certificate lives that applies the first bindings.
 const FIRST_CERTIFICATE: SignedDuration = SignedDuration::from_mins(10);
 
@@ -60,6 +64,9 @@ pub enum MintError {
     Validity(#[source] ValidityError),
 }
 
+/// What goes into a Secret.
+type Minted = BTreeMap<String, Vec<u8>>;
+
 /// Mints with the `pki` crate from a source of randomness.
 pub struct PkiMinter<R> {
     rng: R,
@@ -71,12 +78,7 @@ impl<R: CryptoRng> PkiMinter<R> {
         Self { rng }
     }
 
-    fn data(
-        &mut self,
-        documents: &Documents,
-        wanted: &MintRequest,
-        now: Timestamp,
-    ) -> Result<BTreeMap<String, Vec<u8>>, MintError> {
+    fn data(&mut self, documents: &Documents, wanted: &MintRequest, now: Timestamp) -> Result<Minted, MintError> {
         match wanted {
             MintRequest::Authority { common_name, revokes, ttl, .. } => {
                 let validity = validity(now, *ttl)?;
@@ -99,11 +101,9 @@ impl<R: CryptoRng> PkiMinter<R> {
                 WireGuardKey::mint(&mut self.rng).write_to(&mut data, name);
                 Ok(data)
             }
-            MintRequest::Certificate { name, authority, subject, ttl, .. } => {
-                let issued = issue(&mut self.rng, documents, authority, subject, validity(now, *ttl)?)?;
-                let mut data = BTreeMap::new();
-                issued.write_to(&mut data, name);
-                Ok(data)
+            MintRequest::Certificate { .. } => {
+                let minted = certificates::mint(&mut self.rng, documents, std::slice::from_ref(wanted), now)?;
+                Ok(minted.into_iter().flatten().collect())
             }
             MintRequest::RevocationList { name, authority, serials, ttl, .. } => {
                 let serials: Vec<Serial> =
@@ -124,12 +124,23 @@ impl<R: CryptoRng + Send> Minter for PkiMinter<R> {
     }
 
     fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
-        for request in wanted {
-            let data = self.data(documents, request, now)?;
-            documents.keep(request.secret(), data.into_iter().map(|(key, value)| (key, ByteString(value))));
+        // What signs comes before what it signs, and certificates sign nothing.
+        let together = wanted.chunk_by(|one, next| is_certificate(one) && is_certificate(next));
+        for together in together.flat_map(|together| together.chunks(AT_ONCE)) {
+            let minted = match together {
+                [alone] => vec![self.data(documents, alone, now)?],
+                several => certificates::mint(&mut self.rng, documents, several, now)?,
+            };
+            for (request, data) in together.iter().zip(minted) {
+                documents.keep(request.secret(), data.into_iter().map(|(key, value)| (key, ByteString(value))));
+            }
         }
         Ok(())
     }
+}
+
+fn is_certificate(request: &MintRequest) -> bool {
+    matches!(request, MintRequest::Certificate { .. })
 }
 
 fn validity(now: Timestamp, ttl: Span) -> Result<Validity, MintError> {

@@ -183,10 +183,12 @@ pub(crate) fn is_settled(plan: &Plan) -> bool {
 
 /// One pass: what was decided is saved, then done.
 pub async fn pass(context: &Context, minter: &mut dyn Minter) -> Result<Outcome, PassError> {
-    let decided = decided(context, minter, |actions| HasSomethingToDo(!actions.is_empty())).await?;
+    let mut decided = decided(context, minter, |actions| HasSomethingToDo(!actions.is_empty())).await?;
     if decided.changed {
         context.store.save(&decided.plan.documents).await?;
     }
+    // What was minted is in the documents, and of a large fleet it was asked for in megabytes.
+    decided.plan.mint = Vec::new();
     let refused = !decided.seen.refused.is_empty() || decided.machines.values().any(Result::is_err);
     let (effects, mut failures) = execute(context, &decided).await?;
     let Decided { plan, seen, settled, .. } = decided;

@@ -1,0 +1,127 @@
+//! Certificates, on all processors at once: their keys take longer than all else that a pass does for them.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    num::NonZero,
+    panic::resume_unwind,
+    thread,
+};
+
+use keelway_api::{Documents, documents::SecretName, duration::Span, jiff::Timestamp};
+use keelway_pki::{AuthorityKeyring, IssuedCertificate};
+use keelway_planner::{MintRequest, Subject};
+use rand::{CryptoRng, SeedableRng, rngs::StdRng};
+
+use super::{MintError, Minted, authority_of, request, validity};
+
+/// One that is wanted: the authority, whom it stands for, and how long it lives; and where its randomness comes from.
+struct Wanted<'a> {
+    name: &'a str,
+    authority: &'a SecretName,
+    subject: &'a Subject,
+    ttl: Span,
+    rng: StdRng,
+}
+
+/// What goes into their Secrets, one after the other. Each certificate has a source of randomness of its own, so that it is the same
+/// on any number of processors.
+pub(super) fn mint<R: CryptoRng>(
+    rng: &mut R,
+    documents: &Documents,
+    requests: &[MintRequest],
+    now: Timestamp,
+) -> Result<Vec<Minted>, MintError> {
+    let mut wanted: Vec<Wanted<'_>> = requests.iter().filter_map(|request| wanted(request, rng)).collect();
+    let share = wanted.len().div_ceil(thread::available_parallelism().map_or(1, NonZero::get)).max(1);
+    thread::scope(|scope| {
+        let mut shares = wanted.chunks_mut(share);
+        let own = shares.next().unwrap_or_default();
+        let others: Vec<_> = shares.map(|share| scope.spawn(move || issue_all(documents, share, now))).collect();
+        let mut minted = issue_all(documents, own, now)?;
+        for thread in others {
+            minted.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+        }
+        Ok(minted)
+    })
+}
+
+fn wanted<'a, R: CryptoRng>(request: &'a MintRequest, rng: &mut R) -> Option<Wanted<'a>> {
+    let MintRequest::Certificate { name, authority, subject, ttl, .. } = request else { return None };
+    Some(Wanted { name, authority, subject, ttl: *ttl, rng: StdRng::from_rng(rng) })
+}
+
+/// Each authority is read once for all that it signs here.
+fn issue_all(documents: &Documents, wanted: &mut [Wanted<'_>], now: Timestamp) -> Result<Vec<Minted>, MintError> {
+    let mut authorities = BTreeMap::new();
+    let mut minted = Vec::with_capacity(wanted.len());
+    for certificate in wanted {
+        let signer = match authorities.entry(certificate.authority) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(authority_of(documents, certificate.authority)?),
+        };
+        let mut data = Minted::new();
+        issue(signer, certificate, now)?.write_to(&mut data, certificate.name);
+        minted.push(data);
+    }
+    Ok(minted)
+}
+
+fn issue(signer: &AuthorityKeyring, wanted: &mut Wanted<'_>, now: Timestamp) -> Result<IssuedCertificate, MintError> {
+    let asked = request(wanted.subject, validity(now, wanted.ttl)?);
+    signer.active.issue(&asked, &mut wanted.rng).map_err(MintError::Leaf)
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::name::ID_DIGITS;
+
+    use super::*;
+    use crate::{Minter, PkiMinter};
+
+    const CERTIFICATES: usize = 7;
+
+    fn secret(name: &str) -> SecretName {
+        SecretName { namespace: format!("keelway-{}", "0".repeat(ID_DIGITS)), name: name.to_owned() }
+    }
+
+    fn authority(name: &str) -> MintRequest {
+        let ttl = "87600h".parse().unwrap();
+        MintRequest::Authority { secret: secret(name), common_name: name.to_owned(), revokes: false, ttl }
+    }
+
+    fn certificate(number: usize) -> MintRequest {
+        MintRequest::Certificate {
+            secret: secret(&format!("component-{number}")),
+            name: "server".to_owned(),
+            authority: secret(["etcd", "kubernetes"][number % 2]),
+            subject: Subject {
+                common_name: number.to_string(),
+                organizations: Vec::new(),
+                dns_names: Vec::new(),
+                addresses: Vec::new(),
+                server: false,
+                client: true,
+            },
+            ttl: "24h".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn certificates_are_the_same_on_any_number_of_processors_and_each_its_own() {
+        let mut documents = Documents::default();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let authorities = ["etcd", "kubernetes"].map(authority);
+        PkiMinter::new(StdRng::seed_from_u64(1)).mint(&mut documents, &authorities, now).unwrap();
+        let requests: Vec<MintRequest> = (0..CERTIFICATES).map(certificate).collect();
+        let minted = mint(&mut StdRng::seed_from_u64(2), &documents, &requests, now).unwrap();
+
+        let mut rng = StdRng::seed_from_u64(2);
+        let mut one_after_the_other = Vec::new();
+        for request in &requests {
+            one_after_the_other.extend(mint(&mut rng, &documents, std::slice::from_ref(request), now).unwrap());
+        }
+        assert_eq!(minted, one_after_the_other);
+        let keys: std::collections::BTreeSet<_> = minted.iter().map(|data| &data["server.key"]).collect();
+        assert_eq!(keys.len(), CERTIFICATES);
+    }
+}
