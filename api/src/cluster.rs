@@ -29,9 +29,7 @@ pub const FINALIZER: &str = "keelway.dev/cluster";
     shortname = "kwc",
     category = "keelway",
     derive = "PartialEq",
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Available')].status"}"#,
-    printcolumn = r#"{"name":"Version","type":"string","jsonPath":".spec.version"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    scale(spec_replicas_path = ".spec.controlPlane.replicas", status_replicas_path = ".status.replicas")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterSpec {
@@ -359,6 +357,9 @@ pub struct ClusterStatus {
     /// The port of the API on every public hypervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_port: Option<u16>,
+    /// API servers that there are, those that leave among them. What `kubectl scale` shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
     /// Addresses where users reach the API: `https://HOST:PORT`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,

@@ -23,12 +23,7 @@ use crate::{
     namespaced,
     status = "ComponentStatus",
     category = "keelway",
-    derive = "PartialEq",
-    printcolumn = r#"{"name":"Cluster","type":"string","jsonPath":".spec.cluster.name"}"#,
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
-    printcolumn = r#"{"name":"Version","type":"string","jsonPath":".spec.version"}"#,
-    printcolumn = r#"{"name":"Hypervisor","type":"string","jsonPath":".spec.hypervisor"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    derive = "PartialEq"
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ComponentSpec {

@@ -21,10 +21,7 @@ use crate::{
     status = "HypervisorStatus",
     shortname = "hv",
     category = "keelway",
-    derive = "PartialEq",
-    printcolumn = r#"{"name":"Role","type":"string","jsonPath":".spec.role"}"#,
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    derive = "PartialEq"
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HypervisorSpec {

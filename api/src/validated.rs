@@ -22,7 +22,10 @@ use crate::{
     role::Role,
 };
 
+pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
+pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
+pub(crate) use network::{POD_SIZES, RESERVED, SERVICE_SIZES, Sizes, VPN_SIZES};
 pub(crate) use secret::secret;
 
 /// A Hypervisor whose every field means something.

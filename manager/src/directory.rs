@@ -12,11 +12,9 @@
 //! document has to be written, the refused file goes to `NAME.yaml.refused`. Status is the manager's: of a Cluster or a Hypervisor
 //! that somebody wrote anew, only the rest counts.
 
-mod accept;
 mod edit;
 mod files;
 mod lock;
-mod place;
 mod watcher;
 
 use std::{
@@ -37,13 +35,16 @@ use keelway_api::{
 use keelway_reconciler::{Changing, Store, StoreError};
 use tokio::{sync::watch, task::block_in_place};
 
-use accept::{Accepted, Found, accept};
 pub use edit::{EditError, Outcome};
 use files::{Files, Replaced, Stamp, Which};
 use lock::Lock;
 pub use lock::LockError;
-use place::path_of;
 use watcher::Watch;
+
+use crate::{
+    accept::{Accepted, Found, Keeper, accept},
+    place::path_of,
+};
 
 /// Why a directory is no store.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +139,8 @@ impl Directory {
         {
             return Ok(world.clone());
         }
-        let Accepted { documents, refused, put_back } = accept(held.world.as_deref(), &found, Timestamp::now());
+        let Accepted { documents, refused, put_back } =
+            accept(held.world.as_deref(), &found, Keeper::Reader, Timestamp::now());
         held.note(found, refused);
         let Some(documents) = documents else { return Err(held.unsound().into()) };
         let documents = Arc::new(documents);

@@ -1,7 +1,10 @@
 //! The manager: passes for as long as it runs, over documents that change under it.
 
+mod accept;
 pub mod client;
 pub mod directory;
+pub mod kubernetes;
+mod place;
 pub mod proto;
 mod reports;
 pub mod server;

@@ -268,6 +268,8 @@ fn clusters(
             .collect()
     };
     let (broken, ingresses) = (not_ready(None), not_ready(Some(Role::Ingress)));
+    let servers = plan.documents.components_of(id).filter(|(_, component)| component.spec.role == Role::KubeApiserver);
+    let replicas = u32::try_from(servers.count()).ok();
     let endpoints = endpoints(plan, world, id, cluster);
     let Some(document) = plan.documents.clusters.get_mut(name) else { return };
     let generation = document.metadata.generation;
@@ -288,6 +290,7 @@ fn clusters(
     } else {
         verdict(Status::True, Reason::NotReady, format!("not ready: {}", broken.join(", ")))
     };
+    status.replicas = replicas;
     status.endpoints = endpoints;
     status.observed_generation = generation;
     condition::set(&mut status.conditions, "Available", available, generation, now);

@@ -1,4 +1,4 @@
-//! The parts of the documentation that `keelway` itself tells.
+//! The parts of the documentation that the programs themselves tell, and the definitions of their kinds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ pub(crate) fn write() -> Result<()> {
         fs::write(&path, keelway(&["reference", name])?)
             .with_context(|| format!("could not write {}", path.display()))?;
     }
-    Ok(())
+    let crds = root().join("manifests/crds");
+    run("keelway-manager", "keelway-manager", &["crds", "--directory", &crds.display().to_string()]).map(|_| ())
 }
 
 pub(crate) fn man(directory: &str) -> Result<()> {
@@ -28,10 +29,14 @@ fn root() -> PathBuf {
 
 /// What the program says, built for it.
 fn keelway(arguments: &[&str]) -> Result<Vec<u8>> {
+    run("keelway-cli", "keelway", arguments)
+}
+
+fn run(package: &str, program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--package", "keelway-cli", "--bin", "keelway", "--"]).args(arguments);
-    let output = command.output().context("could not run keelway")?;
-    ensure!(output.status.success(), "keelway {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    command.args(["run", "--quiet", "--package", package, "--bin", program, "--"]).args(arguments);
+    let output = command.output().with_context(|| format!("could not run {program}"))?;
+    ensure!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(output.stdout)
 }

@@ -54,7 +54,7 @@ where they are.
 
 deb makes the Debian package of keelway-hypervisor-agent, with a systemd unit, beside it.
 
-docs writes the parts of docs/ that follow from the program: every field, reason and port.
+docs writes the parts of docs/ that follow from the programs: every field, reason and port; and manifests/crds.
 
 man writes a man page for each command into DIRECTORY (target/man).
 

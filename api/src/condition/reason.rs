@@ -59,6 +59,8 @@ pub enum Reason {
     AllReady,
     /// Components are not ready.
     NotReady,
+    /// The document is not sound, so that it has no effect.
+    Invalid,
 }
 
 /// What people are told of a reason.
@@ -106,6 +108,7 @@ pub const ALL: &[Reason] = &[
     Reason::Deleting,
     Reason::AllReady,
     Reason::NotReady,
+    Reason::Invalid,
 ];
 
 impl Reason {
@@ -288,6 +291,13 @@ impl Reason {
             Self::NotReady => {
                 ("NotReady", "Cluster", "Degraded", "components are not ready", "see to them first: `keelway status`")
             }
+            Self::Invalid => (
+                "Invalid",
+                "Cluster, Hypervisor",
+                "Accepted",
+                "the document is not sound, so that it has no effect; what runs goes on as it was",
+                "mend the fields that the message names: `kubectl edit`; the condition goes then",
+            ),
         };
         Explained { name, kind, condition, meaning, mend }
     }

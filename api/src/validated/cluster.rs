@@ -18,9 +18,9 @@ use super::{Faults, ValidatedCluster, arguments, check_name, network};
 /// The most members of etcd: more make writes slower and survive no fault that happens (etcd's FAQ, "What is maximum cluster size?").
 const MOST_MEMBERS: u32 = 7;
 /// The shortest life of a certificate that leaves time for its renewal.
-const SHORTEST_LIFE: Span = Span::minutes(10);
+pub(crate) const SHORTEST_LIFE: Span = Span::minutes(10);
 /// The longest life of a certificate: a hundred years of 8760 hours.
-const LONGEST_LIFE: Span = Span::hours(876_000);
+pub(crate) const LONGEST_LIFE: Span = Span::hours(876_000);
 
 impl ValidatedCluster {
     /// Reads what a Cluster means.

@@ -14,11 +14,11 @@ use crate::{
 use super::{Faults, ValidatedHypervisor, ZONE_LABEL, check_name};
 
 /// The first port that an unprivileged process may listen on.
-const FIRST_PORT: u16 = 1024;
+pub(crate) const FIRST_PORT: u16 = 1024;
 /// The fewest ports of a machine: one cluster's components take up to eight.
-const FEWEST_PORTS: u32 = 8;
+pub(crate) const FEWEST_PORTS: u32 = 8;
 /// The longest path of a Unix socket, in bytes, without its closing NUL (`sockaddr_un.sun_path`).
-const LONGEST_SOCKET: usize = 107;
+pub(crate) const LONGEST_SOCKET: usize = 107;
 
 impl ValidatedHypervisor {
     /// Reads what a Hypervisor means.

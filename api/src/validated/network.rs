@@ -16,18 +16,19 @@ const SERVICES: &str = "spec.network.serviceCIDRs";
 const VPN: &str = "spec.vpn.cidrs";
 
 /// The prefix lengths that a range may have, and why.
-struct Sizes {
-    v4: core::ops::RangeInclusive<u8>,
-    v6: core::ops::RangeInclusive<u8>,
-    holds: &'static str,
+pub(crate) struct Sizes {
+    pub(crate) v4: core::ops::RangeInclusive<u8>,
+    pub(crate) v6: core::ops::RangeInclusive<u8>,
+    pub(crate) holds: &'static str,
 }
 
 /// kube-apiserver takes at most 20 bits of a service range (`validateServiceClusterIPRangeFlags`); below 16 addresses there is no room for its own.
-const SERVICE_SIZES: Sizes = Sizes { v4: 12..=28, v6: 108..=124, holds: "every Service has an address of it" };
+pub(crate) const SERVICE_SIZES: Sizes =
+    Sizes { v4: 12..=28, v6: 108..=124, holds: "every Service has an address of it" };
 /// Each node gets a /24 or a /64 of the pod range (`--node-cidr-mask-size-ipv4`, `-ipv6`), and kube-controller-manager divides it by at most 16 bits.
-const POD_SIZES: Sizes = Sizes { v4: 8..=24, v6: 48..=64, holds: "every node has a /24 or /64 of it" };
+pub(crate) const POD_SIZES: Sizes = Sizes { v4: 8..=24, v6: 48..=64, holds: "every node has a /24 or /64 of it" };
 /// An address rests for a week after its worker left, so a range holds more of them than there are workers at a time.
-const VPN_SIZES: Sizes = Sizes {
+pub(crate) const VPN_SIZES: Sizes = Sizes {
     v4: 8..=24,
     v6: 48..=112,
     holds: "the API, every gateway and every worker, also one that left within a week, has an address of it",
@@ -35,7 +36,7 @@ const VPN_SIZES: Sizes = Sizes {
 
 /// What no range may have a part in: "this network", loopback, link-local, multicast and broadcast (IANA's special-purpose address
 /// registries).
-const RESERVED: [&str; 9] = [
+pub(crate) const RESERVED: [&str; 9] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
     "169.254.0.0/16",

@@ -10,9 +10,9 @@ use keelway_api::{
 };
 use tokio::task::block_in_place;
 
-use super::{
-    Directory,
-    accept::{Accepted, Found, accept},
+use super::Directory;
+use crate::{
+    accept::{Accepted, Found, Keeper, accept},
     place::{name_of, path_of},
 };
 
@@ -103,7 +103,8 @@ impl Directory {
         block_in_place(|| {
             let mut held = self.held();
             let before = held.world.clone().ok_or(EditError::NotReady)?;
-            let Accepted { documents, refused, put_back: _ } = accept(Some(&before), found, Timestamp::now());
+            let Accepted { documents, refused, put_back: _ } =
+                accept(Some(&before), found, Keeper::Reader, Timestamp::now());
             if !refused.is_empty() {
                 let faults = refused.into_iter().flat_map(|(path, faults)| {
                     let name = name_of(&path);

@@ -11,7 +11,7 @@ use std::{
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use sha2::{Digest, Sha256};
 
-use super::{
+use crate::{
     accept::Found,
     place::{FOLDERS, is_document},
 };

@@ -15,10 +15,8 @@ use futures::StreamExt;
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::{sync::Notify, task::AbortHandle};
 
-use super::{
-    files::Which,
-    place::{FOLDERS, is_document},
-};
+use super::files::Which;
+use crate::place::{FOLDERS, is_document};
 
 /// Room for events that are read at once.
 const BUFFER: usize = 16 << 10;

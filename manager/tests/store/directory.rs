@@ -2,11 +2,16 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use keelway_api::{Documents, document::DocumentName, name::ClusterRef};
+use keelway_api::{
+    Asked, Documents,
+    document::{Document, DocumentName},
+    name::ClusterRef,
+};
 use keelway_manager::directory::{Directory, DirectoryError, LockError};
 use keelway_reconciler::{Changing, Store};
 use tokio::time::timeout;
 
+use crate::contract;
 use crate::place::{CLUSTER, MACHINE, Place, WRITTEN, next, world, written};
 
 fn replicas(documents: &Documents) -> u32 {
@@ -174,4 +179,38 @@ async fn a_file_of_another_name_is_refused() {
     assert!(store.load().await.unwrap_or_default().is_empty());
     let told = store.refused()[Path::new("clusters/default/c2.yaml")].to_string();
     assert!(told.contains("line 3: metadata.name: ") && told.contains("clusters/default/c1.yaml"), "{told}");
+}
+
+impl contract::Subject for Place {
+    type Store = Directory;
+
+    fn open(&self) -> Directory {
+        Place::open(self)
+    }
+
+    fn apply(&self, text: &str) {
+        let (name, _) = Document::read(text.as_bytes(), "", Asked { keys: None, whole: false }).unwrap();
+        self.write(&file_of(&name), text);
+    }
+
+    fn take_away(&self, name: &DocumentName) {
+        fs::remove_file(self.path(file_of(name))).unwrap();
+    }
+
+    fn delete(&self, name: &ClusterRef) {
+        let path = file_of(&DocumentName::Cluster(name.clone()));
+        let text = self.read(&path).replace("metadata:", "metadata:\n  deletionTimestamp: 2026-01-31T12:00:00Z");
+        self.write(&path, &text);
+    }
+}
+
+fn file_of(name: &DocumentName) -> String {
+    let folder = format!("{}s", name.kind().to_lowercase());
+    let parts = [Some(folder), name.namespace(), Some(format!("{}.yaml", name.name()))];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("/")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_a_store_as_all_are() {
+    contract::holds(&Place::new()).await;
 }

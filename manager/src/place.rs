@@ -9,11 +9,11 @@ use keelway_api::{
 };
 
 /// Folders of the store, by kind as `kubectl` names many of them.
-pub(super) const FOLDERS: [&str; 4] = ["hypervisors", "clusters", "components", "secrets"];
+pub(crate) const FOLDERS: [&str; 4] = ["hypervisors", "clusters", "components", "secrets"];
 const SUFFIX: &str = ".yaml";
 
 /// The file of a document, within the store.
-pub(super) fn path_of(name: &DocumentName) -> PathBuf {
+pub(crate) fn path_of(name: &DocumentName) -> PathBuf {
     let folder = match name {
         DocumentName::Hypervisor(_) => "hypervisors",
         DocumentName::Cluster(_) => "clusters",
@@ -25,8 +25,22 @@ pub(super) fn path_of(name: &DocumentName) -> PathBuf {
     path.join(format!("{}{SUFFIX}", name.name()))
 }
 
+/// The file of an object of an API.
+pub(crate) fn path_of_object(kind: &str, namespace: Option<&str>, name: &str) -> Option<PathBuf> {
+    let folder = match kind {
+        "Hypervisor" => "hypervisors",
+        "Cluster" => "clusters",
+        "Component" => "components",
+        "Secret" => "secrets",
+        _ => return None,
+    };
+    let mut path = PathBuf::from(folder);
+    path.extend(namespace);
+    Some(path.join(format!("{name}{SUFFIX}")))
+}
+
 /// Whether a file holds a document: those with a dot in front are of editors, or half written.
-pub(super) fn is_document(path: &Path) -> bool {
+pub(crate) fn is_document(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let depth = path.components().count();
     let folder = path.iter().next().and_then(|folder| folder.to_str()).unwrap_or_default();
@@ -35,7 +49,7 @@ pub(super) fn is_document(path: &Path) -> bool {
 }
 
 /// The document that a file is for, where its name can be one.
-pub(super) fn name_of(path: &Path) -> Option<DocumentName> {
+pub(crate) fn name_of(path: &Path) -> Option<DocumentName> {
     let parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
     Some(match parts[..] {
         ["hypervisors", file] => DocumentName::Hypervisor(file.strip_suffix(SUFFIX)?.parse().ok()?),

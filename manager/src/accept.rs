@@ -1,4 +1,6 @@
-//! What of changed files takes effect. Pure.
+//! What of changed documents takes effect. Pure.
+//!
+//! Every store names its documents by the files that a directory has them in.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,25 +17,35 @@ use keelway_api::{
 };
 use keelway_reconciler::secret_faults;
 
-use super::place::{name_of, path_of};
+use crate::place::{name_of, path_of};
 
 /// Files that are other than they were, by path within the store: their bytes, or `None` where there is none.
-pub(super) type Found = BTreeMap<PathBuf, Option<Vec<u8>>>;
+pub(crate) type Found = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 /// What came of a look.
-pub(super) struct Accepted {
+pub(crate) struct Accepted {
     /// The documents that count now. `None`: some never were sound, so that nobody knows what they stand for.
-    pub(super) documents: Option<Documents>,
+    pub(crate) documents: Option<Documents>,
     /// Files that do not count, and why.
-    pub(super) refused: BTreeMap<PathBuf, Faults>,
+    pub(crate) refused: BTreeMap<PathBuf, Faults>,
     /// Documents whose files are to be written again.
-    pub(super) put_back: BTreeSet<DocumentName>,
+    pub(crate) put_back: BTreeSet<DocumentName>,
+}
+
+/// Who keeps status, and the rest that is not a person's to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// Nobody but who takes documents in: whoever writes a file writes all of it.
+    Reader,
+    /// An API server, by rights of their own.
+    Server,
 }
 
 /// Takes in what was found, as far as it is sound.
-pub(super) fn accept(before: Option<&Documents>, found: &Found, now: Timestamp) -> Accepted {
+pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper, now: Timestamp) -> Accepted {
     let mut taking = Taking {
         before,
+        keeper,
         found,
         next: before.cloned().unwrap_or_default(),
         taken: BTreeMap::new(),
@@ -53,6 +65,7 @@ pub(super) fn accept(before: Option<&Documents>, found: &Found, now: Timestamp) 
 
 struct Taking<'a> {
     before: Option<&'a Documents>,
+    keeper: Keeper,
     found: &'a Found,
     next: Documents,
     /// What was taken in, with its file.
@@ -79,8 +92,8 @@ impl Taking<'_> {
             return self.refuse(path, vec![Fault { document: file, line, ..fault }]);
         }
         let merged = match self.before.and_then(|before| before.get(&name)) {
-            Some(before) => with_status_of(document.clone(), before),
-            None => document.clone(),
+            Some(before) if self.keeper == Keeper::Reader => with_status_of(document.clone(), before),
+            Some(_) | None => document.clone(),
         };
         if merged != document {
             self.put_back.insert(name.clone());

@@ -1,0 +1,89 @@
+//! Rules of extra arguments.
+
+use crate::{
+    argument::{Argument, Form, of_role},
+    release::RELEASES,
+    role::Role,
+};
+
+use super::{
+    cel::{Rule, is, list, quoted, rule},
+    forms::{ENDLESS, PORT, SPAN},
+};
+
+/// Where arguments of which role are given.
+pub(super) const PLACES: [(Role, &str); 3] = [
+    (Role::KubeApiserver, "spec.controlPlane.kubeAPIServer.extraArgs"),
+    (Role::KubeControllerManager, "spec.controlPlane.kubeControllerManager.extraArgs"),
+    (Role::KubeScheduler, "spec.controlPlane.kubeScheduler.extraArgs"),
+];
+
+pub(super) fn rules() -> Vec<Rule> {
+    let of_place = |(role, path): &(Role, &str)| {
+        let arguments = of_role(*role).iter();
+        let mut rules = vec![allowed(*role, path)];
+        rules.extend(arguments.clone().map(|argument| form(argument, path)));
+        rules.extend(arguments.filter_map(|argument| since(*role, argument, path)));
+        rules
+    };
+    PLACES.iter().flat_map(of_place).collect()
+}
+
+fn allowed(role: Role, path: &str) -> Rule {
+    let names = of_role(role).iter().map(|argument| argument.name);
+    let known = list(names.clone());
+    rule(
+        path,
+        format!("self.all(name, name in {known})"),
+        format!(
+            "{role} takes no \"{{self.filter(name, !(name in {known}))[0]}}\" here; write one of {}",
+            names.collect::<Vec<_>>().join(", ")
+        ),
+    )
+}
+
+fn form(argument: &Argument, path: &str) -> Rule {
+    let name = quoted(argument.name);
+    let holds = format!("!({name} in self) || ({})", takes(argument.form, &format!("self[{name}]")));
+    let says = format!("{}: \"{{self[{name}]}}\" is no value of it; write {}", argument.name, argument.form);
+    rule(path, holds, says)
+}
+
+fn takes(form: Form, value: &str) -> String {
+    match form {
+        Form::Number { least, most } => {
+            format!("{} && int({value}) >= {least} && int({value}) <= {most}", is(value, "[0-9]{1,10}"))
+        }
+        Form::Decimal { most } => {
+            format!("{} && double({value}) <= {most}.0", is(value, "[0-9]{1,10}(\\.[0-9]{1,10})?"))
+        }
+        Form::Duration => format!(
+            "{} && !{value}.matches('{ENDLESS}') && duration({value}) > duration('0s') && duration({value}) <= duration('8760h')",
+            is(value, SPAN)
+        ),
+        Form::Ports => format!(
+            "{} && int({value}.split('-')[0]) <= int({value}.split('-')[1])",
+            is(value, &format!("{PORT}-{PORT}"))
+        ),
+        Form::Choice(words) => format!("{value} in {}", list(words.iter().copied())),
+        Form::Metrics => {
+            let metric = "[A-Za-z_:][A-Za-z0-9_:]*";
+            is(value, &format!("{metric}(,{metric})*"))
+        }
+    }
+}
+
+/// An argument that older releases do not know.
+fn since(role: Role, argument: &Argument, path: &str) -> Option<Rule> {
+    let since = argument.since?;
+    let older = RELEASES.iter().filter(|release| !argument.is_known_to(release)).map(|release| release.kubernetes);
+    let map = path.strip_prefix("spec.").map(|path| format!("self.{path}"))?;
+    let name = argument.name;
+    Some(rule(
+        "spec",
+        format!("!has({map}) || !({} in {map}) || !(self.version in {})", quoted(name), list(older)),
+        format!(
+            "{path}: {role} of {{self.version}} does not know {name}; leave it out until the cluster runs 1.{since}"
+        ),
+    ))
+}

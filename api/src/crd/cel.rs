@@ -1,0 +1,76 @@
+//! Rules in CEL, which an API server checks at once.
+
+use serde_json::{Value as Json, json};
+
+use super::schema::at;
+
+/// What must hold of a part of a document, and what is told where it does not.
+pub(super) struct Rule {
+    /// Where the part is, as [`at`] has it.
+    pub(super) path: String,
+    /// The condition. `self` is the part.
+    pub(super) holds: String,
+    /// What is wrong and how to mend it. What stands in braces is a further expression, which makes a text. Of numbers none is made: an
+    /// API server expects the worst of the text's length.
+    pub(super) says: String,
+}
+
+pub(super) fn rule(path: impl Into<String>, holds: impl Into<String>, says: impl Into<String>) -> Rule {
+    Rule { path: path.into(), holds: holds.into(), says: says.into() }
+}
+
+/// Writes rules into a schema.
+pub(super) fn write(root: &mut Json, rules: Vec<Rule>) {
+    for Rule { path, holds, says } in rules {
+        let part = at(root, &path).and_then(Json::as_object_mut);
+        debug_assert!(part.is_some(), "{path} leads nowhere");
+        let Some(part) = part else { continue };
+        let rule = if says.contains('{') {
+            json!({"rule": holds, "messageExpression": expression(&says)})
+        } else {
+            json!({"rule": holds, "message": says})
+        };
+        if let Json::Array(rules) = part.entry("x-kubernetes-validations").or_insert_with(|| json!([])) {
+            rules.push(rule);
+        }
+    }
+}
+
+/// A text with expressions in braces, as one expression.
+fn expression(says: &str) -> String {
+    let mut parts = Vec::new();
+    for part in says.split('{') {
+        match part.split_once('}') {
+            Some((inner, rest)) => parts.extend([inner.to_owned(), quoted(rest)]),
+            None => parts.push(quoted(part)),
+        }
+    }
+    parts.retain(|part| part != "''");
+    parts.join(" + ")
+}
+
+/// A text as CEL has it.
+pub(super) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+/// A list of texts as CEL has it.
+pub(super) fn list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    format!("[{}]", texts.into_iter().map(quoted).collect::<Vec<_>>().join(", "))
+}
+
+/// Whether a text is all of a regular expression.
+pub(super) fn is(text: &str, pattern: &str) -> String {
+    format!("{text}.matches({})", quoted(&format!("^({pattern})$")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_stand_between_texts() {
+        assert_eq!(expression("{self} is no name"), "self + ' is no name'");
+        assert_eq!(expression("it's {self.name}"), r"'it\'s ' + self.name");
+    }
+}

@@ -1,0 +1,161 @@
+//! What an API server checks of a Cluster.
+
+use serde_json::{Value as Json, json};
+
+use crate::{
+    release::{RELEASES, names},
+    validated::{LONGEST_LIFE, SHORTEST_LIFE},
+};
+
+use super::{
+    arguments,
+    cel::{Rule, is, list, rule, write},
+    forms::{BRACKETED, ENDLESS, ID, PORT, SPAN, is_dns_name, subdomain},
+    name, network,
+    schema::extend,
+};
+
+const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "authorityTTL"];
+
+/// Adds it to the schema.
+pub(super) fn refine(root: &mut Json) {
+    bounds(root);
+    let mut rules = name::rules();
+    rules.extend(of_spec());
+    rules.extend(network::rules());
+    rules.extend(arguments::rules());
+    rules.extend(lives());
+    rules.extend(of_status());
+    write(root, rules);
+}
+
+/// How long lists and texts are at most. An API server takes no rule whose cost it cannot bound.
+fn bounds(root: &mut Json) {
+    let mut text = |path: &str, most: u32| extend(root, path, json!({"maxLength": most}));
+    text("spec.version", 32);
+    text("spec.network.dnsDomain", 253);
+    text("spec.endpoint.host", 253);
+    text("spec.images.registry", 512);
+    text("spec.images.pullSecrets[].name", 253);
+    text("spec.controlPlane.kubeAPIServer.extraSANs[]", 255);
+    for ranges in ["spec.network.podCIDRs", "spec.network.serviceCIDRs", "spec.vpn.cidrs"] {
+        text(&format!("{ranges}[]"), 64);
+    }
+    for life in LIVES {
+        text(&format!("spec.certificates.{life}"), 32);
+    }
+    let mut list = |path: &str, most: u32| extend(root, path, json!({"maxItems": most}));
+    for ranges in ["spec.network.podCIDRs", "spec.network.serviceCIDRs", "spec.vpn.cidrs"] {
+        list(ranges, 2);
+    }
+    list("spec.images.pullSecrets", 16);
+    list("spec.controlPlane.kubeAPIServer.extraSANs", 100);
+    for (_, path) in arguments::PLACES {
+        extend(root, path, json!({"maxProperties": 64}));
+        extend(root, &format!("{path}{{}}"), json!({"maxLength": 1024}));
+    }
+    extend(root, "status.id", json!({"pattern": ID, "maxLength": 16}));
+}
+
+fn of_spec() -> Vec<Rule> {
+    let versions = list(RELEASES.iter().map(|release| release.kubernetes));
+    let registry = format!("({}|{BRACKETED})(:{PORT})?((/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+/*)?", subdomain());
+    let wildcard = "self.startsWith('*.') ? self.substring(2) : self";
+    vec![
+        rule(
+            "spec.version",
+            format!("self in {versions}"),
+            format!("\"{{self}}\" is no release that Keelway runs; write one of {}", names()),
+        ),
+        rule(
+            "spec.etcd.replicas",
+            "self % 2 == 1",
+            "an even number of members survives no more losses than one less; write 1, 3, 5 or 7",
+        ),
+        rule(
+            "spec.network.dnsDomain",
+            is("self", &subdomain()),
+            "\"{self}\" is no DNS domain; write lowercase labels joined by dots, such as cluster.local",
+        ),
+        rule(
+            "spec.controlPlane.kubeAPIServer.extraSANs[]",
+            format!("isIP(self) || {}", is_dns_name(&format!("({wildcard})"))),
+            "\"{self}\" is neither a DNS name nor an address; write api.example.com, *.example.com or 192.0.2.1, without scheme and port",
+        ),
+        rule(
+            "spec.endpoint.host",
+            "!isIP(self)",
+            "{self} is an address; write a DNS name here, and the address into spec.controlPlane.kubeAPIServer.extraSANs",
+        ),
+        rule(
+            "spec.endpoint.host",
+            format!("isIP(self) || {}", is_dns_name("self")),
+            "\"{self}\" is no DNS name; write a name such as api.example.com, without scheme and port",
+        ),
+        rule(
+            "spec.images.registry",
+            is("self", &registry),
+            "\"{self}\" is no registry; write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as \
+             registry.example.com/mirror",
+        ),
+        rule(
+            "spec.images.pullSecrets[].name",
+            is("self", &subdomain()),
+            "\"{self}\" is no RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
+        ),
+    ]
+}
+
+fn lives() -> Vec<Rule> {
+    let is_span = |text: &str| is(text, SPAN);
+    let is_endless = |text: &str| format!("{text}.matches('{ENDLESS}')");
+    let mut rules = Vec::new();
+    for life in LIVES {
+        let path = format!("spec.certificates.{life}");
+        rules.push(rule(
+            path.clone(),
+            is_span("self"),
+            "\"{self}\" is not a duration such as 8760h, 1h30m or 90s; write it in that form",
+        ));
+        rules.push(rule(
+            path.clone(),
+            format!("!{} || {} || duration(self) >= duration('{SHORTEST_LIFE}')", is_span("self"), is_endless("self")),
+            format!("{{self}} is too short for a renewal; write {SHORTEST_LIFE} or more"),
+        ));
+        rules.push(rule(
+            path,
+            format!(
+                "!{} || (!{} && duration(self) <= duration('{LONGEST_LIFE}'))",
+                is_span("self"),
+                is_endless("self")
+            ),
+            format!("{{self}} is more than a hundred years; write {LONGEST_LIFE} or less"),
+        ));
+    }
+    let authority = "self.authorityTTL";
+    for life in LIVES.into_iter().filter(|life| *life != "authorityTTL") {
+        let own = format!("self.{life}");
+        let known = [own.as_str(), authority].map(|text| format!("!{} || {}", is_span(text), is_endless(text)));
+        rules.push(rule(
+            "spec.certificates",
+            format!("{} || duration({own}) <= duration({authority})", known.join(" || ")),
+            format!(
+                "{life}: {{{own}}} is longer than its authority lives, which is {{{authority}}}; shorten it, or make authorityTTL longer"
+            ),
+        ));
+    }
+    rules
+}
+
+/// What is minted once stays: paths and labels on machines come from it.
+fn of_status() -> Vec<Rule> {
+    let once = "it is decided once in a cluster's life; put it back as it was";
+    vec![
+        rule("status", "!has(oldSelf.id) || (has(self.id) && self.id == oldSelf.id)", format!("id: {once}")),
+        rule(
+            "status",
+            "!has(oldSelf.etcd) || (has(self.etcd) && self.etcd.bornAt == oldSelf.etcd.bornAt)",
+            format!("etcd.bornAt: {once}"),
+        ),
+    ]
+}

@@ -1,0 +1,72 @@
+//! What an API server checks of a Component, which people do not write.
+
+use serde_json::{Value as Json, json};
+
+use crate::{
+    release::{RELEASES, names},
+    role::Role,
+};
+
+use super::{
+    cel::{Rule, list, quoted, rule, write},
+    forms::ID,
+    schema::extend,
+};
+
+const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
+
+/// Adds it to the schema.
+pub(super) fn refine(root: &mut Json) {
+    extend(root, "spec.version", json!({"maxLength": 32}));
+    extend(root, "spec.role", json!({"maxLength": 32}));
+    extend(root, "spec.clusterId", json!({"pattern": ID, "maxLength": 16}));
+    extend(root, "spec.ports", json!({"maxProperties": 8}));
+    let mut rules = of_spec();
+    rules.extend(Role::ALL.into_iter().map(ports));
+    rules.extend(["clusterId", "role", "index"].map(|field| {
+        rule(
+            format!("spec.{field}"),
+            "self == oldSelf",
+            "a component is what its name says for all its life; put it back as it was",
+        )
+    }));
+    write(root, rules);
+}
+
+fn of_spec() -> Vec<Rule> {
+    let versions = list(RELEASES.iter().map(|release| release.kubernetes));
+    vec![
+        rule(
+            "",
+            "self.metadata.name.startsWith(self.spec.role + '-') && self.metadata.name.matches('-[0-9]{1,9}$') && \
+             int(self.metadata.name.substring(self.spec.role.size() + 1)) == self.spec.index",
+            format!("metadata.name: it does not follow from spec, which says {{self.spec.role}} and its index; {MADE}"),
+        ),
+        rule(
+            "spec.version",
+            format!("self in {versions}"),
+            format!("\"{{self}}\" is no release that Keelway runs; write one of {}", names()),
+        ),
+        rule("spec.user", "self > 0", format!("a component never runs as root; {MADE}")),
+        rule("spec.ports{}", "self > 0", format!("0 is no port; {MADE}")),
+        rule(
+            "spec.ports",
+            "self.all(one, self.all(other, one == other || self[one] != self[other]))",
+            format!("a port has two names; {MADE}"),
+        ),
+    ]
+}
+
+/// The ports of a role: those that it has, and no others.
+fn ports(role: Role) -> Rule {
+    let all = role.row().ports;
+    let missing = all.iter().filter(|name| !role.added_ports().contains(name));
+    let missing = missing.map(|name| format!("{} in self.ports", quoted(name)));
+    let mut parts: Vec<String> = missing.collect();
+    parts.push(format!("self.ports.all(name, name in {})", list(all.iter().copied())));
+    rule(
+        "spec",
+        format!("self.role != {} || ({})", quoted(role.row().name), parts.join(" && ")),
+        format!("ports: {role} has the ports {}; {MADE}", all.join(", ")),
+    )
+}

@@ -1,0 +1,26 @@
+//! Forms of texts as regular expressions, in the dialect of CEL (RE2).
+
+/// An RFC 1123 label of at most 63 characters.
+pub(super) const LABEL: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
+/// A port above 0.
+pub(super) const PORT: &str =
+    "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
+/// An address of IPv6 in brackets, as far as a pattern can tell.
+pub(super) const BRACKETED: &str = "\\[[0-9a-fA-F:.]+\\]";
+/// A duration.
+pub(super) const SPAN: &str = "([0-9]+[hms])+";
+/// A duration that is longer than CEL can tell.
+pub(super) const ENDLESS: &str = "[0-9]{7,}h|[0-9]{9,}m|[0-9]{10,}s";
+/// An id.
+pub(super) const ID: &str = "^[0-9a-f]{16}$";
+
+/// An RFC 1123 subdomain.
+pub(super) fn subdomain() -> String {
+    format!("{LABEL}(\\.{LABEL})*")
+}
+
+/// A DNS name: its last label is no number.
+pub(super) fn is_dns_name(text: &str) -> String {
+    let whole = super::cel::is(text, &subdomain());
+    format!("({whole} && !{text}.matches('(^|\\\\.)[0-9]+$'))")
+}

@@ -1,0 +1,29 @@
+//! Rules of names.
+
+use crate::name::LONGEST_NAME;
+
+use super::{
+    cel::{Rule, is, rule},
+    forms::LABEL,
+};
+
+/// Of machines and clusters, from whose names others are made.
+pub(super) fn rules() -> Vec<Rule> {
+    let name = "self.metadata.name";
+    vec![
+        rule(
+            "",
+            format!("{name}.size() <= {LONGEST_NAME}"),
+            format!(
+                "metadata.name: the name is too long; give it at most {LONGEST_NAME} characters: names made from it must stay within 63"
+            ),
+        ),
+        rule(
+            "",
+            format!("{name}.size() > {LONGEST_NAME} || {}", is(name, LABEL)),
+            format!(
+                "metadata.name: \"{{{name}}}\" is no RFC 1123 label; use lowercase letters, digits and -, with a letter or digit at both ends"
+            ),
+        ),
+    ]
+}

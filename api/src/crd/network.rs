@@ -1,0 +1,91 @@
+//! Rules of ranges of addresses.
+
+use crate::validated::{POD_SIZES, RESERVED, SERVICE_SIZES, Sizes, VPN_SIZES};
+
+use super::cel::{Rule, list, rule};
+
+const PODS: &str = "spec.network.podCIDRs";
+const SERVICES: &str = "spec.network.serviceCIDRs";
+const VPN: &str = "spec.vpn.cidrs";
+
+pub(super) fn rules() -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for (path, sizes) in [(PODS, &POD_SIZES), (SERVICES, &SERVICE_SIZES), (VPN, &VPN_SIZES)] {
+        rules.extend(of_list(path));
+        rules.extend(of_range(&format!("{path}[]"), sizes));
+    }
+    let apart = [
+        ("self.network.serviceCIDRs", "self.network.podCIDRs", "spec.network.serviceCIDRs", "pod"),
+        ("self.vpn.cidrs", "self.network.podCIDRs", "spec.vpn.cidrs", "pod"),
+        ("self.vpn.cidrs", "self.network.serviceCIDRs", "spec.vpn.cidrs", "Service"),
+    ];
+    rules.extend(apart.map(|(ones, others, field, of)| {
+        let no_part = "!cidr(one).containsCIDR(other) && !cidr(other).containsCIDR(one)";
+        rule(
+            "spec",
+            format!("{ones}.all(one, !isCIDR(one) || {others}.all(other, !isCIDR(other) || ({no_part})))"),
+            format!(
+                "{field}: a range overlaps a {of} range; give pods, Services and the VPN ranges apart from each other"
+            ),
+        )
+    }));
+    rules.push(same_families());
+    rules
+}
+
+fn of_list(path: &str) -> [Rule; 2] {
+    let family = |index| format!("cidr(self[{index}]).ip().family()");
+    [
+        rule(path, "self.size() > 0", "there is no range; give one, or leave the field out for the default"),
+        rule(
+            path,
+            format!("self.size() != 2 || self.exists(one, !isCIDR(one)) || {} != {}", family(0), family(1)),
+            "a second range of the same family; keep one range per family",
+        ),
+    ]
+}
+
+fn of_range(path: &str, sizes: &Sizes) -> [Rule; 4] {
+    let Sizes { v4, v6, holds } = sizes;
+    let length = "cidr(self).prefixLength()";
+    let within = |sizes: &core::ops::RangeInclusive<u8>| {
+        format!("({length} >= {} && {length} <= {})", sizes.start(), sizes.end())
+    };
+    let is_v4 = "cidr(self).ip().family() == 4";
+    let size = format!("({length} < ({is_v4} ? {} : {}) ? 'large' : 'small')", v4.start(), v6.start());
+    let lengths = format!("({is_v4} ? '{} to {}' : '{} to {}')", v4.start(), v4.end(), v6.start(), v6.end());
+    [
+        rule(path, "isCIDR(self)", "\"{self}\" is no range of addresses; write it as 10.96.0.0/16 or fd00:96::/108"),
+        rule(
+            path,
+            "!isCIDR(self) || cidr(self) == cidr(self).masked()",
+            "{self} has bits set after its prefix; write the range's own address before it",
+        ),
+        rule(
+            path,
+            format!(
+                "!isCIDR(self) || {}.all(other, !cidr(other).containsCIDR(self) && !cidr(self).containsCIDR(other))",
+                list(RESERVED)
+            ),
+            "{self} is reserved for other uses; take a private range (RFC 1918, RFC 6598, RFC 4193)",
+        ),
+        rule(
+            path,
+            format!("!isCIDR(self) || (cidr(self).ip().family() == 4 ? {} : {})", within(v4), within(v6)),
+            format!("{{self}} is too {{{size}}}; take a prefix length from {{{lengths}}}: {holds}"),
+        ),
+    ]
+}
+
+fn same_families() -> Rule {
+    let has = |ranges: &str, family: u8| {
+        format!("self.{ranges}.exists(one, isCIDR(one) && cidr(one).ip().family() == {family})")
+    };
+    let sound = |ranges: &str| format!("(self.{ranges}.size() > 0 && self.{ranges}.all(one, isCIDR(one)))");
+    let same = |family| format!("{} == {}", has("podCIDRs", family), has("serviceCIDRs", family));
+    rule(
+        "spec.network",
+        format!("!{} || !{} || (({}) && ({}))", sound("podCIDRs"), sound("serviceCIDRs"), same(4), same(6)),
+        "pods and Services have ranges of different families; give both a range of IPv4, of IPv6, or of each",
+    )
+}

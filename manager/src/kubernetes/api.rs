@@ -1,0 +1,50 @@
+//! Where documents are in an API.
+
+use keelway_api::{Cluster, Component, Hypervisor, Secret, document::DocumentName};
+use kube::{
+    Api, Client, Resource,
+    core::{ApiResource, DynamicObject},
+};
+
+/// The kinds that a store is made of.
+#[derive(Clone)]
+pub(super) struct Resources {
+    pub(super) hypervisor: ApiResource,
+    pub(super) cluster: ApiResource,
+    pub(super) component: ApiResource,
+    pub(super) secret: ApiResource,
+}
+
+impl Resources {
+    pub(super) fn new() -> Self {
+        Self {
+            hypervisor: of::<Hypervisor>(),
+            cluster: of::<Cluster>(),
+            component: of::<Component>(),
+            secret: of::<Secret>(),
+        }
+    }
+
+    /// The kind of a document.
+    pub(super) fn of(&self, name: &DocumentName) -> &ApiResource {
+        match name {
+            DocumentName::Hypervisor(_) => &self.hypervisor,
+            DocumentName::Cluster(_) => &self.cluster,
+            DocumentName::Component(_) => &self.component,
+            DocumentName::Secret(_) => &self.secret,
+        }
+    }
+
+    /// Where a document is asked for and written.
+    pub(super) fn api(&self, client: &Client, name: &DocumentName) -> Api<DynamicObject> {
+        let resource = self.of(name);
+        match name.namespace() {
+            Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
+            None => Api::all_with(client.clone(), resource),
+        }
+    }
+}
+
+fn of<K: Resource<DynamicType = ()>>() -> ApiResource {
+    ApiResource::erase::<K>(&())
+}

@@ -1,0 +1,273 @@
+//! What is known of a cluster: the objects as they were seen or written last, and the documents that count.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use keelway_api::{
+    Documents,
+    document::{Document, DocumentName},
+    fault::{Fault, Faults},
+    jiff::Timestamp,
+};
+
+use super::object::{Version, is_relied_on};
+use crate::{
+    accept::{Accepted, Found, Keeper, accept},
+    place::name_of,
+};
+
+/// Which watch tells of an object.
+pub(super) type Source = String;
+
+/// What is known.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Watches, and whether each has told of all that there is.
+    sources: BTreeMap<Source, bool>,
+    objects: BTreeMap<PathBuf, Object>,
+    /// Objects that were taken away by this store, with the last version that there was: what is told of them later is old.
+    gone: BTreeMap<PathBuf, u64>,
+    /// Counts the writes of this store, to know which of them came after a list was asked for.
+    writes: u64,
+    /// What is other than at the last look.
+    found: Found,
+    /// The documents that count; none before a first sound look.
+    pub(super) world: Option<Arc<Documents>>,
+    /// What the pass knows of them, which is what it changes.
+    pub(super) loaded: Arc<Documents>,
+    /// What does not count, with why.
+    refused: BTreeMap<PathBuf, (Vec<u8>, Faults)>,
+    woken: bool,
+    /// Namespaces that are known to be there.
+    namespaces: BTreeSet<String>,
+}
+
+struct Object {
+    version: Version,
+    /// The one that was taken in, or written by this store: what is decided is decided from that.
+    known: Option<Version>,
+    source: Option<Source>,
+    /// Which of this store's writes it is; 0 where it is somebody else's.
+    write: u64,
+}
+
+/// What came of a look.
+pub(super) struct Looked {
+    pub(super) documents: Result<Arc<Documents>, Faults>,
+    /// Documents that are to be written again.
+    pub(super) put_back: BTreeSet<DocumentName>,
+    /// Documents that do not count from now on, with why, and those that count again.
+    pub(super) verdicts: BTreeMap<DocumentName, Option<Faults>>,
+}
+
+impl Held {
+    /// A watch begins.
+    pub(super) fn begin(&mut self, source: &str) {
+        self.sources.entry(source.to_owned()).or_default();
+    }
+
+    /// The watches that have not told of all that there is yet; none where all have.
+    pub(super) fn unseen(&self) -> Option<String> {
+        let unseen: Vec<&str> =
+            self.sources.iter().filter(|(_, seen)| !**seen).map(|(name, _)| name.as_str()).collect();
+        (!unseen.is_empty() || self.sources.is_empty()).then(|| unseen.join(", "))
+    }
+
+    /// The number of the last write, for [`Self::listed`].
+    pub(super) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// An object is there, as a watch tells. `text` is `None` where it does not count as there any more.
+    pub(super) fn seen(&mut self, source: &str, path: PathBuf, version: Version, text: Option<Vec<u8>>) {
+        let known = self.objects.get(&path).map_or(0, |object| object.version.number);
+        let gone = self.gone.get(&path).copied().unwrap_or_default();
+        if version.number <= known || version.number <= gone {
+            if let Some(object) = self.objects.get_mut(&path) {
+                object.source = Some(source.to_owned());
+            }
+            return;
+        }
+        self.gone.remove(&path);
+        let known = self.objects.remove(&path).and_then(|object| object.known);
+        self.objects.insert(path.clone(), Object { version, known, source: Some(source.to_owned()), write: 0 });
+        self.found.insert(path, text);
+    }
+
+    /// An object is gone, as a watch tells; `version` is that of its end.
+    pub(super) fn lost(&mut self, path: PathBuf, version: &Version) {
+        self.gone.remove(&path);
+        let is_other = self.objects.get(&path).is_some_and(|object| object.version.number > version.number);
+        if !is_other && self.objects.remove(&path).is_some() {
+            self.found.insert(path, None);
+        }
+    }
+
+    /// A watch has told of all that there is: what it told of before and is not among these is gone, but for what was written since
+    /// the list was asked for.
+    pub(super) fn listed(&mut self, source: &str, all: &BTreeSet<PathBuf>, asked: u64) {
+        let is_lost = |path: &Path, object: &Object| {
+            object.source.as_deref() == Some(source) && object.write <= asked && !all.contains(path)
+        };
+        let lost: Vec<PathBuf> =
+            self.objects.iter().filter(|(path, object)| is_lost(path, object)).map(|(path, _)| path.clone()).collect();
+        for path in lost {
+            self.objects.remove(&path);
+            self.found.insert(path, None);
+        }
+        self.sources.insert(source.to_owned(), true);
+    }
+
+    /// The version of an object that documents tell of, where there is one.
+    pub(super) fn known(&self, path: &Path) -> Option<Version> {
+        self.objects.get(path)?.known.clone()
+    }
+
+    /// Whether a document is not any more as it was taken in.
+    pub(super) fn is_news_of(&self, path: &Path) -> bool {
+        self.found.contains_key(path)
+    }
+
+    /// This store wrote an object. What a watch tells of it up to here is old.
+    pub(super) fn wrote(&mut self, path: PathBuf, version: Version) {
+        self.writes += 1;
+        self.found.remove(&path);
+        self.gone.remove(&path);
+        let source = self.objects.remove(&path).and_then(|object| object.source);
+        self.objects.insert(path, Object { known: Some(version.clone()), version, source, write: self.writes });
+    }
+
+    /// This store took an object away.
+    pub(super) fn removed(&mut self, path: PathBuf) {
+        self.writes += 1;
+        self.found.remove(&path);
+        if let Some(object) = self.objects.remove(&path) {
+            self.gone.insert(path, object.version.number);
+        }
+    }
+
+    /// Whether a namespace is known to be there.
+    pub(super) fn has_namespace(&self, name: &str) -> bool {
+        self.namespaces.contains(name)
+    }
+
+    pub(super) fn made_namespace(&mut self, name: String) {
+        self.namespaces.insert(name);
+    }
+
+    /// Something could not be written into a namespace, which may be gone.
+    pub(super) fn lost_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+
+    /// What could not be written again is missed at the next look, too.
+    pub(super) fn missed(&mut self, path: PathBuf) {
+        self.found.entry(path).or_insert(None);
+    }
+
+    /// From now on this document counts; none where it is `None`.
+    pub(super) fn count(&mut self, name: &DocumentName, document: Option<Document>) {
+        let world = Arc::make_mut(self.world.get_or_insert_default());
+        match document {
+            Some(document) => world.put(name, document),
+            None => world.remove(name),
+        }
+    }
+
+    /// A pass saved these: it knows them from now on.
+    pub(super) fn saved(&mut self, documents: &Documents) {
+        self.loaded = Arc::new(documents.clone());
+    }
+
+    /// Whether a look would find something.
+    pub(super) fn is_news(&self) -> bool {
+        self.woken || !self.found.is_empty()
+    }
+
+    pub(super) fn wake(&mut self) {
+        self.woken = true;
+    }
+
+    /// Takes in what is other than at the last look.
+    pub(super) fn look(&mut self, now: Timestamp) -> Looked {
+        self.woken = false;
+        let mut found = std::mem::take(&mut self.found);
+        if found.is_empty()
+            && let Some(world) = &self.world
+        {
+            return Looked { documents: Ok(world.clone()), put_back: BTreeSet::new(), verdicts: BTreeMap::new() };
+        }
+        for path in found.keys() {
+            if let Some(object) = self.objects.get_mut(path) {
+                object.known = Some(object.version.clone());
+            }
+        }
+        // What did not fit may fit by now.
+        for (path, (bytes, _)) in &self.refused {
+            found.entry(path.clone()).or_insert_with(|| Some(bytes.clone()));
+        }
+        let Accepted { documents, refused, put_back } = self.accept(&found, now);
+        let verdicts = self.note(&found, refused);
+        let documents = documents.map(Arc::new);
+        self.world.clone_from(&documents);
+        if documents.is_none() {
+            self.found = found;
+            return Looked { documents: Err(self.faults()), put_back: BTreeSet::new(), verdicts };
+        }
+        Looked { documents: Ok(documents.unwrap_or_default()), put_back, verdicts }
+    }
+
+    /// At first, what is not sound is left out only where nothing relies on it.
+    fn accept(&self, found: &Found, now: Timestamp) -> Accepted {
+        let accepted = accept(self.world.as_deref(), found, Keeper::Server, now);
+        if accepted.documents.is_some() {
+            return accepted;
+        }
+        let without = accept(Some(&Documents::default()), found, Keeper::Server, now);
+        let is_relied_on = |path: &PathBuf| found.get(path).and_then(Option::as_deref).is_none_or(is_relied_on);
+        if without.refused.keys().any(is_relied_on) { accepted } else { without }
+    }
+
+    /// Writes down what does not count, and tells what is new of that.
+    fn note(&mut self, found: &Found, refused: BTreeMap<PathBuf, Faults>) -> BTreeMap<DocumentName, Option<Faults>> {
+        let mut verdicts = BTreeMap::new();
+        let before = std::mem::take(&mut self.refused);
+        for path in before.keys().filter(|path| !refused.contains_key(*path)) {
+            let Some(name) = name_of(path) else { continue };
+            tracing::info!(document = %name, "the document is taken");
+            if self.objects.contains_key(path) {
+                verdicts.insert(name, None);
+            }
+        }
+        for (path, faults) in refused {
+            let Some(name) = name_of(&path) else { continue };
+            let faults = Faults(faults.0.into_iter().map(|fault| of_document(&name, fault)).collect());
+            if before.get(&path).is_none_or(|(_, told)| *told != faults) {
+                tracing::error!(document = %name, "the document is refused: {faults}");
+                verdicts.insert(name, Some(faults.clone()));
+            }
+            let bytes = found.get(&path).cloned().flatten().unwrap_or_default();
+            self.refused.insert(path, (bytes, faults));
+        }
+        verdicts
+    }
+
+    /// `metadata.generation` of a document that does not count.
+    pub(super) fn generation_of_refused(&self, path: &Path) -> i64 {
+        let bytes = self.refused.get(path).map(|(bytes, _)| bytes.as_slice()).unwrap_or_default();
+        let json: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+        json["metadata"]["generation"].as_i64().unwrap_or_default()
+    }
+
+    fn faults(&self) -> Faults {
+        Faults(self.refused.values().flat_map(|(_, faults)| faults.0.iter().cloned()).collect())
+    }
+}
+
+/// Objects have no lines.
+fn of_document(name: &DocumentName, fault: Fault) -> Fault {
+    Fault { document: name.to_string(), line: 0, ..fault }
+}

@@ -1,0 +1,45 @@
+//! What people are told of a document that does not count: a condition on it, which is there for as long as that is so.
+
+use keelway_api::{condition::reason::Reason, document::DocumentName, fault::Faults, jiff::Timestamp};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value as Json, json};
+
+use super::Kubernetes;
+use crate::place::path_of;
+
+/// The type of the condition.
+pub(super) const ACCEPTED: &str = "Accepted";
+/// Who writes it: apart from the rest of status, which is as it was.
+const MANAGER: &str = "keelway-manager-verdicts";
+/// The most characters of a message (`metav1.Condition`).
+const LONGEST_MESSAGE: usize = 32_768;
+
+impl Kubernetes {
+    /// Tells on a document that it does not count, or that it does again. Best effort: the log has it, too.
+    pub(super) async fn tell(&self, name: &DocumentName, faults: Option<&Faults>) {
+        if !matches!(name, DocumentName::Cluster(_) | DocumentName::Hypervisor(_)) {
+            return;
+        }
+        let conditions: Vec<Json> = faults.map(|faults| self.condition(name, faults)).into_iter().collect();
+        let body = self.body(name, json!({ "status": { "conditions": conditions } }));
+        let api = self.resources.api(&self.client, name);
+        let params = PatchParams::apply(MANAGER).force();
+        if let Err(error) = api.patch_status(name.name(), &params, &Patch::Apply(body)).await {
+            tracing::warn!(document = %name, %error, "could not tell on the document whether it is taken");
+        }
+    }
+
+    fn condition(&self, name: &DocumentName, faults: &Faults) -> Json {
+        // `kubectl wait` believes no condition of another generation.
+        let generation = self.shared.held().generation_of_refused(&path_of(name));
+        let message: String = faults.to_string().chars().take(LONGEST_MESSAGE).collect();
+        json!({
+            "type": ACCEPTED,
+            "status": "False",
+            "reason": Reason::Invalid.as_str(),
+            "message": message,
+            "observedGeneration": generation,
+            "lastTransitionTime": Timestamp::now().to_string(),
+        })
+    }
+}

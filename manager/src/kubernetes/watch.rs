@@ -1,0 +1,182 @@
+//! Watches on all that a store is made of.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::StreamExt;
+use keelway_api::{
+    documents::SecretName,
+    machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
+};
+use kube::{
+    Api, Client,
+    core::{ApiResource, DynamicObject},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::task::AbortHandle;
+
+use super::{
+    Shared,
+    api::Resources,
+    object::{Version, is_released, path, references, text},
+};
+
+/// The watches of a store. They end with it.
+pub(super) struct Watches {
+    tasks: Vec<AbortHandle>,
+    given: Arc<Given>,
+}
+
+/// Watches on Secrets of users', each by its name: no right to look at others is needed.
+struct Given {
+    client: Client,
+    secret: ApiResource,
+    shared: Arc<Shared>,
+    tasks: Mutex<BTreeMap<SecretName, AbortHandle>>,
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+        let tasks = self.given.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.values().for_each(AbortHandle::abort);
+    }
+}
+
+impl Watches {
+    pub(super) fn start(client: &Client, resources: &Resources, shared: &Arc<Shared>) -> Self {
+        let given = Arc::new(Given {
+            client: client.clone(),
+            secret: resources.secret.clone(),
+            shared: shared.clone(),
+            tasks: Mutex::default(),
+        });
+        let all = |resource: &ApiResource, label: Option<&str>| {
+            let plural = &resource.plural;
+            let source = label.map_or_else(|| plural.clone(), |label| format!("{plural} with the label {label}"));
+            let selector = label.map(|label| watcher::Config::default().labels(label)).unwrap_or_default();
+            let api = Api::all_with(client.clone(), resource);
+            let watch = Watch { source, api, selector, resource: resource.clone(), shared: shared.clone() };
+            watch.begin(given.clone())
+        };
+        let tasks = vec![
+            all(&resources.hypervisor, None),
+            all(&resources.cluster, None),
+            all(&resources.component, None),
+            all(&resources.secret, Some(CLUSTER_LABEL)),
+            all(&resources.secret, Some(INSTALLATION_LABEL)),
+        ];
+        Self { tasks, given }
+    }
+}
+
+impl Given {
+    /// Watches what is referred to. Nothing is looked at before it was seen.
+    fn watch(self: &Arc<Self>, names: BTreeSet<SecretName>) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            tasks.entry(name).or_insert_with_key(|name| {
+                let SecretName { namespace, name } = name;
+                let watch = Watch {
+                    source: format!("Secret {namespace}/{name}"),
+                    api: Api::namespaced_with(self.client.clone(), namespace, &self.secret),
+                    selector: watcher::Config::default().fields(&format!("metadata.name={name}")),
+                    resource: self.secret.clone(),
+                    shared: self.shared.clone(),
+                };
+                watch.begin(self.clone())
+            });
+        }
+    }
+}
+
+struct Watch {
+    source: String,
+    api: Api<DynamicObject>,
+    selector: watcher::Config,
+    resource: ApiResource,
+    shared: Arc<Shared>,
+}
+
+/// Objects of a list that is under way, and the last write before it was asked for.
+struct Listing {
+    all: BTreeSet<PathBuf>,
+    asked: u64,
+}
+
+impl Watch {
+    fn begin(self, given: Arc<Given>) -> AbortHandle {
+        self.shared.held().begin(&self.source);
+        tokio::spawn(async move { self.follow(&given).await }).abort_handle()
+    }
+
+    /// Lists come as streams, which API servers need less memory for; where one serves none, as pages.
+    async fn follow(&self, given: &Arc<Given>) {
+        let streaming = self.selector.clone().streaming_lists();
+        self.read(streaming, given, true).await;
+        self.read(self.selector.clone(), given, false).await;
+    }
+
+    /// Ends where lists are to come as streams and do not.
+    async fn read(&self, config: watcher::Config, given: &Arc<Given>, streams: bool) {
+        let mut events = pin!(watcher(self.api.clone(), config).default_backoff());
+        let mut listing = None;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => self.take(event, &mut listing, given),
+                Err(error) if streams && serves_no_streams(&error) => return,
+                Err(error) => tracing::warn!(watch = self.source, %error, "a watch broke off, and begins again"),
+            }
+        }
+    }
+
+    fn take(&self, event: Event<DynamicObject>, listing: &mut Option<Listing>, given: &Arc<Given>) {
+        match event {
+            Event::Init => {
+                *listing = Some(Listing { all: BTreeSet::new(), asked: self.shared.held().writes() });
+                return;
+            }
+            Event::InitApply(object) => {
+                let path = self.there(&object, given);
+                if let (Some(listing), Some(path)) = (listing.as_mut(), path) {
+                    listing.all.insert(path);
+                }
+            }
+            Event::Apply(object) => drop(self.there(&object, given)),
+            Event::Delete(object) => {
+                if let Some(path) = path(&self.resource, &object) {
+                    self.shared.held().lost(path, &Version::of(&object));
+                }
+            }
+            Event::InitDone => {
+                if let Some(Listing { all, asked }) = listing.take() {
+                    self.shared.held().listed(&self.source, &all, asked);
+                }
+            }
+        }
+        self.shared.changed.notify_waiters();
+    }
+
+    fn there(&self, object: &DynamicObject, given: &Arc<Given>) -> Option<PathBuf> {
+        let path = path(&self.resource, object)?;
+        given.watch(references(&self.resource, object));
+        let text = (!is_released(&self.resource, object)).then(|| text(&self.resource, object));
+        self.shared.held().seen(&self.source, path.clone(), Version::of(object), text);
+        Some(path)
+    }
+}
+
+/// An API server that knows no `sendInitialEvents` calls the request invalid.
+fn serves_no_streams(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(cause) | watcher::Error::WatchStartFailed(cause)) = error else {
+        return false;
+    };
+    matches!(cause, kube::Error::Api(status) if matches!(status.code, 400 | 422))
+}

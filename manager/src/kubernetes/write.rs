@@ -1,0 +1,296 @@
+//! Changes of documents as requests to an API server.
+
+use k8s_openapi::api::core::v1::Namespace;
+use keelway_api::{
+    Asked, Cluster, Documents,
+    cluster::FINALIZER,
+    document::{Change, Document, DocumentName, DocumentRef},
+    machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
+    name::NAMESPACE_PREFIX,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::{DynamicObject, ObjectMeta},
+};
+use serde_json::{Value as Json, json};
+
+use super::{
+    Kubernetes, KubernetesError, MANAGER,
+    object::{Version, is_released, text},
+};
+use crate::place::path_of;
+
+/// What installations' namespaces are called before their ids.
+const INSTALLATION_PREFIX: &str = "keelway-installation-";
+
+impl Kubernetes {
+    /// Makes one change. What the API server answers is what counts from then on.
+    pub(super) async fn make(&self, change: &Change, since: &Documents, to: &Documents) -> Result<(), KubernetesError> {
+        let name = change.name();
+        match change.outcome(to) {
+            Some(document) => self.put(name, since.get(name), document.as_ref()).await,
+            None => self.remove(name, since).await,
+        }
+    }
+
+    /// Writes a document again that somebody took away.
+    pub(super) async fn put_back(&self, name: &DocumentName, world: &Documents) -> Result<(), KubernetesError> {
+        match world.get(name) {
+            Some(document) => self.put(name, None, document).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn put(
+        &self,
+        name: &DocumentName,
+        before: Option<DocumentRef<'_>>,
+        document: DocumentRef<'_>,
+    ) -> Result<(), KubernetesError> {
+        match document {
+            DocumentRef::Component(component) => {
+                let json = serde_json::to_value(component).unwrap_or_default();
+                let is_same = matches!(before, Some(DocumentRef::Component(before))
+                    if before.spec == component.spec && before.metadata == component.metadata);
+                if !is_same {
+                    self.own(name, &json).await?;
+                }
+                if component.status.is_some() {
+                    self.status(name, &json).await?;
+                }
+            }
+            DocumentRef::Secret(secret) => self.own(name, &serde_json::to_value(&**secret).unwrap_or_default()).await?,
+            DocumentRef::Cluster(cluster) => {
+                if matches!(before, Some(DocumentRef::Cluster(before)) if before.spec != cluster.spec) {
+                    return Err(KubernetesError::Spec(name.clone()));
+                }
+                let json = serde_json::to_value(cluster).unwrap_or_default();
+                if self.is_there(name) {
+                    self.finalizers(name, cluster).await?;
+                } else {
+                    self.create(name, &json).await?;
+                }
+                self.status(name, &json).await?;
+            }
+            DocumentRef::Hypervisor(machine) => {
+                if matches!(before, Some(DocumentRef::Hypervisor(before)) if before.spec != machine.spec) {
+                    return Err(KubernetesError::Spec(name.clone()));
+                }
+                let json = serde_json::to_value(machine).unwrap_or_default();
+                if !self.is_there(name) {
+                    self.create(name, &json).await?;
+                }
+                self.status(name, &json).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is Keelway's own, whole, by server-side apply.
+    async fn own(&self, name: &DocumentName, json: &Json) -> Result<(), KubernetesError> {
+        self.ensure_namespace(name).await?;
+        let mut body = self.body(name, json!({}));
+        for field in ["labels", "annotations"] {
+            if let Some(map) = json["metadata"].get(field) {
+                body["metadata"][field] = map.clone();
+            }
+        }
+        for field in ["spec", "type", "immutable", "data"] {
+            if let Some(value) = json.get(field) {
+                body[field] = value.clone();
+            }
+        }
+        self.precondition(name, &mut body);
+        let params = PatchParams::apply(MANAGER).force();
+        let answer = self.api(name).patch(name.name(), &params, &Patch::Apply(body)).await;
+        if let (Err(_), Some(namespace)) = (&answer, name.namespace()) {
+            self.shared.held().lost_namespace(&namespace);
+        }
+        self.answered(name, answer)
+    }
+
+    /// A document of a user's that is new here, without its status. It counts once it has that: a Cluster without its id is another one.
+    async fn create(&self, name: &DocumentName, json: &Json) -> Result<(), KubernetesError> {
+        let mut body = self.body(name, json!({}));
+        for field in ["labels", "annotations", "finalizers"] {
+            if let Some(value) = json["metadata"].get(field) {
+                body["metadata"][field] = value.clone();
+            }
+        }
+        body["spec"] = json["spec"].clone();
+        let object: DynamicObject = serde_json::from_value(body).map_err(|error| broken(name, error))?;
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let object = self.api(name).create(&params, &object).await.map_err(|cause| failed(name, cause))?;
+        self.shared.held().wrote(path_of(name), Version::of(&object));
+        Ok(())
+    }
+
+    async fn status(&self, name: &DocumentName, json: &Json) -> Result<(), KubernetesError> {
+        let mut body = self.body(name, json!({ "status": json.get("status").cloned().unwrap_or_else(|| json!({})) }));
+        self.precondition(name, &mut body);
+        let params = PatchParams::apply(MANAGER).force();
+        let answer = self.api(name).patch_status(name.name(), &params, &Patch::Apply(body)).await;
+        self.answered(name, answer)
+    }
+
+    /// Keelway's finalizer, with those of others as they are.
+    async fn finalizers(&self, name: &DocumentName, cluster: &Cluster) -> Result<(), KubernetesError> {
+        let wanted = cluster.metadata.finalizers.clone().unwrap_or_default();
+        let world = self.shared.held().world.clone().unwrap_or_default();
+        let mut known = Vec::new();
+        if let Some(DocumentRef::Cluster(cluster)) = world.get(name) {
+            known = cluster.metadata.finalizers.clone().unwrap_or_default();
+        }
+        if wanted == known || cluster.deleted() {
+            return Ok(());
+        }
+        let answer = self.set_finalizers(name, &wanted).await;
+        self.answered(name, answer)
+    }
+
+    async fn set_finalizers(&self, name: &DocumentName, wanted: &[String]) -> kube::Result<DynamicObject> {
+        let mut patch = json!({ "metadata": { "finalizers": wanted } });
+        self.precondition(name, &mut patch);
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        self.api(name).patch(name.name(), &params, &Patch::Merge(patch)).await
+    }
+
+    async fn remove(&self, name: &DocumentName, since: &Documents) -> Result<(), KubernetesError> {
+        if let Some(DocumentRef::Cluster(cluster)) = since.get(name) {
+            self.release(name, cluster).await?;
+        } else {
+            self.delete(name).await?;
+        }
+        let mut held = self.shared.held();
+        held.removed(path_of(name));
+        held.count(name, None);
+        Ok(())
+    }
+
+    /// A Cluster whose machines are clean: its namespace goes, then what keeps it.
+    async fn release(&self, name: &DocumentName, cluster: &Cluster) -> Result<(), KubernetesError> {
+        if let Some(id) = cluster.id() {
+            let namespaces: Api<Namespace> = Api::all(self.client.clone());
+            let deleted = namespaces.delete(&id.namespace(), &DeleteParams::default()).await;
+            unless_gone(deleted.map(drop)).map_err(|cause| failed(name, cause))?;
+        }
+        if !cluster.deleted() {
+            self.delete(name).await?;
+        }
+        let finalizers = cluster.metadata.finalizers.clone().unwrap_or_default();
+        let others: Vec<String> = finalizers.into_iter().filter(|finalizer| finalizer != FINALIZER).collect();
+        match self.set_finalizers(name, &others).await {
+            Ok(object) => {
+                // Others may keep it there.
+                self.shared.held().wrote(path_of(name), Version::of(&object));
+                Ok(())
+            }
+            Err(cause) => unless_gone(Err(cause)).map_err(|cause| failed(name, cause)),
+        }
+    }
+
+    async fn delete(&self, name: &DocumentName) -> Result<(), KubernetesError> {
+        let version = self.shared.held().known(&path_of(name)).unwrap_or_default();
+        let preconditions =
+            Preconditions { resource_version: Some(version.number.to_string()), uid: version.uid.clone() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        let deleted = self.api(name).delete(name.name(), &params).await;
+        unless_gone(deleted.map(drop)).map_err(|cause| failed(name, cause))
+    }
+
+    /// The namespace of a cluster or an installation, with its label.
+    async fn ensure_namespace(&self, name: &DocumentName) -> Result<(), KubernetesError> {
+        let Some(namespace) = name.namespace() else { return Ok(()) };
+        let (label, id) = match (namespace.strip_prefix(INSTALLATION_PREFIX), namespace.strip_prefix(NAMESPACE_PREFIX))
+        {
+            (Some(id), _) => (INSTALLATION_LABEL, id),
+            (None, Some(id)) => (CLUSTER_LABEL, id),
+            (None, None) => return Ok(()),
+        };
+        if self.shared.held().has_namespace(&namespace) {
+            return Ok(());
+        }
+        let metadata = ObjectMeta {
+            name: Some(namespace.clone()),
+            labels: Some([(label.to_owned(), id.to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        let body = Namespace { metadata, ..Namespace::default() };
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let applied = namespaces.patch(&namespace, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await;
+        applied.map(drop).map_err(|cause| failed(name, cause))?;
+        self.shared.held().made_namespace(namespace);
+        Ok(())
+    }
+
+    fn is_there(&self, name: &DocumentName) -> bool {
+        self.shared.held().known(&path_of(name)).is_some()
+    }
+
+    fn api(&self, name: &DocumentName) -> Api<DynamicObject> {
+        self.resources.api(&self.client, name)
+    }
+
+    /// What every request begins with.
+    pub(super) fn body(&self, name: &DocumentName, rest: Json) -> Json {
+        let resource = self.resources.of(name);
+        let mut body = json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": { "name": name.name() },
+        });
+        if let Some(namespace) = name.namespace() {
+            body["metadata"]["namespace"] = json!(namespace);
+        }
+        if let (Json::Object(body), Json::Object(rest)) = (&mut body, rest) {
+            body.extend(rest);
+        }
+        body
+    }
+
+    /// The request counts only while the object is as it was seen last.
+    fn precondition(&self, name: &DocumentName, body: &mut Json) {
+        if let Some(version) = self.shared.held().known(&path_of(name)) {
+            body["metadata"]["resourceVersion"] = json!(version.number.to_string());
+        }
+    }
+
+    fn answered(&self, name: &DocumentName, answer: kube::Result<DynamicObject>) -> Result<(), KubernetesError> {
+        let object = answer.map_err(|cause| failed(name, cause))?;
+        let resource = self.resources.of(name);
+        let bytes = text(resource, &object);
+        let (_, document) = Document::read(&bytes, &name.to_string(), Asked { keys: None, whole: false })
+            .map_err(|faults| broken(name, faults))?;
+        let mut held = self.shared.held();
+        held.wrote(path_of(name), Version::of(&object));
+        held.count(name, (!is_released(resource, &object)).then_some(document));
+        Ok(())
+    }
+}
+
+/// What is gone already need not be taken away.
+fn unless_gone(done: kube::Result<()>) -> kube::Result<()> {
+    if let Err(kube::Error::Api(status)) = &done
+        && status.code == 404
+    {
+        return Ok(());
+    }
+    done
+}
+
+fn failed(name: &DocumentName, cause: kube::Error) -> KubernetesError {
+    // 404: somebody took it away.
+    if let kube::Error::Api(status) = &cause
+        && matches!(status.code, 404 | 409)
+    {
+        return KubernetesError::Changed(name.clone());
+    }
+    KubernetesError::Write { name: name.clone(), cause: Box::new(cause) }
+}
+
+/// An answer that is no such document.
+fn broken(name: &DocumentName, cause: impl std::error::Error + Send + Sync + 'static) -> KubernetesError {
+    let cause = kube::Error::Service(Box::new(cause));
+    KubernetesError::Write { name: name.clone(), cause: Box::new(cause) }
+}

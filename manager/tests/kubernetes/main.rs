@@ -1,0 +1,42 @@
+//! Definitions and store before a real API server.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
+#[path = "../store/contract.rs"]
+mod contract;
+mod definitions;
+#[path = "../../../cluster-controller/tests/live/host.rs"]
+mod host;
+mod kubectl;
+#[expect(dead_code, reason = "a control plane of another crate's tests, of which only the API is used here")]
+#[path = "../../../cluster-controller/tests/live/plane.rs"]
+mod plane;
+mod store;
+#[path = "../../../cluster-controller/tests/live/wait.rs"]
+mod wait;
+
+use kubectl::Kubectl;
+use plane::Plane;
+
+/// One API server for all: starting it takes longer than any of what is asked of it.
+#[test]
+fn a_cluster_is_a_store() {
+    host::on_own_host("a_cluster_is_a_store", || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(all());
+    });
+}
+
+async fn all() {
+    let plane = Plane::start().await;
+    let kubectl = Kubectl::new(plane.kubeconfig("admin", &["system:masters"]));
+    definitions::are_taken(&kubectl);
+    definitions::explain_every_field(&kubectl);
+    definitions::refuse_what_validation_refuses(&plane.admin().await).await;
+    definitions::show_and_scale(&kubectl);
+    store::keeps_what_it_is_given(&plane, &kubectl).await;
+}

@@ -1,0 +1,198 @@
+//! What every store that others write into does, once for all of them.
+
+use std::time::Duration;
+
+use keelway_api::{
+    Documents,
+    cluster::FINALIZER,
+    document::{DocumentName, DocumentRef},
+    name::{ClusterRef, PodName},
+};
+use keelway_reconciler::{Changing, Store};
+use tokio::time::timeout;
+
+/// Many times what news take.
+const SOON: Duration = Duration::from_secs(30);
+
+/// As passes leave it.
+const WORLD: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-1}
+spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.1]}}
+status: {installation: 00000000000000ff}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1, namespace: default}
+spec: {version: 1.37.0}
+status: {id: 0123456789abcdef, ingressPort: 20000}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Component
+metadata: {name: etcd-0, namespace: keelway-0123456789abcdef, labels: {keelway.dev/cluster-id: 0123456789abcdef, keelway.dev/component: etcd-0}}
+spec:
+  cluster: {namespace: default, name: c1}
+  clusterId: 0123456789abcdef
+  role: etcd
+  index: 0
+  version: 1.37.0
+  hypervisor: hv-1
+  ports: {client: 20001, peer: 20002}
+  user: 1900000000
+status: {placement: it is the only one}
+";
+const SECOND_MACHINE: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-2}
+spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.2]}}
+";
+
+/// A store, and somebody else who writes into it.
+pub(crate) trait Subject {
+    type Store: Store + Changing;
+    /// Opens it anew: what is known is what it kept. The last one is closed.
+    fn open(&self) -> Self::Store;
+    /// Somebody else writes a document without its status.
+    fn apply(&self, text: &str);
+    /// Somebody else takes a document away at once, whatever keeps it.
+    fn take_away(&self, name: &DocumentName);
+    /// Somebody else asks for a Cluster's deletion.
+    fn delete(&self, name: &ClusterRef);
+}
+
+/// All of it, one after the other in one world.
+pub(crate) async fn holds(subject: &impl Subject) {
+    let store = what_is_saved_is_loaded(subject).await;
+    what_somebody_else_changed_is_kept(subject, &store).await;
+    news_wake(subject, &store).await;
+    what_is_keelways_own_is_written_again(subject, &store).await;
+    drop(store);
+    a_deletion_takes_its_time(subject).await;
+}
+
+fn world() -> Documents {
+    Documents::read(WORLD.as_bytes()).unwrap()
+}
+
+pub(crate) fn c1() -> ClusterRef {
+    ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() }
+}
+
+/// What of documents is the same in every store: spec and status.
+fn essence(documents: &Documents) -> Vec<(DocumentName, serde_json::Value)> {
+    let json = |name: &DocumentName| match documents.get(name).unwrap() {
+        DocumentRef::Hypervisor(document) => serde_json::json!([document.spec, document.status]),
+        DocumentRef::Cluster(document) => serde_json::json!([document.spec, document.status]),
+        DocumentRef::Component(document) => serde_json::json!([document.spec, document.status]),
+        DocumentRef::Secret(document) => serde_json::json!([document.data]),
+    };
+    documents.all_names().map(|name| (name.clone(), json(&name))).collect()
+}
+
+async fn load(store: &impl Store) -> Documents {
+    Documents::clone(&*store.load().await.unwrap())
+}
+
+/// Loads until what is loaded is so.
+async fn until(what: &str, store: &(impl Store + Changing), holds: impl Fn(&Documents) -> bool) -> Documents {
+    let wait = async {
+        loop {
+            let documents = load(store).await;
+            if holds(&documents) {
+                return documents;
+            }
+            store.changed().await;
+        }
+    };
+    timeout(SOON, wait).await.map_err(|_| what).unwrap()
+}
+
+async fn what_is_saved_is_loaded<S: Subject>(subject: &S) -> S::Store {
+    let store = subject.open();
+    assert!(load(&store).await.is_empty());
+    store.save(&world()).await.unwrap();
+    assert_eq!(essence(&load(&store).await), essence(&world()), "what it wrote it knows at once");
+    drop(store);
+    let store = subject.open();
+    assert_eq!(essence(&load(&store).await), essence(&world()));
+    let mut less = load(&store).await;
+    less.components.clear();
+    store.save(&less).await.unwrap();
+    assert_eq!(essence(&load(&store).await), essence(&less));
+    // What is told of its own writes later changes nothing.
+    while timeout(Duration::from_millis(500), store.changed()).await.is_ok() {
+        assert_eq!(essence(&load(&store).await), essence(&less));
+    }
+    let mut more = load(&store).await;
+    more.components = world().components;
+    store.save(&more).await.unwrap();
+    assert_eq!(essence(&load(&store).await), essence(&world()));
+    store
+}
+
+/// Whoever decides from what is not so any more changes nothing.
+async fn what_somebody_else_changed_is_kept<S: Subject>(subject: &S, store: &S::Store) {
+    let mut documents = load(store).await;
+    subject.apply("{apiVersion: keelway.dev/v1alpha1, kind: Cluster, metadata: {name: c1, namespace: default}, spec: {version: 1.37.0, etcd: {replicas: 3}}}");
+    let told = |documents: &mut Documents| {
+        documents.clusters.get_mut(&c1()).unwrap().status.as_mut().unwrap().endpoints =
+            vec!["https://198.51.100.1:20000".to_owned()];
+    };
+    told(&mut documents);
+    let error = store.save(&documents).await.unwrap_err();
+    assert!(error.cause.to_string().contains("changed by somebody else"), "{error}: {}", error.cause);
+    let members = |documents: &Documents| documents.clusters[&c1()].spec.etcd.replicas;
+    let mut documents = until("somebody else's change", store, |documents| members(documents) == 3).await;
+    assert!(documents.clusters[&c1()].status.as_ref().unwrap().endpoints.is_empty());
+    told(&mut documents);
+    store.save(&documents).await.unwrap();
+    let documents = load(store).await;
+    assert_eq!((members(&documents), documents.clusters[&c1()].status.as_ref().unwrap().endpoints.len()), (3, 1));
+}
+
+async fn news_wake<S: Subject>(subject: &S, store: &S::Store) {
+    subject.apply(SECOND_MACHINE);
+    let documents = until("another machine", store, |documents| documents.hypervisors.len() == 2).await;
+    assert!(
+        documents
+            .hypervisors
+            .values()
+            .all(|machine| machine.metadata.generation.is_none_or(|generation| generation == 1))
+    );
+}
+
+/// Nothing that runs is given up because a document is missing.
+async fn what_is_keelways_own_is_written_again<S: Subject>(subject: &S, store: &S::Store) {
+    let pod: PodName = "0123456789abcdef/etcd-0".parse().unwrap();
+    subject.take_away(&DocumentName::Component(pod.clone()));
+    timeout(SOON, store.changed()).await.unwrap();
+    assert!(load(store).await.components.contains_key(&pod));
+    subject.take_away(&DocumentName::Cluster(c1()));
+    timeout(SOON, store.changed()).await.unwrap();
+    assert_eq!(load(store).await.clusters[&c1()].id().unwrap().as_str(), "0123456789abcdef");
+}
+
+async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {
+    let store = subject.open();
+    let mut documents = load(&store).await;
+    assert!(documents.components.len() == 1 && documents.clusters.len() == 1, "what was written again is there");
+    documents.clusters.get_mut(&c1()).unwrap().metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    store.save(&documents).await.unwrap();
+    subject.delete(&c1());
+    let deleted = |documents: &Documents| documents.clusters.get(&c1()).is_none_or(keelway_api::Cluster::deleted);
+    let mut documents = until("the deletion that was asked for", &store, deleted).await;
+    assert_eq!(
+        (documents.clusters.len(), documents.components.len()),
+        (1, 1),
+        "nothing goes before its machine is clean"
+    );
+    documents.remove_cluster(&c1(), &"0123456789abcdef".parse().unwrap());
+    store.save(&documents).await.unwrap();
+    assert!(load(&store).await.clusters.is_empty());
+    drop(store);
+    let documents = load(&subject.open()).await;
+    assert!(documents.clusters.is_empty() && documents.components.is_empty());
+    assert_eq!(documents.hypervisors.len(), 2);
+}
