@@ -37,14 +37,13 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation)
     }
 }
 
-/// Machines that hold something of the cluster, or might: those that cannot be seen count.
+/// Machines that hold something of the cluster, or might: those of its components that cannot be seen count.
 fn what_is_left(documents: &Documents, seen: &Observation, id: &ClusterId) -> Vec<String> {
-    let mut left: Vec<String> = documents
-        .components_of(id)
-        .map(|(_, component)| &component.spec.hypervisor)
-        .filter(|name| seen.machine(name).is_none_or(|state| holds(state, id)))
-        .map(ToString::to_string)
-        .collect();
+    let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
+    let unseen = placed.filter(|name| seen.machine(name).is_none());
+    // Somebody may have taken the document of a component away that is still there.
+    let holding = seen.machines.iter().filter(|(_, state)| state.known().is_some_and(|state| holds(state, id)));
+    let mut left: Vec<String> = unseen.chain(holding.map(|(name, _)| name)).map(ToString::to_string).collect();
     left.sort();
     left.dedup();
     left
