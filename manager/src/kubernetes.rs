@@ -123,8 +123,7 @@ impl Kubernetes {
 
     fn refuse_what_others_changed(&self, changes: &[Change], since: &Documents) -> Result<(), KubernetesError> {
         let mut held = self.shared.held();
-        let world = held.world.clone().unwrap_or_default();
-        let is_other = |name: &&DocumentName| held.is_news_of(&path_of(name)) || world.get(name) != since.get(name);
+        let is_other = |name: &&DocumentName| held.is_other(name, since);
         match changes.iter().map(Change::name).find(is_other) {
             Some(other) => {
                 held.wake();

@@ -16,7 +16,7 @@ use keelway_api::{
 use super::object::{Version, is_relied_on};
 use crate::{
     accept::{Accepted, Found, Keeper, accept},
-    place::name_of,
+    place::{name_of, path_of},
 };
 
 /// Which watch tells of an object.
@@ -126,9 +126,13 @@ impl Held {
         self.objects.get(path)?.known.clone()
     }
 
-    /// Whether a document is not any more as it was taken in.
-    pub(super) fn is_news_of(&self, path: &Path) -> bool {
-        self.found.contains_key(path)
+    /// Whether a document is another one than a pass knows that began with `since`. What this store wrote last is known, whatever an API
+    /// server made of its times.
+    pub(super) fn is_other(&self, name: &DocumentName, since: &Documents) -> bool {
+        let path = path_of(name);
+        let is_own = self.objects.get(&path).is_some_and(|object| object.write > 0);
+        let document = self.world.as_deref().and_then(|world| world.get(name));
+        self.found.contains_key(&path) || (!is_own && document != since.get(name))
     }
 
     /// This store wrote an object. What a watch tells of it up to here is old.

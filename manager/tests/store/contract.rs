@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use keelway_api::{
-    Documents,
+    Documents, Time,
     cluster::FINALIZER,
+    condition::{self, Status, Verdict},
     document::{DocumentName, DocumentRef},
+    jiff::Timestamp,
     name::{ClusterRef, PodName},
 };
 use keelway_reconciler::{Changing, Store};
@@ -65,6 +67,7 @@ pub(crate) trait Subject {
 /// All of it, one after the other in one world.
 pub(crate) async fn holds(subject: &impl Subject) {
     let store = what_is_saved_is_loaded(subject).await;
+    saves_follow_each_other(&store).await;
     what_somebody_else_changed_is_kept(subject, &store).await;
     news_wake(subject, &store).await;
     what_is_keelways_own_is_written_again(subject, &store).await;
@@ -130,6 +133,24 @@ async fn what_is_saved_is_loaded<S: Subject>(subject: &S) -> S::Store {
     store.save(&more).await.unwrap();
     assert_eq!(essence(&load(&store).await), essence(&world()));
     store
+}
+
+/// Whoever saved knows what is there, whatever the store makes of its times.
+async fn saves_follow_each_other(store: &impl Store) {
+    let mut documents = load(store).await;
+    for nanoseconds in [123_456_789, 987_654_321] {
+        let time = Time(Timestamp::new(1_800_000_000, nanoseconds).unwrap());
+        for machine in documents.hypervisors.values_mut() {
+            machine.status.as_mut().unwrap().last_heartbeat_time = Some(time.clone());
+        }
+        for cluster in documents.clusters.values_mut() {
+            let says = Verdict { status: Status::False, reason: "Tried".to_owned(), message: nanoseconds.to_string() };
+            condition::set(&mut cluster.status.as_mut().unwrap().conditions, "Available", says, None, &time);
+        }
+        store.save(&documents).await.unwrap();
+    }
+    let documents = load(store).await;
+    assert_eq!(documents.clusters[&c1()].status.as_ref().unwrap().conditions[0].message, "987654321");
 }
 
 /// Whoever decides from what is not so any more changes nothing.
