@@ -43,6 +43,7 @@ use watcher::Watch;
 
 use crate::{
     accept::{Accepted, Found, Keeper, accept},
+    metrics::Kept,
     place::path_of,
 };
 
@@ -249,6 +250,16 @@ impl Store for Directory {
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
         block_in_place(|| self.keep(documents)).map_err(|cause| StoreError { operation: "save", cause })
+    }
+}
+
+impl Kept for Directory {
+    fn documents(&self) -> Arc<Documents> {
+        self.told.borrow().clone()
+    }
+
+    fn refused(&self) -> usize {
+        self.held().refused.len()
     }
 }
 

@@ -33,7 +33,7 @@ use api::Resources;
 use held::{Held, Looked};
 use watch::Watches;
 
-use crate::place::path_of;
+use crate::{metrics::Kept, place::path_of};
 
 /// The name by which API servers know what the manager wrote.
 pub const MANAGER: &str = "keelway-manager";
@@ -182,6 +182,16 @@ impl Store for Kubernetes {
         changed.map_err(|cause| StoreError { operation: "save", cause: cause.into() })?;
         self.shared.held().saved(documents);
         Ok(())
+    }
+}
+
+impl Kept for Kubernetes {
+    fn documents(&self) -> Arc<Documents> {
+        self.shared.held().world.clone().unwrap_or_default()
+    }
+
+    fn refused(&self) -> usize {
+        self.shared.held().refused()
     }
 }
 

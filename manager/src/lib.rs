@@ -3,7 +3,9 @@
 mod accept;
 pub mod client;
 pub mod directory;
+pub mod health;
 pub mod kubernetes;
+pub mod metrics;
 mod place;
 pub mod proto;
 mod reports;

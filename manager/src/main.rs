@@ -4,6 +4,7 @@ mod definitions;
 
 use std::{
     io::{self, Write},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -16,7 +17,9 @@ use keelway_manager::{
     Reports,
     client::DEFAULT_SOCKET,
     directory::Directory,
+    health::{self, Entrance},
     kubernetes::Kubernetes,
+    metrics::{Kept, Metrics},
     server::{Listener, serve},
 };
 use keelway_reconciler::{
@@ -70,6 +73,9 @@ struct RunArguments {
     /// With a directory: the socket that `keelway apply`, `get`, `edit`, `delete` and `watch` ask, of mode 0660.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     listen: PathBuf,
+    /// Where `/healthz`, `/readyz` and `/metrics` are asked for, by whoever reaches it; `:PORT` on all addresses, or `off`.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = health::DEFAULT_ADDRESS, value_parser = metrics_listen)]
+    metrics_listen: MetricsListen,
     /// Archives of images, which go to machines instead of those of a registry.
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/cache/keelway/images")]
     images: PathBuf,
@@ -89,13 +95,30 @@ fn store(text: &str) -> Result<StoreArgument, &'static str> {
     }
 }
 
+/// Where health and metrics are told: at the first of these addresses that can be had, or nowhere.
+#[derive(Debug, Clone)]
+struct MetricsListen(Vec<SocketAddr>);
+
+fn metrics_listen(text: &str) -> Result<MetricsListen, &'static str> {
+    let mend = "write ADDRESS:PORT, such as 127.0.0.1:9743; :PORT for all addresses; or off";
+    if text == "off" {
+        return Ok(MetricsListen(Vec::new()));
+    }
+    if let Some(port) = text.strip_prefix(':') {
+        let port: u16 = port.parse().map_err(|_| mend)?;
+        // The first one stands for both families where the machine has both.
+        return Ok(MetricsListen(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]));
+    }
+    text.parse().map(|address| MetricsListen(vec![address])).map_err(|_| mend)
+}
+
 fn main() -> ExitCode {
     let arguments = match Arguments::parse().command {
         Command::Run(arguments) => arguments,
         Command::Crds(CrdsArguments { directory }) => return ended(definitions::write(directory.as_deref())),
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt().json().with_span_list(false).with_env_filter(filter).with_writer(io::stderr).init();
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -119,30 +142,49 @@ async fn run(arguments: RunArguments) -> anyhow::Result<()> {
     match &arguments.store {
         StoreArgument::Directory(path) => {
             let store = Arc::new(Directory::open(path)?);
+            let metrics = told(store.clone(), &arguments.metrics_listen).await?;
             let listener = Listener::bind(&arguments.listen)?;
             let serving = tokio::spawn(serve(listener, store.clone(), stop.clone()));
             tracing::info!(store = %path.display(), "begins");
-            over(store, arguments.images, stop).await;
+            over(store, metrics, arguments.images, stop).await;
             serving.await??;
         }
         StoreArgument::Kubernetes => {
-            let client = client(arguments.kubeconfig.as_deref()).await?;
+            let store = Arc::new(Kubernetes::open(client(arguments.kubeconfig.as_deref()).await?));
+            let metrics = told(store.clone(), &arguments.metrics_listen).await?;
             tracing::info!(store = "kubernetes", "begins");
-            over(Arc::new(Kubernetes::open(client)), arguments.images, stop).await;
+            over(store, metrics, arguments.images, stop).await;
         }
     }
     tracing::info!("ends");
     Ok(())
 }
 
+/// Metrics of a store, told where they are to be.
+async fn told(store: Arc<dyn Kept>, listen: &MetricsListen) -> anyhow::Result<Arc<Metrics>> {
+    let metrics = Arc::new(Metrics::new(store, Timestamp::now()));
+    let MetricsListen(addresses) = listen;
+    if !addresses.is_empty() {
+        let entrance = Entrance::open(addresses).await?;
+        tracing::info!(address = %entrance.address()?, "tells health and metrics");
+        tokio::spawn(entrance.serve(metrics.clone()));
+    }
+    Ok(metrics)
+}
+
 /// Passes over a store.
-async fn over<S: Store + Changing + 'static>(store: Arc<S>, images: PathBuf, stop: CancellationToken) {
+async fn over<S: Store + Changing + 'static>(
+    store: Arc<S>,
+    metrics: Arc<Metrics>,
+    images: PathBuf,
+    stop: CancellationToken,
+) {
     let machines = Arc::new(ConnectedMachines::new(images));
     let components = Arc::new(DialledComponents::new(machines.clone()));
     let run = Run { stop, progress: Arc::new(Silent) };
     let context = Context { store: store.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
     let mut minter = PkiMinter::new(StdRng::from_rng(&mut rand::rng()));
-    keep(&context, &mut minter, &*store, &mut Reports::default()).await;
+    keep(&context, &mut minter, &*store, &mut Reports::new(metrics)).await;
     context.machines.part().await;
 }
 

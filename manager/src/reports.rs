@@ -1,15 +1,21 @@
-//! What tasks say, in the log: each thing once.
+//! What tasks say: in the log, each thing once, and as figures.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
+    sync::Arc,
+    time::Duration,
 };
 
+use keelway_api::jiff::Timestamp;
 use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
 
+use crate::metrics::Metrics;
+
 /// Tells what is new of each task.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reports {
+    metrics: Arc<Metrics>,
     tasks: BTreeMap<Task, Known>,
     unread: Option<String>,
     settled: bool,
@@ -27,7 +33,8 @@ impl Watcher for Reports {
         self.tasks.entry(task.clone()).or_default();
     }
 
-    fn passed(&mut self, task: &Task, outcome: &Outcome) {
+    fn passed(&mut self, task: &Task, outcome: &Outcome, took: Duration) {
+        self.metrics.passes().passed(outcome, took, Timestamp::now());
         for decision in &outcome.plan.decisions {
             tracing::info!(task = %task, "{decision}");
         }
@@ -38,13 +45,19 @@ impl Watcher for Reports {
     }
 
     fn applied(&mut self, task: &Task, applying: &Applying) {
+        self.metrics.passes().applied(applying);
         self.tell(task, applying.failures.clone(), Vec::new());
         self.settle(task, applying.effects == 0 && applying.failures.is_empty());
     }
 
-    fn failed(&mut self, task: &Task, error: &PassError) {
+    fn failed(&mut self, task: &Task, error: &PassError, took: Duration) {
+        self.metrics.passes().failed(took);
         self.tell(task, vec![chain(error)], Vec::new());
         self.settle(task, false);
+    }
+
+    fn queued(&mut self, clusters: usize) {
+        self.metrics.passes().queued(clusters);
     }
 
     fn ended(&mut self, task: &Task) {
@@ -61,6 +74,12 @@ impl Watcher for Reports {
 }
 
 impl Reports {
+    /// Counts into these metrics.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, tasks: BTreeMap::new(), unread: None, settled: false }
+    }
+
     fn tell(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {
         let known = self.tasks.entry(task.clone()).or_default();
         for failure in failures.iter().filter(|failure| !known.told.contains(*failure)) {

@@ -18,7 +18,10 @@ mod state;
 use std::{
     collections::BTreeSet,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -32,7 +35,7 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName},
 };
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep, sleep_until, timeout},
 };
 
@@ -88,12 +91,14 @@ impl fmt::Display for Task {
 pub trait Watcher: Send {
     /// It begins.
     fn began(&mut self, task: &Task);
-    /// A pass ended.
-    fn passed(&mut self, task: &Task, outcome: &Outcome);
+    /// A pass ended, after so long.
+    fn passed(&mut self, task: &Task, outcome: &Outcome, took: Duration);
     /// A machine was looked at, and brought to its config.
     fn applied(&mut self, task: &Task, applying: &Applying);
     /// A pass could not be carried out.
-    fn failed(&mut self, task: &Task, error: &PassError);
+    fn failed(&mut self, task: &Task, error: &PassError, took: Duration);
+    /// So many clusters wait for their pass, as others have theirs.
+    fn queued(&mut self, clusters: usize);
     /// What it works on is gone.
     fn ended(&mut self, task: &Task);
     /// The documents could not be read.
@@ -111,6 +116,8 @@ struct Keeper<'a> {
     /// Held from the decision that takes something of machines until it is saved.
     placing: tokio::sync::Mutex<()>,
     passes: Semaphore,
+    /// Clusters that wait for one of these.
+    queue: AtomicUsize,
 }
 
 /// Works until it is told to stop. What a broken document or machine keeps from being done is done once that is mended.
@@ -123,6 +130,7 @@ pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Ch
         store: tokio::sync::Mutex::default(),
         placing: tokio::sync::Mutex::default(),
         passes: Semaphore::new(AT_ONCE),
+        queue: AtomicUsize::new(0),
     };
     let mut tasks: FuturesUnordered<BoxFuture<'_, Task>> = FuturesUnordered::new();
     let mut running = BTreeSet::new();
@@ -169,6 +177,17 @@ impl<'a> Keeper<'a> {
 
     fn is_stopped(&self) -> bool {
         self.context.run.stop.is_cancelled()
+    }
+
+    /// Waits until one more cluster may have its pass.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        if let Ok(turn) = self.passes.try_acquire() {
+            return Some(turn);
+        }
+        self.watcher().queued(self.queue.fetch_add(1, Ordering::Relaxed) + 1);
+        let turn = self.passes.acquire().await.ok();
+        self.watcher().queued(self.queue.fetch_sub(1, Ordering::Relaxed) - 1);
+        turn
     }
 
     /// Waits for the end of a pause, or to be told to stop.

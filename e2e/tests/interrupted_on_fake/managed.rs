@@ -197,7 +197,12 @@ impl Managed {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program().with_file_name("keelway-manager"));
         command.arg("run").arg(format!("--store=dir:{}", self.store().display()));
-        command.arg("--listen").arg(self.socket()).arg("--images").arg(self.directory.path());
+        command
+            .arg("--listen")
+            .arg(self.socket())
+            .arg("--images")
+            .arg(self.directory.path())
+            .arg("--metrics-listen=off");
         command.env_clear().stdin(Stdio::null()).stderr(log).kill_on_drop(true);
         self.manager = Some(command.spawn().unwrap());
     }

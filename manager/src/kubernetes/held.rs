@@ -187,6 +187,11 @@ impl Held {
     }
 
     /// Whether a look would find something.
+    /// How many objects do not count, as they are not sound.
+    pub(super) fn refused(&self) -> usize {
+        self.refused.len()
+    }
+
     pub(super) fn is_news(&self) -> bool {
         self.woken || !self.found.is_empty()
     }

@@ -20,6 +20,7 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
+use tracing::{Instrument as _, info_span};
 
 use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, RECHECK, Task, looked::Looked};
 use crate::{
@@ -52,20 +53,24 @@ impl Keeper<'_> {
         let mut pace = Pace::new();
         let mut look = LOOK;
         let mut last = Instant::now();
+        let mut number = 0_u64;
         self.first_looks(name).await;
         loop {
             let Some(wake) = self.wake_of(name).filter(|_| !self.is_stopped()) else { return };
-            let passed = self.pass_cluster(name).await;
+            number += 1;
+            let (span, began) = (info_span!("pass", cluster = %name, pass = number), Instant::now());
+            let passed = self.pass_cluster(name).instrument(span.clone()).await;
+            let took = began.elapsed();
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             let (idle, pause) = match &passed {
                 Ok(Some(outcome)) => {
-                    self.watcher().passed(&task, outcome);
+                    span.in_scope(|| self.watcher().passed(&task, outcome, took));
                     let idle = outcome.effects == 0 && outcome.failures.is_empty();
                     (idle, pace.after(outcome.effects, outcome.failures.len(), elapsed))
                 }
                 Ok(None) => (true, Duration::ZERO),
                 Err(error) => {
-                    self.watcher().failed(&task, error);
+                    span.in_scope(|| self.watcher().failed(&task, error, took));
                     (false, pace.after(0, 1, elapsed))
                 }
             };
@@ -120,7 +125,7 @@ impl Keeper<'_> {
 
     /// One pass. None: there is no such cluster any more, or somebody changed it meanwhile, of which this task is told.
     async fn pass_cluster(&self, name: &ClusterRef) -> Result<Option<Outcome>, PassError> {
-        let Ok(_permit) = self.passes.acquire().await else { return Ok(None) };
+        let Some(_turn) = self.turn().await else { return Ok(None) };
         let Some(view) = self.view(name) else { return Ok(None) };
         let mut documents = Documents::clone(&view.loaded);
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;

@@ -11,6 +11,7 @@ use keelway_api::{
 use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
 use keelway_planner::{machine_config, refusal};
 use tokio::time::{Instant, sleep_until};
+use tracing::{Instrument as _, info_span};
 
 use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, Task, state::clusters_on};
 use crate::{Applying, PassError, pace::Pace};
@@ -30,19 +31,23 @@ impl Keeper<'_> {
         let mut pace = Pace::new();
         let mut look = LOOK;
         let mut last = Instant::now();
+        let mut number = 0_u64;
         loop {
             let Some((document, wake)) = self.machine_document(name).filter(|_| !self.is_stopped()) else { return };
-            let seen = self.context.machines.observe(&document).await;
+            number += 1;
+            let span = info_span!("pass", hypervisor = %name, pass = number);
+            let seen = self.context.machines.observe(&document).instrument(span.clone()).await;
             let answers = matches!(seen, Seen::Known(_));
             self.state().saw(name, seen);
             let done = self
                 .bring(name)
+                .instrument(span.clone())
                 .await
                 .unwrap_or_else(|error| Applying { effects: 0, failures: vec![chain_text(&error)] });
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             let pause = pace.after(done.effects, done.failures.len(), elapsed);
             let idle = done.effects == 0 && done.failures.is_empty();
-            self.watcher().applied(&task, &done);
+            span.in_scope(|| self.watcher().applied(&task, &done));
             look = if answers { LOOK } else { (look * 2).min(LONGEST_LOOK) };
             if idle {
                 let of = [&document];

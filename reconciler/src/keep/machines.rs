@@ -5,6 +5,7 @@ use std::time::Duration;
 use keelway_api::machine::Seen;
 use keelway_planner::{Observation, Part, identify_machines, plan_part, refuse};
 use tokio::time::{Instant, sleep_until};
+use tracing::{Instrument as _, info_span};
 
 use super::{HEARTBEAT, Keeper, Task};
 use crate::{Outcome, PassError, certificates, certify::certify, pace::Pace, pass::is_settled};
@@ -18,18 +19,22 @@ impl Keeper<'_> {
         let wake = self.state().wake_machines.clone();
         let mut pace = Pace::new();
         let mut last = Instant::now();
+        let mut number = 0_u64;
         while !self.is_stopped() {
-            let passed = self.pass_machines().await;
+            number += 1;
+            let (span, began) = (info_span!("pass", pass = number), Instant::now());
+            let passed = self.pass_machines().instrument(span.clone()).await;
+            let took = began.elapsed();
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             let (again, pause) = match passed {
                 Ok(None) => (true, Duration::ZERO),
                 Ok(Some(outcome)) => {
-                    self.watcher().passed(&Task::Machines, &outcome);
+                    span.in_scope(|| self.watcher().passed(&Task::Machines, &outcome, took));
                     let again = outcome.effects > 0 || !outcome.failures.is_empty();
                     (again, pace.after(outcome.effects, outcome.failures.len(), elapsed))
                 }
                 Err(error) => {
-                    self.watcher().failed(&Task::Machines, &error);
+                    span.in_scope(|| self.watcher().failed(&Task::Machines, &error, took));
                     (true, pace.after(0, 1, elapsed))
                 }
             };

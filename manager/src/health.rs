@@ -1,0 +1,197 @@
+//! Health and metrics over HTTP, for whoever reaches the address.
+
+use std::{collections::VecDeque, convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::{AbortHandle, spawn_blocking},
+};
+
+use crate::metrics::{Format, Metrics};
+
+/// Where it listens where nobody says otherwise.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9743";
+
+/// How long a request's head may take, and a connection may say nothing between two of them.
+const HEAD_DEADLINE: Duration = Duration::from_secs(2);
+/// Connections at a time; with one more the oldest ends, so that who connects and says nothing keeps nobody out.
+const MOST_CONNECTIONS: usize = 32;
+/// The largest head of a request, in bytes.
+const LARGEST_HEAD: usize = 8192;
+/// How long it takes until descriptors or memory may be there again.
+const SHORTAGE: Duration = Duration::from_millis(100);
+
+/// Nobody can ask.
+#[derive(Debug, thiserror::Error)]
+#[error("could not listen on {}", addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "))]
+pub struct HealthError {
+    addresses: Vec<SocketAddr>,
+    #[source]
+    source: io::Error,
+}
+
+/// Where it is asked.
+#[derive(Debug)]
+pub struct Entrance(TcpListener);
+
+impl Entrance {
+    /// Listens on the first of these addresses that can be had.
+    ///
+    /// # Errors
+    /// None of them can.
+    pub async fn open(addresses: &[SocketAddr]) -> Result<Self, HealthError> {
+        let failed = |source| HealthError { addresses: addresses.to_vec(), source };
+        TcpListener::bind(addresses).await.map(Self).map_err(failed)
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Answers until the process ends.
+    pub async fn serve(self, metrics: Arc<Metrics>) {
+        let mut open: VecDeque<AbortHandle> = VecDeque::new();
+        loop {
+            let Ok((stream, _)) = self.0.accept().await else {
+                tokio::time::sleep(SHORTAGE).await;
+                continue;
+            };
+            open.retain(|conversation| !conversation.is_finished());
+            if open.len() >= MOST_CONNECTIONS
+                && let Some(oldest) = open.pop_front()
+            {
+                oldest.abort();
+            }
+            let metrics = metrics.clone();
+            let conversation = tokio::spawn(async move {
+                if let Err(error) = converse(stream, metrics).await {
+                    tracing::debug!(%error, "a question about health broke off");
+                }
+            });
+            open.push_back(conversation.abort_handle());
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, metrics: Arc<Metrics>) -> hyper::Result<()> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let metrics = metrics.clone();
+        async move { Ok::<_, Infallible>(answer(&request, metrics).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(LARGEST_HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+async fn answer(request: &Request<Incoming>, metrics: Arc<Metrics>) -> Response<Full<Bytes>> {
+    let path = if request.method() == Method::GET { request.uri().path() } else { "" };
+    match path {
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" if metrics.passes().any() => text(StatusCode::OK, "ok\n"),
+        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "no pass went through yet\n"),
+        "/metrics" => {
+            let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+            told(metrics, Format::asked_for(accept)).await
+        }
+        _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n"),
+    }
+}
+
+/// Of a large world the first answer takes a while: every certificate is read.
+async fn told(metrics: Arc<Metrics>, format: Format) -> Response<Full<Bytes>> {
+    let Ok(Ok(body)) = spawn_blocking(move || metrics.text(format)).await else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n");
+    };
+    let mut response = Response::new(Full::from(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    response
+}
+
+fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::{Documents, jiff::Timestamp};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::metrics::Kept;
+
+    struct Nothing;
+
+    impl Kept for Nothing {
+        fn documents(&self) -> Arc<Documents> {
+            Arc::default()
+        }
+
+        fn refused(&self) -> usize {
+            0
+        }
+    }
+
+    async fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(question.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    async fn served() -> SocketAddr {
+        let entrance = Entrance::open(&["127.0.0.1:0".parse().unwrap()]).await.unwrap();
+        let address = entrance.address().unwrap();
+        tokio::spawn(entrance.serve(Arc::new(Metrics::new(Arc::new(Nothing), Timestamp::now()))));
+        address
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_taken_is_named() {
+        let address = served().await;
+        let taken = Entrance::open(&[address]).await.unwrap_err();
+        assert_eq!(taken.to_string(), format!("could not listen on {address}"));
+    }
+
+    #[tokio::test]
+    async fn it_lives_before_it_is_ready() {
+        let address = served().await;
+
+        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
+        let told = ask(address, "/metrics").await;
+        assert!(told.starts_with("HTTP/1.1 200") && told.contains("text/plain; version=0.0.4"), "{told}");
+        assert!(told.contains("\nkeelway_clusters{state=\"Available\"} 0.0\n"), "{told}");
+        assert!(ask(address, "/secrets").await.starts_with("HTTP/1.1 404"));
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_keeps_nobody_out() {
+        let address = served().await;
+        let mut silent = Vec::new();
+        for _ in 0..MOST_CONNECTIONS * 2 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        let ended = silent[0].read(&mut [0]).await;
+        assert!(matches!(ended, Ok(0) | Err(_)), "the oldest has ended");
+    }
+}

@@ -1,0 +1,99 @@
+//! What Prometheus is told: counted while passes go by, and worked out from the documents when it asks.
+
+mod actions;
+mod births;
+mod certificates;
+mod clusters;
+mod exposition;
+mod family;
+mod hypervisors;
+mod passes;
+mod process;
+mod state;
+
+use std::{fmt, sync::Arc};
+
+use keelway_api::{Documents, jiff::Timestamp};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
+
+use certificates::Certificates;
+use family::Family;
+use process::Process;
+
+pub use exposition::Format;
+pub use passes::Passes;
+
+/// Documents that are kept.
+pub trait Kept: Send + Sync + 'static {
+    /// Those that count now.
+    fn documents(&self) -> Arc<Documents>;
+    /// How many somebody wrote that do not count, as they are not sound.
+    fn refused(&self) -> usize;
+}
+
+/// All that is told.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    passes: Passes,
+}
+
+impl Metrics {
+    /// Of these documents, and of a process that begins now.
+    #[must_use]
+    pub fn new(kept: Arc<dyn Kept>, now: Timestamp) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process::new(now)));
+        let own = registry.sub_registry_with_prefix("keelway");
+        let passes = Passes::new(own);
+        own.register_collector(Box::new(World { kept, certificates: Certificates::default() }));
+        Self { registry, passes }
+    }
+
+    /// Where passes are counted.
+    #[must_use]
+    pub fn passes(&self) -> &Passes {
+        &self.passes
+    }
+
+    /// All of it as text.
+    ///
+    /// # Errors
+    /// A value cannot be written.
+    pub fn text(&self, format: Format) -> Result<String, fmt::Error> {
+        exposition::text(&self.registry, format)
+    }
+}
+
+/// What the documents tell.
+struct World {
+    kept: Arc<dyn Kept>,
+    certificates: Certificates,
+}
+
+impl World {
+    fn families(&self) -> Vec<Family> {
+        let documents = self.kept.documents();
+        let mut refused = Family::new("documents_refused", "Documents that somebody wrote and that are not sound");
+        refused.add([], family::count(self.kept.refused()));
+        let mut build = Family::new("build_info", "1; what the manager was built from");
+        build.add([("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0);
+        let mut families = vec![build, refused];
+        families.extend(clusters::families(&documents));
+        families.extend(hypervisors::families(&documents));
+        families.extend(self.certificates.families(&documents));
+        families
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
+impl Collector for World {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.families().iter().try_for_each(|family| family.encode(&mut encoder))
+    }
+}

@@ -1,0 +1,122 @@
+//! What a pass did, by kind.
+
+use std::collections::BTreeMap;
+
+use keelway_planner::{Decision, MintRequest};
+use keelway_reconciler::{Applying, Outcome};
+
+/// What was done, and whether it could be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Kind {
+    pub(super) kind: &'static str,
+    pub(super) result: &'static str,
+}
+
+/// How often each was done, and failed. What is decided or minted is saved before anything else, so that it is done once the pass went
+/// through.
+pub(super) fn of(outcome: &Outcome) -> BTreeMap<Kind, u64> {
+    let plan = &outcome.plan;
+    let mut found = Counts::default();
+    plan.decisions.iter().for_each(|decision| found.add(of_decision(decision), "done", 1));
+    plan.mint.iter().for_each(|request| found.add(of_mint(request), "done", 1));
+    let bindings: Vec<String> = plan.bindings.iter().map(ToString::to_string).collect();
+    let (of_clusters, of_agents): (Vec<_>, Vec<_>) =
+        outcome.failures.iter().partition(|failure| bindings.contains(&failure.at));
+    let bound = bindings.len().saturating_sub(of_clusters.len()).min(outcome.effects);
+    found.add("bind", "done", bound);
+    found.add("bind", "failed", of_clusters.len());
+    found.add("certify", "done", outcome.effects - bound);
+    found.add("certify", "failed", of_agents.len());
+    found.0
+}
+
+/// How many effects a machine took, and what failed there: which effects these are is the business of the machine's own core.
+pub(super) fn on_machine(applying: &Applying) -> BTreeMap<Kind, u64> {
+    let mut found = Counts::default();
+    found.add("converge", "done", applying.effects);
+    found.add("converge", "failed", applying.failures.len());
+    found.0
+}
+
+#[derive(Default)]
+struct Counts(BTreeMap<Kind, u64>);
+
+impl Counts {
+    fn add(&mut self, kind: &'static str, result: &'static str, number: usize) {
+        if number > 0 {
+            *self.0.entry(Kind { kind, result }).or_default() += u64::try_from(number).unwrap_or(u64::MAX);
+        }
+    }
+}
+
+fn of_decision(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Place { .. } => "place",
+        Decision::Give { .. } => "give",
+        Decision::Retire { .. } => "retire",
+        Decision::Keep { .. } => "keep",
+        Decision::Bear { .. } => "bear",
+        Decision::Forget { .. } => "forget",
+    }
+}
+
+fn of_mint(request: &MintRequest) -> &'static str {
+    match request {
+        MintRequest::Authority { .. } => "mint-authority",
+        MintRequest::ServiceAccountKey { .. }
+        | MintRequest::EncryptionKey { .. }
+        | MintRequest::WireGuardKey { .. } => "mint-key",
+        MintRequest::Certificate { .. } => "mint-certificate",
+        MintRequest::RevocationList { .. } => "mint-revocation-list",
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use keelway_api::Documents;
+    use keelway_planner::Plan;
+    use keelway_reconciler::Failure;
+
+    use super::*;
+
+    /// A pass that did nothing.
+    pub(in crate::metrics) fn outcome() -> Outcome {
+        let plan = Plan {
+            documents: Documents::default(),
+            mint: Vec::new(),
+            agents: BTreeMap::new(),
+            bindings: Vec::new(),
+            decisions: Vec::new(),
+            waiting: Vec::new(),
+        };
+        Outcome { plan, effects: 0, failures: Vec::new(), refused: false, settled: true }
+    }
+
+    pub(in crate::metrics) fn failure(at: &str) -> Failure {
+        Failure { at: at.to_owned(), why: "it is broken".to_owned() }
+    }
+
+    #[test]
+    fn a_pass_that_did_nothing_tells_nothing() {
+        assert_eq!(of(&outcome()), BTreeMap::new());
+    }
+
+    #[test]
+    fn what_was_done_in_clusters_is_told_apart_from_agents() {
+        let mut outcome = outcome();
+        outcome.plan.decisions = vec![
+            Decision::Bear { cluster: "c1".to_owned(), members: 3 },
+            Decision::Keep { component: "c1/etcd-0".to_owned() },
+        ];
+        outcome.plan.bindings = vec!["0123456789abcdef".parse().unwrap(), "fedcba9876543210".parse().unwrap()];
+        outcome.effects = 5;
+        outcome.failures = vec![failure("0123456789abcdef"), failure("hv-1"), failure("hv-2")];
+        let lines: Vec<String> =
+            of(&outcome).iter().map(|(Kind { kind, result }, number)| format!("{kind} {result} {number}")).collect();
+        let expected =
+            ["bear done 1", "bind done 1", "bind failed 1", "certify done 4", "certify failed 2", "keep done 1"];
+        assert_eq!(lines, expected);
+        let applying = Applying { effects: 3, failures: Vec::new() };
+        assert_eq!(on_machine(&applying), BTreeMap::from([(Kind { kind: "converge", result: "done" }, 3)]));
+    }
+}

@@ -1,0 +1,213 @@
+//! When certificates end, and are to be renewed.
+
+use std::{
+    collections::BTreeMap,
+    str,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use keelway_api::{
+    Documents, Secret,
+    documents::SecretName,
+    jiff::Timestamp,
+    name::{ClusterId, ClusterRef},
+    role::Role,
+};
+use keelway_pki::{CertificateFacts, Validity};
+use keelway_planner::{Holds, holds};
+
+use super::{
+    clusters,
+    family::{Family, Label, seconds},
+    hypervisors,
+};
+
+/// What was read of Secrets, so that one that did not change is not read again: they are most of the documents' bytes.
+#[derive(Debug, Default)]
+pub(super) struct Certificates(Mutex<BTreeMap<SecretName, Read>>);
+
+/// A Secret, and what its certificates say.
+type Read = (Arc<Secret>, Option<Dates>);
+
+/// The first of each among some certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Dates {
+    renewal: Timestamp,
+    end: Timestamp,
+}
+
+impl Dates {
+    fn of(validity: Validity) -> Self {
+        Self { renewal: validity.renew_at(), end: validity.not_after() }
+    }
+
+    fn first(self, other: Self) -> Self {
+        Self { renewal: self.renewal.min(other.renewal), end: self.end.min(other.end) }
+    }
+}
+
+impl Certificates {
+    pub(super) fn families(&self, documents: &Documents) -> [Family; 3] {
+        let [ends, renewals] = self.of_clusters(documents);
+        [ends, renewals, of_agents(documents)]
+    }
+
+    /// Components of one role count as one, so that each cluster has as many values as there are roles.
+    fn of_clusters(&self, documents: &Documents) -> [Family; 2] {
+        let ids = documents.clusters.iter().filter_map(|(name, cluster)| Some((cluster.id()?, name)));
+        let clusters: BTreeMap<String, &ClusterRef> = ids.map(|(id, name)| (ClusterId::namespace(id), name)).collect();
+        let mut first: BTreeMap<(Option<&ClusterRef>, &str), Dates> = BTreeMap::new();
+        for (secret, dates) in self.read(documents) {
+            let known = first.entry((clusters.get(&secret.namespace).copied(), holder(&secret.name))).or_insert(dates);
+            *known = known.first(dates);
+        }
+        let mut ends = Family::new(
+            "certificate_expiration_timestamp_seconds",
+            "When the first certificate of an authority, a role or the manager ends, since the epoch; without a cluster: of those \
+             between the manager and agents",
+        );
+        let mut renewals = Family::new(
+            "certificate_renewal_timestamp_seconds",
+            "When two thirds of the life of the first of these certificates are over, since the epoch",
+        );
+        for ((cluster, holder), dates) in first {
+            let of = cluster.map(clusters::of).into_iter().flatten();
+            let labels: Vec<Label> = of.chain([("holder", holder.to_owned())]).collect();
+            ends.add(labels.clone(), seconds(dates.end));
+            renewals.add(labels, seconds(dates.renewal));
+        }
+        [ends, renewals]
+    }
+
+    /// What the certificates in each Secret say.
+    fn read<'a>(&self, documents: &'a Documents) -> Vec<(&'a SecretName, Dates)> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|name, (read, _)| documents.secrets.get(name).is_some_and(|secret| Arc::ptr_eq(secret, read)));
+        let mut dates = |name: &SecretName, secret: &Arc<Secret>| {
+            known.entry(name.clone()).or_insert_with(|| (secret.clone(), dates_in(&name.name, secret))).1
+        };
+        documents.secrets.iter().filter_map(|(name, secret)| Some((name, dates(name, secret)?))).collect()
+    }
+}
+
+/// An authority's next and previous generations sign nothing.
+fn dates_in(name: &str, secret: &Secret) -> Option<Dates> {
+    let counts = |entry: &str| match holds(name) {
+        Holds::Authority => entry == "active.crt",
+        Holds::Certificates => entry.strip_suffix(".crt").is_some(),
+        Holds::ServiceAccountKey | Holds::EncryptionKey => false,
+    };
+    let entries = secret.data.iter().flatten().filter(|(entry, _)| counts(entry));
+    let facts = entries.filter_map(|(_, value)| CertificateFacts::from_pem(str::from_utf8(&value.0).ok()?).ok());
+    facts.map(|facts| Dates::of(facts.validity)).reduce(Dates::first)
+}
+
+/// Whom a Secret is of: a role for each of its components, else its own name.
+fn holder(secret: &str) -> &str {
+    let (before, index) = secret.rsplit_once('-').unwrap_or((secret, ""));
+    let is_role = Role::ALL.iter().any(|role| role.row().name == before);
+    if is_role && index.bytes().all(|byte| byte.is_ascii_digit()) {
+        before
+    } else if secret.starts_with("agent-") {
+        "agent"
+    } else {
+        secret
+    }
+}
+
+fn of_agents(documents: &Documents) -> Family {
+    let name = "hypervisor_certificate_expiration_timestamp_seconds";
+    let mut family = Family::new(name, "When the certificate of a machine's agent ends, since the epoch");
+    for (name, machine) in &documents.hypervisors {
+        let agent = machine.status.as_ref().and_then(|status| status.agent.as_ref());
+        let end = agent.filter(|agent| !agent.revoked).and_then(|agent| agent.not_after.as_ref());
+        family.add_known(hypervisors::of(name), end.map(|end| seconds(end.0)));
+    }
+    family
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::{ByteString, ObjectMeta, cluster::ClusterStatus, jiff::SignedDuration};
+    use keelway_pki::{Authority, SecretData};
+    use rand::{SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::metrics::clusters::tests::{cluster, documents};
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    fn certificate(hours: i64) -> ByteString {
+        let validity = Validity::new(now(), now() + SignedDuration::from_hours(hours)).unwrap();
+        let authority = Authority::mint("test", validity, &mut StdRng::seed_from_u64(1)).unwrap();
+        ByteString(authority.certificate().pem().as_bytes().to_vec())
+    }
+
+    fn secret(documents: &mut Documents, namespace: &str, name: &str, entries: &[(&str, i64)]) {
+        let data: SecretData = entries.iter().map(|(key, hours)| ((*key).to_owned(), certificate(*hours).0)).collect();
+        let secret = Secret {
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            data: Some(data.into_iter().map(|(key, value)| (key, ByteString(value))).collect()),
+            ..Secret::default()
+        };
+        let name = SecretName { namespace: namespace.to_owned(), name: name.to_owned() };
+        documents.secrets.insert(name, Arc::new(secret));
+    }
+
+    fn at(hours: i64) -> f64 {
+        seconds(now() + SignedDuration::from_hours(hours))
+    }
+
+    #[test]
+    fn each_role_has_one_value_the_first_end() {
+        let id: ClusterId = "0123456789abcdef".parse().unwrap();
+        let mut c1 = cluster("c1", &[], true);
+        c1.status = Some(ClusterStatus { id: Some(id.clone()), ..c1.status.unwrap_or_default() });
+        let mut documents = documents([c1]);
+        let namespace = id.namespace();
+        secret(&mut documents, &namespace, "etcd-0", &[("server.crt", 48), ("peer.crt", 24)]);
+        secret(&mut documents, &namespace, "etcd-1", &[("server.crt", 72)]);
+        secret(&mut documents, &namespace, "etcd-ca", &[("active.crt", 96), ("previous.crt", 1)]);
+        secret(&mut documents, &namespace, "encryption", &[("active.crt", 1)]);
+        secret(&mut documents, "keelway-installation-x", "infrastructure-ca", &[("active.crt", 9)]);
+        let certificates = Certificates::default();
+        let [family, ..] = certificates.families(&documents);
+        assert_eq!(
+            family.lines(),
+            [
+                format!("holder=infrastructure-ca {}", at(9)),
+                format!("namespace=default cluster=c1 holder=etcd {}", at(24)),
+                format!("namespace=default cluster=c1 holder=etcd-ca {}", at(96)),
+            ]
+        );
+
+        let renewals = certificates.families(&documents)[1].lines();
+        assert_eq!(renewals[1], format!("namespace=default cluster=c1 holder=etcd {}", at(16)));
+
+        secret(&mut documents, &namespace, "etcd-0", &[("server.crt", 240)]);
+        let [family, ..] = certificates.families(&documents);
+        assert_eq!(
+            family.lines()[1],
+            format!("namespace=default cluster=c1 holder=etcd {}", at(72)),
+            "it is read anew"
+        );
+        documents.secrets.clear();
+        assert_eq!(certificates.families(&documents)[0].samples, []);
+        assert!(certificates.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn holders_are_few() {
+        for (secret, whose) in [
+            ("etcd-12", "etcd"),
+            ("kube-apiserver-0", "kube-apiserver"),
+            ("etcd-ca", "etcd-ca"),
+            ("driver", "driver"),
+            ("agent-hv-1", "agent"),
+        ] {
+            assert_eq!(holder(secret), whose);
+        }
+    }
+}

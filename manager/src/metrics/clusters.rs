@@ -1,0 +1,126 @@
+//! Clusters and their components, as documents tell of them.
+
+use std::collections::BTreeMap;
+
+use keelway_api::{Component, Condition, Documents, condition, name::ClusterRef, role::Role};
+
+use super::{
+    family::{Family, Label, count, seconds},
+    state::State,
+};
+
+pub(super) fn families(documents: &Documents) -> [Family; 4] {
+    [clusters(documents), conditions(documents), deletions(documents), components(documents)]
+}
+
+/// Every state has a value, so that one that no cluster is in is 0 and not unknown.
+fn clusters(documents: &Documents) -> Family {
+    let mut family = Family::new("clusters", "Clusters by state: Available, Progressing, Degraded or Deleting");
+    for state in State::ALL {
+        let number = documents.clusters.values().filter(|cluster| State::of(cluster) == state).count();
+        family.add([("state", state.as_str().to_owned())], count(number));
+    }
+    family
+}
+
+fn conditions(documents: &Documents) -> Family {
+    let mut family = Family::new("cluster_condition", "1 where a condition of a cluster is True, else 0");
+    for (name, cluster) in &documents.clusters {
+        for condition in cluster.status.iter().flat_map(|status| &status.conditions) {
+            let labels = of(name).into_iter().chain([("condition", condition.type_.clone())]);
+            family.add(labels, truth(condition));
+        }
+    }
+    family
+}
+
+fn deletions(documents: &Documents) -> Family {
+    let name = "cluster_deletion_timestamp_seconds";
+    let mut family = Family::new(name, "When the deletion of a cluster was asked for, since the epoch");
+    for (name, cluster) in &documents.clusters {
+        let at = cluster.metadata.deletion_timestamp.as_ref();
+        family.add_known(of(name), at.map(|at| seconds(at.0)));
+    }
+    family
+}
+
+fn components(documents: &Documents) -> Family {
+    let mut found: BTreeMap<(Role, &str), usize> = BTreeMap::new();
+    for role in Role::ALL {
+        found.extend([((role, "Ready"), 0), ((role, "NotReady"), 0)]);
+    }
+    for component in documents.components.values() {
+        let state = if is_ready(component) { "Ready" } else { "NotReady" };
+        *found.entry((component.spec.role, state)).or_default() += 1;
+    }
+    let mut family = Family::new("components", "Components by role and by whether they are ready");
+    for ((role, state), number) in found {
+        family.add([("role", role.to_string()), ("state", state.to_owned())], count(number));
+    }
+    family
+}
+
+fn is_ready(component: &Component) -> bool {
+    component.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
+}
+
+/// Which cluster a value is of.
+pub(super) fn of(cluster: &ClusterRef) -> [Label; 2] {
+    [("namespace", cluster.namespace.clone()), ("cluster", cluster.name.clone())]
+}
+
+/// 1 where it holds.
+pub(super) fn truth(condition: &Condition) -> f64 {
+    f64::from(u8::from(condition.status == condition::Status::True.as_str()))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use keelway_api::{
+        Cluster, Time,
+        cluster::{ClusterSpec, ClusterStatus, Initialization},
+        condition::{Status, Verdict},
+    };
+
+    use super::*;
+
+    /// A cluster of which these conditions are True, and Available and Degraded are known.
+    pub(in crate::metrics) fn cluster(name: &str, truths: &[&str], initialized: bool) -> Cluster {
+        let at = Time("2026-01-01T00:01:00Z".parse().unwrap());
+        let mut conditions = Vec::new();
+        for kind in ["Available", "Degraded", "Progressing"] {
+            let status = if truths.contains(&kind) { Status::True } else { Status::False };
+            let verdict = Verdict { status, reason: "Told".to_owned(), message: String::new() };
+            condition::set(&mut conditions, kind, verdict, None, &at);
+        }
+        let spec = serde_json::from_value::<ClusterSpec>(serde_json::json!({ "version": "1.37.0" })).unwrap();
+        let mut cluster = Cluster::new(name, spec);
+        cluster.metadata.creation_timestamp = Some(Time("2026-01-01T00:00:00Z".parse().unwrap()));
+        cluster.status = Some(ClusterStatus {
+            conditions,
+            initialization: Some(Initialization { control_plane_initialized: initialized }),
+            ..ClusterStatus::default()
+        });
+        cluster
+    }
+
+    pub(in crate::metrics) fn documents(clusters: impl IntoIterator<Item = Cluster>) -> Documents {
+        let mut documents = Documents::default();
+        documents.clusters.extend(clusters.into_iter().map(|cluster| (cluster.reference(), cluster)));
+        documents
+    }
+
+    #[test]
+    fn every_state_has_a_value() {
+        let documents = documents([cluster("c1", &["Available"], true), cluster("c2", &["Degraded"], true)]);
+        let [clusters, conditions, deletions, components] = families(&documents);
+        let expected = ["state=Available 1", "state=Progressing 0", "state=Degraded 1", "state=Deleting 0"];
+        assert_eq!(clusters.lines(), expected);
+        assert_eq!(conditions.samples.len(), 6);
+        assert_eq!(conditions.lines()[0], "namespace=default cluster=c1 condition=Available 1");
+        assert_eq!(conditions.lines()[1], "namespace=default cluster=c1 condition=Degraded 0");
+        assert_eq!(deletions.samples, []);
+        assert_eq!(components.samples.len(), 2 * Role::ALL.len());
+        assert!(components.lines().iter().all(|line| line.ends_with(" 0")));
+    }
+}

@@ -1,0 +1,93 @@
+//! The forms in which metrics are written.
+
+use std::{collections::BTreeSet, fmt};
+
+use prometheus_client::{encoding::text::encode, registry::Registry};
+
+/// A form that Prometheus reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics, which Prometheus asks for.
+    OpenMetrics,
+    /// Prometheus' own text format: for people, `promtool check metrics`, and programs that ask for nothing.
+    Text,
+}
+
+impl Format {
+    /// What somebody takes, by the request's `Accept`.
+    #[must_use]
+    pub fn asked_for(accept: Option<&str>) -> Self {
+        let takes = |accept: &str| accept.contains("application/openmetrics-text");
+        if accept.is_some_and(takes) { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// The `Content-Type` of the answer.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+pub(super) fn text(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode(&mut text, registry)?;
+    Ok(match format {
+        Format::OpenMetrics => text,
+        Format::Text => plain(&text),
+    })
+}
+
+/// OpenMetrics names a counter without the `_total` of its values, and ends with a mark of its own; all else is the same.
+fn plain(text: &str) -> String {
+    let kind = |line| str::strip_prefix(line, "# TYPE ")?.split_once(' ');
+    let counters: BTreeSet<&str> =
+        text.lines().filter_map(kind).filter(|(_, kind)| *kind == "counter").map(|(name, _)| name).collect();
+    let mut plain = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        match told(line) {
+            Some((before, name, rest)) if counters.contains(name) => {
+                plain.extend([before, name, "_total ", rest]);
+            }
+            Some(_) | None => plain.push_str(line),
+        }
+        plain.push('\n');
+    }
+    plain
+}
+
+/// A line about a name: what stands before it, the name, and what is told of it.
+fn told(line: &str) -> Option<(&str, &str, &str)> {
+    let before = ["# HELP ", "# TYPE "].into_iter().find(|before| line.starts_with(before))?;
+    let (name, rest) = line.get(before.len()..)?.split_once(' ')?;
+    Some((before, name, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
+
+    use super::*;
+
+    #[test]
+    fn counters_are_named_as_who_asks_has_it() {
+        let mut registry = Registry::with_prefix("keelway");
+        registry.register("passes", "Passes", <Counter>::default());
+        registry.register("queue_depth", "Clusters that wait", <Gauge>::default());
+        let open = text(&registry, Format::OpenMetrics).unwrap();
+        assert!(open.contains("# TYPE keelway_passes counter\n") && open.ends_with("# EOF\n"), "{open}");
+        let expected = "# HELP keelway_passes_total Passes.\n# TYPE keelway_passes_total counter\nkeelway_passes_total 0\n\
+                        # HELP keelway_queue_depth Clusters that wait.\n# TYPE keelway_queue_depth gauge\nkeelway_queue_depth 0\n";
+        assert_eq!(text(&registry, Format::Text).unwrap(), expected);
+    }
+
+    #[test]
+    fn who_asks_for_nothing_gets_text() {
+        assert_eq!(Format::asked_for(None), Format::Text);
+        assert_eq!(Format::asked_for(Some("*/*")), Format::Text);
+        let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Format::asked_for(Some(prometheus)), Format::OpenMetrics);
+    }
+}

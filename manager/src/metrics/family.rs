@@ -1,0 +1,87 @@
+//! A gauge that is worked out when somebody asks for it.
+
+use std::fmt;
+
+use keelway_api::jiff::Timestamp;
+use prometheus_client::{
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::gauge::ConstGauge,
+};
+
+/// All values of one name.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    help: &'static str,
+    pub(super) samples: Vec<Sample>,
+}
+
+/// One value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sample {
+    pub(super) labels: Vec<Label>,
+    pub(super) value: f64,
+}
+
+/// What a value is of.
+pub(super) type Label = (&'static str, String);
+
+impl Family {
+    pub(super) fn new(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, samples: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, labels: impl IntoIterator<Item = Label>, value: f64) {
+        self.samples.push(Sample { labels: labels.into_iter().collect(), value });
+    }
+
+    /// A value that may not be known.
+    pub(super) fn add_known(&mut self, labels: impl IntoIterator<Item = Label>, value: Option<f64>) {
+        if let Some(value) = value {
+            self.add(labels, value);
+        }
+    }
+
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let kind = ConstGauge::new(0.0).metric_type();
+        let mut family = encoder.encode_descriptor(self.name, self.help, None, kind)?;
+        for Sample { labels, value } in &self.samples {
+            let gauge = ConstGauge::new(*value);
+            if labels.is_empty() {
+                gauge.encode(family)?;
+                return Ok(());
+            }
+            gauge.encode(family.encode_family(labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is counted, as Prometheus has it.
+#[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 of anything that is counted here")]
+pub(super) fn count(number: usize) -> f64 {
+    number as f64
+}
+
+/// An amount, as Prometheus has it.
+#[expect(clippy::cast_precision_loss, reason = "bytes of a machine, which are far below 2^53")]
+pub(super) fn amount(number: u64) -> f64 {
+    number as f64
+}
+
+/// A moment, as Prometheus has it.
+pub(super) fn seconds(at: Timestamp) -> f64 {
+    at.as_duration().as_secs_f64()
+}
+
+#[cfg(test)]
+impl Family {
+    /// Each value with what it is of, as a line: `role=etcd state=Ready 3`.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let line = |sample: &Sample| {
+            let labels = sample.labels.iter().map(|(name, value)| format!("{name}={value} "));
+            labels.collect::<String>() + &sample.value.to_string()
+        };
+        self.samples.iter().map(line).collect()
+    }
+}

@@ -1,0 +1,100 @@
+//! The process, under the names that every client library of Prometheus gives.
+
+use std::{fmt, fs, io};
+
+use keelway_api::jiff::Timestamp;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::counter::ConstCounter,
+};
+use rustix::process::{Resource, getrlimit};
+
+use super::family::{Family, amount, count, seconds};
+
+/// Ticks in a second of what the kernel tells users (`USER_HZ`): the same on every architecture that it has today.
+const TICKS: u64 = 100;
+
+/// The process that asks.
+#[derive(Debug)]
+pub(super) struct Process {
+    began: Timestamp,
+}
+
+impl Process {
+    pub(super) fn new(began: Timestamp) -> Self {
+        Self { began }
+    }
+
+    fn families(&self) -> io::Result<Vec<Family>> {
+        let status = fs::read_to_string("/proc/self/status")?;
+        let one = |name, help, value| {
+            let mut family = Family::new(name, help);
+            family.add_known([], value);
+            family
+        };
+        let start = Some(seconds(self.began));
+        // The one that lists them is not counted.
+        let open = fs::read_dir("/proc/self/fd")?.count().saturating_sub(1);
+        Ok(vec![
+            one("process_resident_memory_bytes", "Resident memory", memory(&status, "VmRSS:")),
+            one("process_virtual_memory_bytes", "Virtual memory", memory(&status, "VmSize:")),
+            one("process_open_fds", "Open file descriptors", Some(count(open))),
+            one("process_max_fds", "The most file descriptors that may be open", most_descriptors()),
+            one("process_start_time_seconds", "When the process began, since the epoch", start),
+        ])
+    }
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return Ok(()) };
+        if let Some(seconds) = cpu_seconds(&stat) {
+            let counter = ConstCounter::new(seconds);
+            let help = "User and system time spent";
+            counter.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, counter.metric_type())?)?;
+        }
+        self.families().unwrap_or_default().iter().try_for_each(|family| family.encode(&mut encoder))
+    }
+}
+
+/// proc(5): a line such as `VmRSS: 5120 kB`.
+fn memory(status: &str, field: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| amount(kibibytes << 10))
+}
+
+/// proc(5): fields 14 and 15, counted from behind the program's name, which may hold anything.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split(' ').skip(11).map(str::parse::<u64>);
+    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    Some(amount(ticks) / amount(TICKS))
+}
+
+fn most_descriptors() -> Option<f64> {
+    getrlimit(Resource::Nofile).current.map(amount)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_is_read() {
+        assert_eq!(memory("VmPeak:\t  9 kB\nVmRSS:\t    5120 kB\n", "VmRSS:"), Some(5_242_880.0));
+        assert_eq!(memory("VmPeak:\t  9 kB\n", "VmRSS:"), None);
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 100 0 0 0 150 75 0 0 20 0 3 0 100 1 2\n";
+        assert_eq!(cpu_seconds(stat), Some(2.25));
+        assert_eq!(cpu_seconds("7 (a"), None);
+    }
+
+    #[test]
+    fn this_process_has_memory_and_files() {
+        let families = Process::new(Timestamp::UNIX_EPOCH).families().unwrap();
+        let unknown: Vec<_> = families.iter().filter(|family| family.samples.len() != 1).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        let empty = families.iter().take(3).filter(|family| family.samples[0].value <= 0.0);
+        assert_eq!(empty.count(), 0);
+    }
+}

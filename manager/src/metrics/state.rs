@@ -1,0 +1,76 @@
+//! Which state a cluster is in, in one word.
+
+use keelway_api::{Cluster, condition};
+
+/// Where a cluster is, as its conditions tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    /// Its API serves, and nothing of it is broken.
+    Available,
+    /// It is coming up, or becomes what its document says.
+    Progressing,
+    /// Something of it is broken.
+    Degraded,
+    /// It is going.
+    Deleting,
+}
+
+impl State {
+    pub(super) const ALL: [Self; 4] = [Self::Available, Self::Progressing, Self::Degraded, Self::Deleting];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Available => "Available",
+            Self::Progressing => "Progressing",
+            Self::Degraded => "Degraded",
+            Self::Deleting => "Deleting",
+        }
+    }
+
+    /// Components of a cluster that is being born are not ready, which is no fault of theirs.
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let is = |kind| condition::is_true(conditions, kind);
+        if cluster.deleted() {
+            Self::Deleting
+        } else if !is_initialized(cluster) {
+            Self::Progressing
+        } else if is("Degraded") || !(is("Available") || is("Progressing")) {
+            Self::Degraded
+        } else if is("Progressing") {
+            Self::Progressing
+        } else {
+            Self::Available
+        }
+    }
+}
+
+/// Whether its API was ever ready.
+pub(super) fn is_initialized(cluster: &Cluster) -> bool {
+    let initialization = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+    initialization.is_some_and(|initialization| initialization.control_plane_initialized)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::clusters::tests::cluster;
+
+    #[test]
+    fn one_word_tells_where_a_cluster_is() {
+        for (conditions, initialized, state) in [
+            (&[][..], false, State::Progressing),
+            (&["Degraded"], false, State::Progressing),
+            (&["Available"], true, State::Available),
+            (&["Available", "Progressing"], true, State::Progressing),
+            (&["Available", "Degraded"], true, State::Degraded),
+            (&["Progressing", "Degraded"], true, State::Degraded),
+            (&[], true, State::Degraded),
+        ] {
+            assert_eq!(State::of(&cluster("c1", conditions, initialized)), state, "{conditions:?} {initialized}");
+        }
+        let mut going = cluster("c1", &["Available"], true);
+        going.metadata.deletion_timestamp = Some(keelway_api::Time("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(State::of(&going), State::Deleting);
+    }
+}
