@@ -16,6 +16,7 @@ iptables          iptables
 libc6-dev         /usr/include/stdlib.h
 libprotobuf-dev   /usr/include/google/protobuf/descriptor.proto
 nftables          nft
+prometheus        promtool
 protobuf-compiler protoc
 runc              runc
 systemd           /lib/systemd/systemd
@@ -39,7 +40,7 @@ missing_packages() {
   done
 }
 
-# Debian starts and enables haproxy's service with its package; only the program is wanted here.
+# Debian starts and enables the services of haproxy and prometheus with their packages; only the programs are wanted here.
 install_packages() {
   policy=/usr/sbin/policy-rc.d
   if [ ! -e "$policy" ]; then
@@ -48,14 +49,19 @@ install_packages() {
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod +x "$policy"
   fi
-  had_haproxy=$(command -v haproxy || true)
+  new_services=
+  for service in haproxy prometheus; do
+    command -v "$service" >/dev/null || new_services="$new_services $service"
+  done
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq >&2
   # shellcheck disable=SC2086  # a list of words
   apt-get install -qq -y --no-install-recommends $1 >&2
-  if [ -z "$had_haproxy" ] && command -v update-rc.d >/dev/null; then
-    update-rc.d haproxy disable >&2
-  fi
+  for service in $new_services; do
+    if command -v "$service" >/dev/null && command -v update-rc.d >/dev/null; then
+      update-rc.d "$service" disable >&2
+    fi
+  done
 }
 
 missing=$(missing_packages)

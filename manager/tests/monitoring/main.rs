@@ -1,0 +1,101 @@
+//! What the manager tells Prometheus, and the alerts and dashboard that are made of it.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod manager;
+mod manifests;
+mod promtool;
+
+use std::collections::BTreeSet;
+
+use manager::Manager;
+
+/// The families of a scrape, by the names that their values begin with.
+fn families(scrape: &str) -> BTreeSet<&str> {
+    scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect()
+}
+
+/// Metrics that an expression names.
+fn named(expression: &str) -> BTreeSet<&str> {
+    let words = expression.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+    words.filter(|word| word.starts_with("keelway_") || word.starts_with("process_")).collect()
+}
+
+#[test]
+fn what_is_told_is_as_prometheus_wants_it() {
+    let mut manager = Manager::start();
+    let line = manager.says(|line| line["span"]["cluster"] == "c1");
+    assert!(line["span"]["pass"].as_u64().unwrap() >= 1, "{line}");
+    assert!(manager.get("/readyz", "").starts_with("HTTP/1.1 200"));
+    let scrape = manager.metrics();
+    promtool::takes(&["check", "metrics"], &scrape);
+    for sample in [
+        "keelway_clusters{state=\"Progressing\"} 1.0",
+        "keelway_hypervisors{role=\"Private\",state=\"NotReady\"} 1.0",
+        "keelway_hypervisor_condition{hypervisor=\"hv-1\",condition=\"Ready\"} 0.0",
+        "keelway_documents_refused 0.0",
+        "keelway_passes_total{result=\"failed\"} 0",
+    ] {
+        assert!(scrape.lines().any(|line| line == sample), "{sample}:\n{scrape}");
+    }
+    let open = manager.get("/metrics", "Accept: application/openmetrics-text\r\n");
+    assert!(open.contains("application/openmetrics-text; version=1.0.0") && open.ends_with("# EOF\n"), "{open}");
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_what_is_told() {
+    let mut manager = Manager::start();
+    manager.says(|line| line["span"]["cluster"] == "c1");
+    let scrape = manager.metrics();
+    let families = families(&scrape);
+    let values = |name: &str| {
+        ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end))
+            .is_some_and(|name| families.contains(name))
+    };
+    for (place, expression) in manifests::expressions() {
+        let unknown: Vec<_> =
+            named(&expression).into_iter().filter(|name| !families.contains(name) && !values(name)).collect();
+        assert!(unknown.is_empty(), "{place} asks for {unknown:?}, which nobody tells");
+        assert!(!named(&expression).is_empty(), "{place} asks for nothing");
+    }
+}
+
+#[test]
+fn every_expression_is_one() {
+    let monitoring = manifests::monitoring();
+    promtool::takes(&["check", "rules", &monitoring.join("rules.yaml").display().to_string()], "");
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("dashboard.yaml");
+    std::fs::write(&rules, manifests::dashboard_as_rules()).unwrap();
+    promtool::takes(&["check", "rules", &rules.display().to_string()], "");
+}
+
+/// Each alert has a test, in which it fires and, a little earlier, does not.
+#[test]
+fn every_alert_fires_when_it_should() {
+    let tests = manifests::monitoring().join("rules_test.yaml");
+    promtool::takes(&["test", "rules", &tests.display().to_string()], "");
+    let tested = manifests::tested();
+    let alerts: BTreeSet<String> = manifests::alerts().into_iter().map(|alert| alert.name).collect();
+    assert_eq!(alerts, tested);
+}
+
+#[test]
+fn every_alert_tells_what_to_do() {
+    let page = manifests::read("docs/alerts.md");
+    for alert in manifests::alerts() {
+        let name = &alert.name;
+        assert!(page.contains(&format!("\n## {name}\n")), "docs/alerts.md says nothing of {name}");
+        let link = format!("https://keelway.dev/docs/alerts#{}", name.to_lowercase());
+        assert_eq!(alert.annotations["runbook_url"], link, "{name}");
+        assert!(["critical", "warning"].contains(&alert.severity.as_str()), "{name}: {}", alert.severity);
+        for text in ["summary", "description"] {
+            assert!(alert.annotations.contains_key(text), "{name} has no {text}");
+        }
+        assert!(!alert.after.is_empty(), "{name} fires at once");
+    }
+    let pages = page.lines().filter(|line| line.starts_with("## Keelway")).count();
+    assert_eq!(pages, manifests::alerts().len(), "docs/alerts.md tells of an alert that is not there");
+}

@@ -1,0 +1,109 @@
+//! A manager of one machine that does not answer, without any environment.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long a line of the log may take.
+const SAID: Duration = Duration::from_secs(30);
+
+const MACHINE: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-1}
+spec: {role: Private, endpoint: {unix: {path: /nowhere/containerd.sock}}, addresses: {private: [10.0.0.11]}}
+";
+const CLUSTER: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1}
+spec: {version: 1.37.0}
+";
+
+pub(crate) struct Manager {
+    child: Child,
+    lines: Receiver<String>,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Manager {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in [("store/hypervisors/hv-1.yaml", MACHINE), ("store/clusters/default/c1.yaml", CLUSTER)] {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keelway-manager"));
+        command.arg("run").arg(format!("--store=dir:{}", folder.path().join("store").display()));
+        command.arg("--listen").arg(folder.path().join("manager.sock")).arg("--metrics-listen=127.0.0.1:0");
+        let mut child = command.env_clear().stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = lines(&mut child);
+        let mut manager = Self { child, lines, address: ([127, 0, 0, 1], 0).into(), _folder: folder };
+        let line = manager.says(|line| line["fields"]["address"].is_string());
+        manager.address = line["fields"]["address"].as_str().unwrap().parse().unwrap();
+        manager
+    }
+
+    /// Waits for a line of the log.
+    pub(crate) fn says(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + SAID;
+        let mut said = String::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else { panic!("it said only:\n{said}") };
+            let found: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            if is_it(&found) {
+                return found;
+            }
+            said = said + &line + "\n";
+        }
+    }
+
+    /// The whole answer to a question.
+    pub(crate) fn get(&self, path: &str, headers: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Its metrics, in Prometheus' text format.
+    pub(crate) fn metrics(&self) -> String {
+        let answer = self.get("/metrics", "");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        body.to_owned()
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn lines(child: &mut Child) -> Receiver<String> {
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in stderr.lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
