@@ -128,6 +128,12 @@ pub fn helper_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "helper", KEELWAY)
 }
 
+/// The image of what keeps clusters as their documents say.
+#[must_use]
+pub fn manager_image(registry: Option<&str>) -> String {
+    reference(registry.unwrap_or(OWN_REGISTRY), "manager", KEELWAY)
+}
+
 fn reference(registry: &str, name: &str, tag: &str) -> String {
     format!("{}/{name}:{tag}", registry.trim_end_matches('/'))
 }

@@ -12,7 +12,7 @@ use crate::{elf, process::output};
 
 const AGENT: &str = "keelway-hypervisor-agent";
 /// What is released without shared libraries.
-const SHIPPED: [&str; 3] = [AGENT, "keelway-cluster-controller", "keelway-helper"];
+const SHIPPED: [&str; 4] = [AGENT, "keelway-cluster-controller", "keelway-helper", "keelway-manager"];
 
 /// Builds all that is shipped without shared libraries, and returns where it is: `dist` in the target directory.
 pub(crate) fn build_all() -> Result<Vec<PathBuf>> {

@@ -38,6 +38,7 @@ fn question(origin: Origin) -> (&'static [&'static str], String) {
         Origin::Go(GoBuild::MetricsServer, _) => (&["--version"], format!("v{}\n", version(origin))),
         Origin::Go(GoBuild::CniPlugins, name) => (&[], format!("CNI {name} plugin v{}\n", version(origin))),
         Origin::Go(GoBuild::CriTools, name) => (&["--version"], format!("{name} version v{}\n", version(origin))),
+        Origin::Go(GoBuild::Helm, _) => (&["version", "--short"], format!("v{}\n", version(origin))),
         Origin::Workspace(name) => (&["--version"], format!("{name} {}\n", version(origin))),
         Origin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
         Origin::Debian { package: "bash" | "coreutils", .. } => (&["--version"], "Copyright".to_owned()),

@@ -49,8 +49,8 @@ images makes container images and programs in the cache, $KEELWAY_CACHE or keelw
   --pull         images are pulled: make only the programs that are not in PATH
   --plain        no changing line, also on a terminal
 
-agent builds keelway-hypervisor-agent, keelway-cluster-controller and keelway-helper without shared libraries, as they are shipped, and says
-where they are.
+agent builds keelway-hypervisor-agent, keelway-cluster-controller, keelway-helper and keelway-manager without shared libraries, as they are
+shipped, and says where they are.
 
 deb makes the Debian package of keelway-hypervisor-agent, with a systemd unit, beside it.
 

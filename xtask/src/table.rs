@@ -21,6 +21,8 @@ const WIREGUARD: &str = "0.0.0-20260522210424-ecfc5a8d5446";
 
 /// What speaks CRI as Kubernetes' own tools do.
 const CRI_TOOLS: &str = "1.36.0";
+/// What renders the manager's chart.
+const HELM: &str = "4.3.1";
 
 /// One file of the cache.
 #[derive(Debug, Clone)]
@@ -80,6 +82,7 @@ pub(crate) enum GoBuild {
     CniPlugins,
     Distribution,
     CriTools,
+    Helm,
 }
 
 impl GoBuild {
@@ -95,6 +98,7 @@ impl GoBuild {
             Self::CniPlugins => CNI_PLUGINS,
             Self::Distribution => DISTRIBUTION,
             Self::CriTools => CRI_TOOLS,
+            Self::Helm => HELM,
         }
     }
 
@@ -110,6 +114,7 @@ impl GoBuild {
             Self::CniPlugins => &["github.com/containernetworking/plugins"],
             Self::Distribution => &["github.com/distribution/distribution/v3"],
             Self::CriTools => &["sigs.k8s.io/cri-tools"],
+            Self::Helm => &["helm.sh/helm/v4"],
         }
     }
 
@@ -125,7 +130,8 @@ impl GoBuild {
             | Self::MetricsServer
             | Self::CniPlugins
             | Self::Distribution
-            | Self::CriTools => None,
+            | Self::CriTools
+            | Self::Helm => None,
         }
     }
 
@@ -142,6 +148,7 @@ impl GoBuild {
             Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server".to_owned(),
             Self::Distribution => format!("github.com/distribution/distribution/v3/cmd/{program}"),
             Self::CriTools => format!("sigs.k8s.io/cri-tools/cmd/{program}"),
+            Self::Helm => format!("helm.sh/helm/v4/cmd/{program}"),
             Self::CniPlugins => {
                 format!("github.com/containernetworking/plugins/plugins/{}/{program}", plugin_kind(program))
             }
@@ -180,6 +187,7 @@ impl GoBuild {
                 format!("-s -w -X {package}.version=v{version}")
             }
             Self::CriTools => format!("-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=v{version}"),
+            Self::Helm => format!("-s -w -X helm.sh/helm/v4/internal/version.version=v{version}"),
             Self::Containerd => {
                 let package = "github.com/containerd/containerd/v2";
                 format!("-s -w -X {package}/version.Version=v{version} -X {package}/version.Package={package}")
@@ -200,6 +208,7 @@ impl fmt::Display for GoBuild {
             Self::CniPlugins => "cni-plugins",
             Self::Distribution => "distribution",
             Self::CriTools => "cri-tools",
+            Self::Helm => "helm",
         };
         write!(formatter, "{name} {}", self.version())
     }
@@ -296,7 +305,7 @@ pub(crate) fn products() -> Vec<Product> {
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
 
-const PROGRAMS: [Origin; 10] = [
+const PROGRAMS: [Origin; 11] = [
     Origin::Go(GoBuild::Kubernetes, "kubectl"),
     Origin::Go(GoBuild::Kubernetes, "kubelet"),
     Origin::Go(GoBuild::Etcd, "etcdctl"),
@@ -307,6 +316,7 @@ const PROGRAMS: [Origin; 10] = [
     Origin::Go(GoBuild::Wireguard, "wireguard-go"),
     Origin::Go(GoBuild::Distribution, "registry"),
     Origin::Go(GoBuild::CriTools, "crictl"),
+    Origin::Go(GoBuild::Helm, "helm"),
 ];
 
 fn images() -> Vec<Image> {
@@ -326,6 +336,7 @@ fn images() -> Vec<Image> {
         cluster_controller(),
         hypervisor_agent(),
         helper(),
+        manager(),
     ]
 }
 
@@ -358,6 +369,10 @@ fn cluster_controller() -> Image {
 
 fn hypervisor_agent() -> Image {
     own(release::hypervisor_agent_image(None), "/keelway-hypervisor-agent")
+}
+
+fn manager() -> Image {
+    Image { command: vec!["run"], ..own(release::manager_image(None), "/keelway-manager") }
 }
 
 /// A program of this workspace alone. Such images are not public before Keelway's own release is.

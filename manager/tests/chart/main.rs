@@ -1,0 +1,167 @@
+//! The chart: what it renders is what an API server takes, with its own values and with each option.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod helm;
+mod objects;
+mod values;
+
+use k8s_openapi::api::{apps::v1::Deployment, networking::v1::NetworkPolicy, rbac::v1::ClusterRole};
+use keelway_api::release;
+use serde_json::{Value, json};
+
+use objects::{Rendered, parse};
+
+/// What changes which objects there are, each by itself.
+const OPTIONS: [&[&str]; 17] = [
+    &[],
+    &["replicas=3"],
+    &["replicas=3", "podDisruptionBudget.maxUnavailable=50%"],
+    &["replicas=0", "podDisruptionBudget.enabled=false"],
+    &["crds.enabled=false"],
+    &["rbac.create=false"],
+    &["serviceAccount.create=false", "serviceAccount.name=other"],
+    &["serviceAccount.annotations.a=b", "service.annotations.c=d", "podLabels.e=f", "podAnnotations.g=h"],
+    &["networkPolicy.enabled=false"],
+    &["networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus"],
+    &["networkPolicy.egress.to=null", "networkPolicy.egress.dns=null"],
+    &["metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.release=prometheus"],
+    &["metrics.prometheusRule.enabled=true", "metrics.prometheusRule.labels.release=prometheus"],
+    &["metrics.dashboard.enabled=true"],
+    &["image.tag=v9.9.9", "imagePullSecrets[0].name=registry", "extraArgs[0]=--images=/images"],
+    &["nodeSelector.a=b", "tolerations[0].operator=Exists", "priorityClassName=high", "topologySpreadConstraints=null"],
+    &[
+        "fullnameOverride=kw",
+        "service.port=8080",
+        "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchFields[0].key=metadata.name",
+        "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchFields[0].operator=Exists",
+    ],
+];
+
+fn rendered(options: &[&str]) -> Rendered {
+    parse(&helm::template(options))
+}
+
+#[test]
+fn every_option_renders_what_an_api_server_takes() {
+    for options in OPTIONS {
+        helm::lint(options);
+        rendered(options).check();
+    }
+}
+
+/// The least that a pod of the profile "restricted" has, and more.
+#[test]
+fn the_manager_has_no_right_on_its_node() {
+    let deployment: Deployment = rendered(&[]).one("Deployment");
+    let spec = deployment.spec.unwrap();
+    assert_eq!(spec.replicas, Some(1));
+    assert_eq!(spec.strategy.unwrap().type_.as_deref(), Some("Recreate"), "never two at a time");
+    let pod = spec.template.spec.unwrap();
+    let security = pod.security_context.unwrap();
+    assert_eq!(security.run_as_non_root, Some(true));
+    assert_eq!(security.seccomp_profile.unwrap().type_, "RuntimeDefault");
+    assert!(pod.volumes.is_none() && pod.host_network.is_none() && pod.host_pid.is_none());
+    assert_eq!(pod.topology_spread_constraints.unwrap().len(), 2);
+    let [container] = &pod.containers[..] else { panic!("one container") };
+    let security = container.security_context.as_ref().unwrap();
+    assert_eq!(security.allow_privilege_escalation, Some(false));
+    assert_eq!(security.read_only_root_filesystem, Some(true));
+    assert_eq!(security.capabilities.as_ref().unwrap().drop.as_deref(), Some(&["ALL".to_owned()][..]));
+    let resources = container.resources.as_ref().unwrap();
+    assert!(resources.limits.as_ref().unwrap().contains_key("memory"));
+    assert!(container.liveness_probe.is_some() && container.readiness_probe.is_some());
+    assert_eq!(container.image.as_deref(), Some(&*release::manager_image(None)));
+    assert_eq!(container.args.as_ref().unwrap()[..2], ["run", "--store=kubernetes"]);
+}
+
+#[test]
+fn no_right_is_for_everything() {
+    let role: ClusterRole = rendered(&[]).one("ClusterRole");
+    for rule in role.rules.unwrap() {
+        let named = [rule.api_groups.clone(), rule.resources.clone(), Some(rule.verbs.clone())];
+        assert!(named.iter().flatten().flatten().all(|name| name != "*"), "{rule:?}");
+        let secrets = rule.resources.iter().flatten().any(|resource| resource == "secrets");
+        assert!(!secrets || !rule.verbs.iter().any(|verb| verb == "deletecollection"), "{rule:?}");
+    }
+}
+
+#[test]
+fn nobody_connects_but_who_is_named() {
+    let policy: NetworkPolicy = rendered(&[]).one("NetworkPolicy");
+    let spec = policy.spec.unwrap();
+    assert_eq!(spec.policy_types.unwrap(), ["Ingress", "Egress"]);
+    assert_eq!(spec.ingress, None);
+    let policy: NetworkPolicy = rendered(OPTIONS[9]).one("NetworkPolicy");
+    assert_eq!(policy.spec.unwrap().ingress.unwrap()[0].from.as_ref().unwrap().len(), 1);
+}
+
+#[test]
+fn a_budget_is_for_more_than_one() {
+    assert!(!rendered(&[]).has("PodDisruptionBudget"));
+    assert!(rendered(&["replicas=2"]).has("PodDisruptionBudget"));
+    let many: Deployment = rendered(&["replicas=2"]).one("Deployment");
+    assert!(many.spec.unwrap().strategy.is_none());
+}
+
+#[test]
+fn a_digest_takes_the_place_of_the_tag() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let deployment: Deployment = rendered(&[&format!("image.digest={digest}")]).one("Deployment");
+    let image = deployment.spec.unwrap().template.spec.unwrap().containers[0].image.clone().unwrap();
+    assert_eq!(image, format!("registry.keelway.dev/manager@{digest}"));
+}
+
+#[test]
+fn the_rules_and_the_dashboard_are_those_of_the_tree() {
+    let objects = rendered(&["metrics.prometheusRule.enabled=true", "metrics.dashboard.enabled=true"]);
+    let rules: Value = serde_saphyr::from_str(&helm::read("manifests/monitoring/rules.yaml")).unwrap();
+    assert_eq!(objects.object("PrometheusRule")["spec"], rules);
+    let board: Value = serde_json::from_str(&helm::read("manifests/monitoring/dashboard.json")).unwrap();
+    let shown = objects.object("ConfigMap")["data"]["keelway.json"].as_str().unwrap().to_owned();
+    assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), board);
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused() {
+    for (value, field) in [
+        ("replica=2", "replica"),
+        ("replicas=many", "replicas"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("image.digest=sha256:1", "digest"),
+        ("service.port=0", "port"),
+        ("extraArgs[0]=run", "extraArgs"),
+        ("metrics.serviceMonitor.interval=soon", "interval"),
+    ] {
+        let refused = helm::refuses(&[value]);
+        assert!(refused.contains(field), "{value}:\n{refused}");
+    }
+}
+
+#[test]
+fn every_value_is_in_the_schema_and_explained() {
+    let schema: Value = serde_json::from_str(&helm::read("manifests/charts/keelway/values.schema.json")).unwrap();
+    let text = helm::read("manifests/charts/keelway/values.yaml");
+    let mut known: Value = serde_saphyr::from_str(&text).unwrap();
+    // Of charts that have this one as a part.
+    known["global"] = json!({});
+    assert_eq!(values::of_schema(&schema, ""), values::of_values(&schema, &known, ""));
+    assert_eq!(values::unexplained(&text), Vec::<String>::new());
+}
+
+#[test]
+fn the_chart_is_of_this_release() {
+    let chart: Value = serde_saphyr::from_str(&helm::read("manifests/charts/keelway/Chart.yaml")).unwrap();
+    assert_eq!(
+        (&chart["version"], &chart["appVersion"]),
+        (&json!(env!("CARGO_PKG_VERSION")), &json!(env!("CARGO_PKG_VERSION")))
+    );
+}
+
+/// `kubectl apply -f manifests/keelway-manager.yaml` is the chart with its own values.
+#[test]
+fn the_plain_file_is_the_chart() {
+    let text = format!("{}{}", include_str!("namespace.yaml"), helm::template(&[]));
+    parse(&text).check();
+    helm::golden("manifests/keelway-manager.yaml", &text);
+}
