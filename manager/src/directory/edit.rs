@@ -7,6 +7,7 @@ use keelway_api::{
     document::{Document, DocumentName, DocumentRef},
     fault::{Fault, Faults},
     jiff::Timestamp,
+    name::NAMESPACE_PREFIX,
 };
 use tokio::task::block_in_place;
 
@@ -82,6 +83,16 @@ impl Directory {
                         "change the Cluster's replicas, or delete it",
                     ),
                 )),
+                Some(DocumentRef::Secret(_)) if name.namespace().is_some_and(|of| of.starts_with(NAMESPACE_PREFIX)) => {
+                    faults.push(named(
+                        name,
+                        Fault::of(
+                            "metadata.name",
+                            "its keys are Keelway's own",
+                            "delete the Cluster: its keys go with it",
+                        ),
+                    ));
+                }
                 Some(document) => {
                     found.insert(path_of(name), marked(document).map(|document| document.as_ref().text().into_bytes()));
                 }

@@ -147,6 +147,19 @@ async fn what_runs_is_marked_and_what_does_not_is_gone() {
     assert!(served.place.path(MACHINE).exists());
 }
 
+/// It would only be written again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_keelways_own_is_not_deleted_by_itself() {
+    let mut served = Served::new().await;
+    let documents = served.everything().await;
+    let secret = documents.secrets.keys().find(|name| name.namespace.starts_with("keelway-")).unwrap();
+    let component = documents.components.keys().next().unwrap();
+    let own = [DocumentName::Secret(secret.clone()), DocumentName::Component(component.clone())];
+    let error = served.client.delete(&own).await.unwrap_err().to_string();
+    assert!(error.contains("its keys are Keelway's own") && error.contains("a part of its cluster"), "{error}");
+    assert_eq!(written(&served.everything().await), written(&documents));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_watches_is_told_of_each_change() {
     let mut served = Served::new().await;
