@@ -143,7 +143,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         decisions: Vec::new(),
         waiting: Vec::new(),
     };
-    if part.has_machines() {
+    if part.has_machines() || seen.stale() {
         wait_for_machines(&mut plan, seen, now);
     }
     if seen.stale() {

@@ -9,7 +9,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    Component, Documents, Time,
+    Component, Documents, Hypervisor, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
     hypervisor::{HypervisorStatus, NodeInfo},
@@ -82,6 +82,8 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
             Some(Seen::Unreachable { silent: Silent::Runtime, why }) => {
                 verdict(Status::False, Reason::RuntimeNotAnswering, format!("waits for {}", silent_runtime(why)))
             }
+            // What was told last stands until somebody looks.
+            None if is_told(document) => continue,
             None => verdict(Status::Unknown, Reason::NotObserved, "nobody looked yet"),
         };
         // As the API server does with what is handed to it.
@@ -103,6 +105,12 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
             None => status.conditions.retain(|condition| condition.type_ != "Drained"),
         }
     }
+}
+
+/// Whether it is written down whether the machine answers.
+fn is_told(document: &Hypervisor) -> bool {
+    let status = document.status.as_ref();
+    status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == "Ready"))
 }
 
 /// What a machine tells of itself. How much is left of its disk changes all the time: it is told anew with the heartbeat only, so

@@ -4,7 +4,10 @@ use std::{error::Error, sync::Arc, time::Duration};
 
 use futures::future::select_all;
 use http::StatusCode;
-use keelway_api::{Documents, condition};
+use keelway_api::{
+    Documents,
+    condition::{self, reason::Reason},
+};
 use keelway_hypervisor_agent::{
     https,
     site::{Question, QuestionTls},
@@ -36,11 +39,15 @@ pub(crate) async fn ask(
     }
 }
 
-/// Returns when a component that the documents do not call ready is well. Each is asked again and again, and none waits for
-/// the answer of another.
-pub(crate) async fn until_better(components: &dyn Components, documents: &Documents, pause: Duration) {
+/// Returns when one of these components is well. Each is asked again and again, and none waits for the answer of another.
+pub(crate) async fn until_better(
+    components: &dyn Components,
+    documents: &Documents,
+    which: impl Fn(&Documents, &Probe) -> bool,
+    pause: Duration,
+) {
     let probes = probes(documents).unwrap_or_default();
-    let waiting = probes.iter().filter(|probe| !ready(documents, probe));
+    let waiting = probes.iter().filter(|probe| which(documents, probe));
     let each: Vec<_> = waiting.map(|probe| Box::pin(until_well(components, documents, probe, pause))).collect();
     if each.is_empty() {
         return std::future::pending().await;
@@ -64,6 +71,19 @@ pub(crate) fn ready(documents: &Documents, probe: &Probe) -> bool {
     let component = documents.components.get(&probe.component);
     let status = component.and_then(|component| component.status.as_ref());
     status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
+}
+
+/// Whether the documents do not call a component ready.
+pub(crate) fn is_not_ready(documents: &Documents, probe: &Probe) -> bool {
+    !ready(documents, probe)
+}
+
+/// Whether it is the answer of a component that keeps it from being ready, and not what was seen of it.
+pub(crate) fn is_ill(documents: &Documents, probe: &Probe) -> bool {
+    let status = documents.components.get(&probe.component).and_then(|component| component.status.as_ref());
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    let waits = [Reason::Unhealthy, Reason::NotAsked].map(Reason::as_str);
+    conditions.any(|condition| condition.type_ == "Ready" && waits.contains(&condition.reason.as_str()))
 }
 
 async fn get(

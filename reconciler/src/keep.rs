@@ -20,7 +20,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -113,6 +113,8 @@ struct Keeper<'a> {
     state: Mutex<State>,
     /// Held while documents are loaded or saved.
     store: tokio::sync::Mutex<()>,
+    /// Whether a save broke off, so that nobody knows what there is before the next load.
+    is_unsure: AtomicBool,
     /// Held from the decision that takes something of machines until it is saved.
     placing: tokio::sync::Mutex<()>,
     passes: Semaphore,
@@ -128,6 +130,7 @@ pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Ch
         watcher: Mutex::new(watcher),
         state: Mutex::default(),
         store: tokio::sync::Mutex::default(),
+        is_unsure: AtomicBool::new(false),
         placing: tokio::sync::Mutex::default(),
         passes: Semaphore::new(AT_ONCE),
         queue: AtomicUsize::new(0),
@@ -158,6 +161,8 @@ pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Ch
             }
         }
     }
+    // A load that nobody waits for would keep others from saving.
+    drop(changed);
     // Each stops between two effects.
     let _ = timeout(LAST_EFFECTS, tasks.for_each(|_| std::future::ready(()))).await;
 }
@@ -220,7 +225,14 @@ impl<'a> Keeper<'a> {
     /// Takes the documents as they are now. Whoever works on one that changed is woken.
     async fn reload(&self) -> Result<(), StoreError> {
         let _alone = self.store.lock().await;
+        self.load().await
+    }
+
+    async fn load(&self) -> Result<(), StoreError> {
         let documents = self.context.store.load().await?;
+        self.is_unsure.store(false, Ordering::Relaxed);
+        // Whoever looks at a machine that is new does so as whom its document says.
+        self.context.machines.introduce(&documents);
         self.state().take(documents);
         Ok(())
     }
@@ -231,13 +243,19 @@ impl<'a> Keeper<'a> {
         change: impl FnOnce(&Documents) -> Option<Documents>,
     ) -> Result<Option<Arc<Documents>>, PassError> {
         let _alone = self.store.lock().await;
+        if self.is_unsure.load(Ordering::Relaxed) {
+            self.load().await?;
+        }
         let before = self.state().documents.clone();
         let Some(next) = change(&before) else { return Ok(None) };
-        self.context.store.save(&next).await?;
+        if let Err(error) = self.context.store.save(&next).await {
+            // As far as it came is what there is now.
+            self.is_unsure.store(true, Ordering::Relaxed);
+            self.load().await?;
+            return Err(error.into());
+        }
         let next = Arc::new(next);
-        let mut state = self.state();
-        state.documents = next.clone();
-        state.forget_what_is_gone();
+        self.state().saved(next.clone());
         Ok(Some(next))
     }
 }

@@ -78,7 +78,7 @@ async fn until_next(context: &Context, outcome: &Outcome, deadline: Instant) {
         // In one order, so that a run can be repeated.
         biased;
         () = context.machines.changed(&machines) => {}
-        () = health::until_better(&*context.components, documents, RECHECK) => {}
+        () = health::until_better(&*context.components, documents, health::is_not_ready, RECHECK) => {}
         () = context.run.stop.cancelled() => {}
         () = sleep_until(deadline.min(Instant::now() + LOOK)) => {}
     }

@@ -3,7 +3,7 @@
 use std::{os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use futures::{Stream, TryStreamExt};
-use keelway_api::{Asked, Documents, document::DocumentName, name::ClusterRef};
+use keelway_api::{Asked, Documents, document::DocumentName, documents::SecretName, name::ClusterRef};
 use keelway_manager::{
     client::{Client, ClientError, Wanted},
     directory::Directory,
@@ -151,10 +151,12 @@ async fn what_runs_is_marked_and_what_does_not_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_keelways_own_is_not_deleted_by_itself() {
     let mut served = Served::new().await;
-    let documents = served.everything().await;
-    let secret = documents.secrets.keys().find(|name| name.namespace.starts_with("keelway-")).unwrap();
-    let component = documents.components.keys().next().unwrap();
-    let own = [DocumentName::Secret(secret.clone()), DocumentName::Component(component.clone())];
+    let mut documents = Documents::clone(&served.store.load().await.unwrap());
+    let component = documents.components.keys().next().unwrap().clone();
+    let secret = SecretName::of(&component.cluster, "kubernetes-ca");
+    documents.keep(&secret, [("bundle.crt".to_owned(), keelway_api::ByteString(b"one".to_vec()))]);
+    served.store.save(&documents).await.unwrap();
+    let own = [DocumentName::Secret(secret), DocumentName::Component(component)];
     let error = served.client.delete(&own).await.unwrap_err().to_string();
     assert!(error.contains("its keys are Keelway's own") && error.contains("a part of its cluster"), "{error}");
     assert_eq!(written(&served.everything().await), written(&documents));

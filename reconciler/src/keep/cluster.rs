@@ -32,6 +32,8 @@ use crate::{
 
 /// How long who places components waits at the start for machines that nobody looked at yet.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// The same for those that it relies on: longer than a look at a machine that does not answer.
+const OWN_LOOKS: Duration = Duration::from_secs(12);
 
 /// The documents of one cluster, and what was seen when they were as they are.
 struct View {
@@ -70,12 +72,14 @@ impl Keeper<'_> {
                 }
                 Ok(None) => (true, Duration::ZERO),
                 Err(error) => {
+                    self.tell_as_saved(name);
                     span.in_scope(|| self.watcher().failed(&task, error, took));
                     (false, pace.after(0, 1, elapsed))
                 }
             };
             look = if idle { (look * 2).min(LONGEST_LOOK) } else { LOOK };
             let outcome = passed.ok().flatten();
+            let mut floor = Duration::ZERO;
             if idle {
                 let settled = outcome.as_ref().is_some_and(|outcome| outcome.settled);
                 let longest = if settled { HEARTBEAT } else { look };
@@ -84,11 +88,11 @@ impl Keeper<'_> {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
-                    () = health::until_better(&*self.context.components, &known, RECHECK) => {}
+                    () = health::until_better(&*self.context.components, &known, health::is_ill, RECHECK) => floor = RECHECK,
                     () = sleep_until(last + longest) => if !settled { self.look_again(name) },
                 }
             }
-            self.pause_until(last + pause).await;
+            self.pause_until(last + pause.max(floor)).await;
         }
     }
 
@@ -111,7 +115,7 @@ impl Keeper<'_> {
         };
         let all: Vec<HypervisorName> = self.state().machines.keys().cloned().collect();
         let (own, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|name| own.contains(name));
-        join_all(own.into_iter().map(looked)).await;
+        let _ = timeout(OWN_LOOKS, join_all(own.into_iter().map(looked))).await;
         let _ = timeout(FIRST_LOOK, join_all(others.into_iter().map(looked))).await;
     }
 
@@ -125,11 +129,11 @@ impl Keeper<'_> {
 
     /// One pass. None: there is no such cluster any more, or somebody changed it meanwhile, of which this task is told.
     async fn pass_cluster(&self, name: &ClusterRef) -> Result<Option<Outcome>, PassError> {
-        let Some(_turn) = self.turn().await else { return Ok(None) };
         let Some(view) = self.view(name) else { return Ok(None) };
         let mut documents = Documents::clone(&view.loaded);
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
         let seen = observe(&view.seen, &*self.context.components, &documents).await.map_err(PassError::Faults)?;
+        let Some(_turn) = self.turn().await else { return Ok(None) };
         let nobody = BTreeSet::new();
         let neighbours = Neighbours { documents: &view.all, users: &nobody };
         let (mut plan, mut seen) = decide(documents.clone(), neighbours, seen, self.now())?;
@@ -150,9 +154,23 @@ impl Keeper<'_> {
             return Ok(None);
         }
         if !seen.refused.values().any(Refused::is_stale) {
-            self.state().wants(name, Arc::new(plan.documents.clone()), wants);
+            let left = machines_of(&view.loaded).difference(&machines_of(&plan.documents)).cloned().collect();
+            self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants);
         }
         Ok(Some(self.finish(plan).await))
+    }
+
+    /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
+    /// waits for it.
+    fn tell_as_saved(&self, name: &ClusterRef) {
+        let has_told = self.state().clusters.get(name).is_none_or(|cluster| !cluster.wants.is_empty());
+        let Some(view) = self.view(name).filter(|_| !has_told) else { return };
+        let mut seen = Observation { machines: view.seen.0, ..Observation::default() };
+        refuse(&view.loaded, &mut seen);
+        if let Ok(world) = World::of(&view.loaded) {
+            let wants = Configs::of(&view.loaded, &world, &seen).wants();
+            self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants);
+        }
     }
 
     /// What the cluster's own API is to be told, and what came of the pass.
@@ -167,11 +185,11 @@ impl Keeper<'_> {
     /// Documents and what was seen are of one moment: a config is written down before a machine tells that it took it.
     fn view(&self, name: &ClusterRef) -> Option<View> {
         let state = self.state();
-        let cluster = state.documents.clusters.get(name)?;
+        state.documents.clusters.get(name)?;
         Some(View {
             loaded: Arc::new(state.documents.of_cluster(name)),
             all: state.documents.clone(),
-            seen: Looked(state.seen_of(cluster.id())),
+            seen: Looked(state.seen_of(name)),
         })
     }
 
@@ -190,7 +208,12 @@ impl Keeper<'_> {
         }
         let saved = self.save(|documents| {
             let is_same = |name| documents.get(name) == before.get(name);
-            changes.iter().all(|change| is_same(change.name())).then(|| {
+            // A machine that a component was placed on is as it was then.
+            let machine = |of: &Documents, name| of.hypervisors.get(name).map(|machine| machine.spec.clone());
+            let placed = after.components.iter().filter(|(name, _)| !before.components.contains_key(*name));
+            let mut machines = placed.map(|(_, component)| &component.spec.hypervisor);
+            let has_machines = machines.all(|name| machine(documents, name) == machine(before, name));
+            (has_machines && changes.iter().all(|change| is_same(change.name()))).then(|| {
                 let mut next = Documents::clone(documents);
                 for change in &changes {
                     next.make(change, after);
@@ -215,6 +238,11 @@ fn decide(
     refuse(&documents, &mut seen);
     let plan = plan_part(documents, Part::Cluster(neighbours), &seen, now).map_err(PassError::Faults)?;
     Ok((plan, seen))
+}
+
+/// The machines of a cluster's components.
+fn machines_of(documents: &Documents) -> BTreeSet<HypervisorName> {
+    documents.components.values().map(|component| component.spec.hypervisor.clone()).collect()
 }
 
 /// Whether a plan gives something to a cluster that another one could be given.

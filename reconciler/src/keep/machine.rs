@@ -40,7 +40,7 @@ impl Keeper<'_> {
             let answers = matches!(seen, Seen::Known(_));
             self.state().saw(name, seen);
             let done = self
-                .bring(name)
+                .bring(name, &document)
                 .instrument(span.clone())
                 .await
                 .unwrap_or_else(|error| Applying { effects: 0, failures: vec![chain_text(&error)] });
@@ -71,8 +71,8 @@ impl Keeper<'_> {
     }
 
     /// Brings the machine to its config, once each cluster that has components there told what it wants.
-    async fn bring(&self, name: &HypervisorName) -> Result<Applying, PassError> {
-        let order = match self.order(name) {
+    async fn bring(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Applying, PassError> {
+        let order = match self.order(name, looked_at) {
             Ok(Some(order)) => order,
             Ok(None) => return Ok(Applying::default()),
             Err(why) => return Ok(Applying { effects: 0, failures: vec![why] }),
@@ -83,8 +83,13 @@ impl Keeper<'_> {
         }
         if let Some(issue) = issue {
             // Saved before the machine takes it.
-            let saved = self.save(|documents| Some(issued(documents, name, issue))).await?;
-            if saved.is_none() {
+            let is_as_ordered = |documents: &Documents| {
+                documents.hypervisors.get(name).is_some_and(|now| as_issued(now) == as_issued(&document))
+                    && has_clusters(documents, &config)
+            };
+            let write = |documents: &Documents| is_as_ordered(documents).then(|| issued(documents, name, issue));
+            if self.save(write).await?.is_none() {
+                self.look_at_again(name);
                 return Ok(Applying::default());
             }
         }
@@ -92,12 +97,19 @@ impl Keeper<'_> {
     }
 
     /// What there is to do. None: nothing, or not all that it depends on is known yet.
-    fn order(&self, name: &HypervisorName) -> Result<Option<Order>, String> {
+    fn order(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Option<Order>, String> {
         let (document, seen, known, wants) = {
             let state = self.state();
             let documents = &state.documents;
             let Some(document) = documents.hypervisors.get(name) else { return Ok(None) };
             let Some(seen) = state.machines.get(name).and_then(|machine| machine.seen.clone()) else { return Ok(None) };
+            // What was seen may be of another machine of its name, and its task is woken.
+            if document.spec != looked_at.spec {
+                return Ok(None);
+            }
+            if let Some(refused) = seen.known().and_then(|found| refusal(document, found)) {
+                return Err(refused.to_string());
+            }
             if state.is_stale() {
                 return Ok(None);
             }
@@ -114,17 +126,35 @@ impl Keeper<'_> {
             (document.clone(), seen, known, wants)
         };
         let Seen::Known(found) = &*seen else { return Ok(None) };
-        if let Some(refused) = refusal(&document, found) {
-            return Err(refused.to_string());
-        }
         let mut pods = BTreeMap::new();
         for (wants, documents) in wants {
             pods.extend(wants.pods(&documents).map_err(|faults| faults.to_string())?);
         }
         let Some((config, issue)) = machine_config(&document, found, &known, pods) else { return Ok(None) };
         let actions = converge(&config, found).map_err(|refusal| refusal.to_string())?;
+        if !actions.is_empty()
+            && let Some(machine) = self.state().machines.get_mut(name)
+        {
+            machine.giving = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
+        }
         Ok(Some(Order { document, config, issue, actions }))
     }
+
+    fn look_at_again(&self, name: &HypervisorName) {
+        if let Some(machine) = self.state().machines.get(name) {
+            machine.wake.notify_one();
+        }
+    }
+}
+
+fn as_issued(document: &Hypervisor) -> Option<&Applied> {
+    document.status.as_ref()?.issued.as_ref()
+}
+
+/// Whether there are all clusters of a config: of one that was forgotten meanwhile nothing would take it away again.
+fn has_clusters(documents: &Documents, config: &MachineConfig) -> bool {
+    let known: BTreeSet<&ClusterId> = documents.clusters.values().filter_map(|cluster| cluster.id()).collect();
+    config.pods.keys().all(|pod| known.contains(&pod.cluster))
 }
 
 fn issued(documents: &Documents, name: &HypervisorName, issue: Applied) -> Documents {

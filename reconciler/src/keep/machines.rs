@@ -7,7 +7,7 @@ use keelway_planner::{Observation, Part, identify_machines, plan_part, refuse};
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, info_span};
 
-use super::{HEARTBEAT, Keeper, Task};
+use super::{HEARTBEAT, Keeper, LONGEST_LOOK, Task};
 use crate::{Outcome, PassError, certificates, certify::certify, pace::Pace, pass::is_settled};
 
 /// How long changes of machines are gathered before their status is written: nobody waits for that.
@@ -26,10 +26,14 @@ impl Keeper<'_> {
             let passed = self.pass_machines().instrument(span.clone()).await;
             let took = began.elapsed();
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
+            let mut longest = LONGEST_LOOK;
             let (again, pause) = match passed {
                 Ok(None) => (true, Duration::ZERO),
                 Ok(Some(outcome)) => {
                     span.in_scope(|| self.watcher().passed(&Task::Machines, &outcome, took));
+                    if outcome.settled {
+                        longest = HEARTBEAT;
+                    }
                     let again = outcome.effects > 0 || !outcome.failures.is_empty();
                     (again, pace.after(outcome.effects, outcome.failures.len(), elapsed))
                 }
@@ -43,7 +47,7 @@ impl Keeper<'_> {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
-                    () = sleep_until(last + HEARTBEAT) => {}
+                    () = sleep_until(last + longest) => {}
                 }
             }
             self.pause_until(last + pause.max(GATHER)).await;

@@ -6,7 +6,8 @@ use std::{
 };
 
 use keelway_api::{
-    Documents,
+    Documents, Hypervisor,
+    hypervisor::{Applied, Way},
     machine::{MachineState, Seen},
     name::{ClusterId, ClusterRef, HypervisorName},
 };
@@ -35,6 +36,8 @@ pub(super) struct Machine {
     pub(super) looked: Arc<Notify>,
     /// Wakes its task.
     pub(super) wake: Arc<Notify>,
+    /// Clusters of the config that it is being given: what they have there is not known before the next look.
+    pub(super) giving: BTreeSet<ClusterId>,
 }
 
 /// What is known of a cluster.
@@ -55,6 +58,18 @@ impl State {
         [Task::Machines].into_iter().chain(machines).chain(clusters)
     }
 
+    /// Takes documents that were saved.
+    pub(super) fn saved(&mut self, documents: Arc<Documents>) {
+        let before = std::mem::replace(&mut self.documents, documents);
+        self.forget_what_is_gone();
+        let installation = |of: &Documents, name| of.hypervisors.get(name)?.status.as_ref()?.installation.clone();
+        for (name, machine) in &self.machines {
+            if installation(&before, name) != installation(&self.documents, name) {
+                machine.wake.notify_one();
+            }
+        }
+    }
+
     /// Takes documents that others may have changed.
     pub(super) fn take(&mut self, documents: Arc<Documents>) {
         let before = std::mem::replace(&mut self.documents, documents);
@@ -63,7 +78,9 @@ impl State {
         }
         self.forget_what_is_gone();
         let now = &*self.documents;
-        let shared = now.hypervisors != before.hypervisors || !now.shared_secrets().eq(before.shared_secrets());
+        let shared = now.hypervisors != before.hypervisors
+            || now.given != before.given
+            || !now.shared_secrets().eq(before.shared_secrets());
         if shared {
             self.wake_machines.notify_one();
         }
@@ -96,9 +113,18 @@ impl State {
 
     /// Takes a look at a machine. Whoever relies on what changed is woken.
     pub(super) fn saw(&mut self, name: &HypervisorName, seen: Seen<MachineState>) {
+        let was_stale = self.is_stale();
+        let has_config = self.has_its_config(name, &seen);
         let Some(machine) = self.machines.get_mut(name) else { return };
+        if has_config {
+            machine.giving.clear();
+        }
         let before = machine.seen.replace(Arc::new(seen));
         machine.looked.notify_waiters();
+        if was_stale && !self.is_stale() {
+            self.wake_all();
+        }
+        let Some(machine) = self.machines.get(name) else { return };
         let now = machine.seen.as_deref();
         if before.as_deref() == now {
             return;
@@ -115,19 +141,30 @@ impl State {
         }
     }
 
-    /// Takes what a cluster wants of machines. Those of which it wants something else are woken.
+    /// Whether a machine took the config that was written down for it last. One with an agent may be at work on it, whoever waits for
+    /// that.
+    fn has_its_config(&self, name: &HypervisorName, seen: &Seen<MachineState>) -> bool {
+        let Some(document) = self.documents.hypervisors.get(name) else { return true };
+        let Seen::Known(state) = seen else { return false };
+        let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
+        let place = |config: &Applied| (config.term, config.generation);
+        !goes_on_alone(document) || state.applied.as_ref().map(place) >= issued.map(place)
+    }
+
+    /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left.
     pub(super) fn wants(
         &mut self,
         name: &ClusterRef,
-        documents: Arc<Documents>,
+        (documents, left): (Arc<Documents>, &BTreeSet<HypervisorName>),
         wants: BTreeMap<HypervisorName, Wants>,
     ) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let before = std::mem::replace(&mut cluster.wants, wants);
         cluster.documents = documents;
         let now = &cluster.wants;
-        let all: BTreeSet<&HypervisorName> = before.keys().chain(now.keys()).collect();
-        for name in all.into_iter().filter(|name| before.get(*name) != now.get(*name)) {
+        let all: BTreeSet<&HypervisorName> = before.keys().chain(now.keys()).chain(left).collect();
+        let is_woken = |name: &&HypervisorName| before.get(*name) != now.get(*name) || left.contains(*name);
+        for name in all.into_iter().filter(is_woken) {
             if let Some(machine) = self.machines.get(name) {
                 machine.wake.notify_one();
             }
@@ -157,10 +194,19 @@ impl State {
         components.map(|(_, component)| component.spec.hypervisor.clone()).collect()
     }
 
-    /// What is known of machines, of which each tells of this cluster alone.
-    pub(super) fn seen_of(&self, id: Option<&ClusterId>) -> BTreeMap<HypervisorName, Seen<MachineState>> {
+    /// What is known of machines, of which each tells of this cluster alone. Where a cluster takes something away, a machine that is
+    /// being given a config with the cluster in it may hold more than it told.
+    pub(super) fn seen_of(&self, name: &ClusterRef) -> BTreeMap<HypervisorName, Seen<MachineState>> {
+        let cluster = self.documents.clusters.get(name);
+        let id = cluster.and_then(|cluster| cluster.id());
+        let mut components = id.into_iter().flat_map(|id| self.documents.components_of(id));
+        let takes_away = cluster.is_some_and(keelway_api::Cluster::deleted)
+            || components.any(|(_, component)| component.is_leaving());
         let part = |(name, machine): (&HypervisorName, &Machine)| {
             let seen = machine.seen.as_deref()?;
+            if takes_away && id.is_some_and(|id| machine.giving.contains(id)) {
+                return Some((name.clone(), Seen::unreachable("it is being given a config")));
+            }
             let part = match seen {
                 Seen::Known(state) => Seen::Known(id.map_or_else(|| facts(state), |id| state.part_of(id))),
                 Seen::Unreachable { .. } => seen.clone(),
@@ -169,6 +215,11 @@ impl State {
         };
         self.machines.iter().filter_map(part).collect()
     }
+}
+
+/// Whether the machine does what it was told to while nobody listens.
+fn goes_on_alone(document: &Hypervisor) -> bool {
+    matches!(document.spec.endpoint.way(), Way::Agent(_) | Way::Network(_))
 }
 
 /// What a machine tells of itself alone.

@@ -16,7 +16,10 @@ use keelway_planner::{identify, plan};
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::{Applying, Minter, PkiMinter, Run, health::until_better};
+use crate::{
+    Applying, Minter, PkiMinter, Run,
+    health::{is_not_ready, until_better},
+};
 
 const DOCUMENTS: &str = "\
 apiVersion: keelway.dev/v1alpha1
@@ -165,7 +168,7 @@ async fn bindings_are_asked_for_as_soon_as_there_is_an_api() {
 
 #[tokio::test]
 async fn one_that_is_well_is_noticed_beside_one_that_is_silent() {
-    until_better(&Silent::new("kube-apiserver-0"), &placed(), Duration::from_millis(10)).await;
+    until_better(&Silent::new("kube-apiserver-0"), &placed(), is_not_ready, Duration::from_millis(10)).await;
 }
 
 fn pod(documents: &Documents, component: &str) -> PodName {
