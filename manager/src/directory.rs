@@ -134,7 +134,13 @@ impl Directory {
             // What did not fit may fit by now.
             paths.extend(held.refused.keys().cloned());
         }
-        let found = self.files.read(&which, &held.files)?;
+        let found = match self.files.read(&which, &held.files) {
+            Ok(found) => found,
+            Err(error) => {
+                self.watch.put_back(which);
+                return Err(error.into());
+            }
+        };
         if found.is_empty()
             && let Some(world) = &held.world
         {

@@ -85,6 +85,16 @@ impl Watch {
         std::mem::replace(&mut *self.seen.lock(), Which::These(BTreeSet::new()))
     }
 
+    /// What was taken could not be read: it is still to be.
+    pub(super) fn put_back(&self, which: Which) {
+        let mut changed = self.seen.lock();
+        match (&mut *changed, which) {
+            (Which::All, _) => {}
+            (all, Which::All) => *all = Which::All,
+            (Which::These(paths), Which::These(more)) => paths.extend(more),
+        }
+    }
+
     /// Something changed that is no file.
     pub(super) fn wake(&self) {
         self.seen.woken.store(true, Ordering::Relaxed);

@@ -80,6 +80,26 @@ async fn of_what_a_person_writes_anew_status_stays() {
     assert!(store.refused().is_empty());
 }
 
+/// What changed beside a file that cannot be read is not lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_read_is_read_later() {
+    let place = Place::new();
+    let store = place.open();
+    assert!(store.load().await.unwrap().is_empty());
+    place.write(CLUSTER, WRITTEN);
+    let knot = place.path("clusters/default/knot.yaml");
+    std::os::unix::fs::symlink("knot.yaml", &knot).unwrap();
+    timeout(Duration::from_secs(10), store.changed()).await.unwrap();
+    while store.load().await.is_ok() {
+        timeout(Duration::from_secs(10), store.changed()).await.unwrap();
+    }
+    fs::remove_file(knot).unwrap();
+    while store.load().await.is_err() {
+        timeout(Duration::from_secs(10), store.changed()).await.unwrap();
+    }
+    assert_eq!(store.load().await.unwrap().clusters.len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_broken_is_refused_with_its_place_until_it_is_mended() {
     let place = Place::new();
