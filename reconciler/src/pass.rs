@@ -1,6 +1,9 @@
 //! One pass, as a list of stages.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use futures::future::{join_all, join3};
 use keelway_api::{
@@ -11,10 +14,13 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, NameError},
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
-use keelway_planner::{Configs, Observation, Plan, Refused, World, configure, identify, plan, refuse};
+use keelway_planner::{Configs, Observation, Plan, Refused, Waiting, World, configure, identify, plan, refuse};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    Components, Machines, MintError, Minter, Run, Store, StoreError, certificates, certify::certify, observe::observe,
+    Components, Machines, MintError, Minter, Progress, Run, Store, StoreError, certificates, certify::certify,
+    observe::observe,
 };
 
 /// Tells the time.
@@ -223,6 +229,35 @@ async fn execute(context: &Context, decided: &Decided<HasSomethingToDo>) -> Resu
     Ok((effects, failures))
 }
 
+/// Configs that were made, and of which no machine has begun anything yet: of a large fleet, all of them together take more memory
+/// than all else.
+const ON_THEIR_WAY: usize = 32;
+
+/// A run of which one effect has not begun yet.
+struct HandingOver {
+    progress: Arc<dyn Progress>,
+    place: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl HandingOver {
+    /// Waits for a place, which is free again once the first effect begins.
+    async fn begin(places: &Arc<Semaphore>, run: &Run) -> Run {
+        let place = Mutex::new(Arc::clone(places).acquire_owned().await.ok());
+        Run { stop: run.stop.clone(), progress: Arc::new(Self { progress: run.progress.clone(), place }) }
+    }
+}
+
+impl Progress for HandingOver {
+    fn effect(&self, machine: &HypervisorName, action: &str) {
+        drop(self.place.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.progress.effect(machine, action);
+    }
+
+    fn waiting(&self, waiting: &[Waiting]) {
+        self.progress.waiting(waiting);
+    }
+}
+
 /// Each config is made when it is sent.
 async fn execute_on_machines(
     context: &Context,
@@ -236,7 +271,12 @@ async fn execute_on_machines(
     let world = World::of(&plan.documents).map_err(PassError::Faults)?;
     let configs = Configs::of(&plan.documents, &world, seen);
     let each = busy.into_iter().filter_map(|name| Some((name, plan.documents.hypervisors.get(name)?)));
-    Ok(join_all(each.map(|(name, document)| machine(context, (name, document), &configs, seen))).await)
+    let places = Arc::new(Semaphore::new(ON_THEIR_WAY));
+    let each = each.map(|(name, document)| async {
+        let (configs, handing) = (&configs, HandingOver::begin(&places, &context.run).await);
+        machine(context, (name, document), configs, seen, &handing).await
+    });
+    Ok(join_all(each).await)
 }
 
 async fn machine(
@@ -244,13 +284,14 @@ async fn machine(
     (name, document): (&HypervisorName, &Hypervisor),
     configs: &Configs<'_>,
     seen: &Observation,
+    run: &Run,
 ) -> (usize, Vec<Failure>) {
     let Some(config) = configs.config(name) else { return (0, Vec::new()) };
     let fail = |why: String| Failure { at: name.to_string(), why };
     match actions(&config, name, seen) {
         Err(refusal) => (0, vec![fail(refusal)]),
         Ok(actions) => {
-            let applying = context.machines.apply(document, config, actions, &context.run).await;
+            let applying = context.machines.apply(document, config, actions, run).await;
             (applying.effects, applying.failures.into_iter().map(fail).collect())
         }
     }
