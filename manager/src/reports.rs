@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    error::Error,
     sync::Arc,
     time::Duration,
 };
 
 use keelway_api::jiff::Timestamp;
+use keelway_hypervisor_agent::report::chain_text;
 use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
 
 use crate::metrics::Metrics;
@@ -52,7 +52,7 @@ impl Watcher for Reports {
 
     fn failed(&mut self, task: &Task, error: &PassError, took: Duration) {
         self.metrics.passes().failed(took);
-        self.tell(task, vec![chain(error)], Vec::new());
+        self.tell(task, vec![chain_text(error)], Vec::new());
         self.settle(task, false);
     }
 
@@ -65,7 +65,7 @@ impl Watcher for Reports {
     }
 
     fn unread(&mut self, error: &StoreError) {
-        let text = chain(error);
+        let text = chain_text(error);
         if self.unread.as_ref() != Some(&text) {
             tracing::error!("{text}");
         }
@@ -100,14 +100,4 @@ impl Reports {
         }
         self.settled = all;
     }
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

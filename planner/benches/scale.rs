@@ -9,6 +9,7 @@
 )]
 
 #[path = "../tests/model/mod.rs"]
+#[expect(dead_code, reason = "tests need more of it")]
 mod model;
 
 use std::{
@@ -25,8 +26,8 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, Seen},
     name::HypervisorName,
 };
-use keelway_planner::{CertificateSeen, Health, Observation, Plan, bindings_digest, configure, identify, plan, probes};
-use model::{apply, empty, mint};
+use keelway_planner::{CertificateSeen, Health, Observation, Plan, bindings_digest, configure, plan, probes};
+use model::{apply, identified, mint};
 
 /// That of `keelway`.
 #[global_allocator]
@@ -115,14 +116,7 @@ impl World {
                  default}}\nspec: {{version: 1.37.0}}\n"
             );
         }
-        let mut documents = Documents::read(text.as_bytes()).unwrap();
-        let mut number = 0_u64;
-        let random = || {
-            number += 1;
-            format!("a{number:015x}")
-        };
-        identify(&mut documents, random).unwrap();
-        let machines = documents.hypervisors.keys().map(|name| (name.clone(), empty())).collect();
+        let (documents, machines) = identified(&text);
         Self { documents, machines, certificates: BTreeMap::new() }
     }
 

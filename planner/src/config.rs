@@ -55,11 +55,7 @@ impl<'a> Configs<'a> {
     #[must_use]
     pub fn config(&self, name: &HypervisorName) -> Option<MachineConfig> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
-        let installation = document.status.as_ref()?.installation.clone()?;
-        let state = self.seen.machine(name)?;
-        let others = state.clusters().filter(|id| !self.known.contains(id)).collect();
-        let config = MachineConfig { installation, term: 1, generation: 1, pods: self.pods(name), others };
-        Some(fenced(config, document))
+        composed(document, self.seen.machine(name)?, |id| self.known.contains(id), self.pods(name))
     }
 
     fn pods(&self, name: &HypervisorName) -> BTreeMap<PodName, Pod> {
@@ -132,9 +128,7 @@ pub fn machine_config(
     known: &BTreeSet<ClusterId>,
     pods: BTreeMap<PodName, Pod>,
 ) -> Option<(MachineConfig, Option<Applied>)> {
-    let installation = document.status.as_ref()?.installation.clone()?;
-    let others = state.clusters().filter(|id| !known.contains(id)).collect();
-    let config = fenced(MachineConfig { installation, term: 1, generation: 1, pods, others }, document);
+    let config = composed(document, state, |id| known.contains(id), pods)?;
     let issue = to_issue(document, &config);
     Some((config, issue))
 }
@@ -193,6 +187,18 @@ fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed
 fn wanted(tenant: &Tenant, world: &World, seen: &Observation, (pod, spec): (&PodName, &ComponentSpec)) -> Option<Pod> {
     let goes = tenant.document.deleted() && !keeps_running(tenant, seen, pod, spec);
     Site::of(tenant, world, pod, spec).filter(|_| !goes)?.pod().ok()
+}
+
+/// The config of a machine. Clusters there that are not known are left alone.
+fn composed(
+    document: &Hypervisor,
+    state: &MachineState,
+    is_known: impl Fn(&ClusterId) -> bool,
+    pods: BTreeMap<PodName, Pod>,
+) -> Option<MachineConfig> {
+    let installation = document.status.as_ref()?.installation.clone()?;
+    let others = state.clusters().filter(|id| !is_known(id)).collect();
+    Some(fenced(MachineConfig { installation, term: 1, generation: 1, pods, others }, document))
 }
 
 /// Orders the config behind the last one that was written down for the machine, which holds nothing newer.

@@ -13,10 +13,10 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 use keelway_planner::{
-    CertificateSeen, Configs, Health, Neighbours, Observation, Part, Wants, World, bindings_digest, identify,
-    machine_config, machine_configs, plan, plan_part,
+    CertificateSeen, Configs, Health, Neighbours, Observation, Part, Wants, World, bindings_digest, machine_config,
+    machine_configs, plan, plan_part,
 };
-use model::{apply, empty, mint};
+use model::{apply, hypervisors, identified, mint};
 
 const CLUSTERS: [&str; 3] = ["c1", "c2", "c3"];
 
@@ -38,24 +38,9 @@ impl Model {
                  spec: {{version: 1.37.0, etcd: {{replicas: 3}}}}\n"
             )
         };
-        let machine = |(number, role): (usize, &str)| {
-            let public = if role == "Public" { format!("198.18.0.{number}") } else { String::new() };
-            format!(
-                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  \
-                 role: {role}\n  endpoint: {{unix: {{path: /run/{number}.sock}}}}\n  \
-                 addresses: {{private: [10.0.0.{number}], public: [{public}]}}\n  portRange: {{from: 20000, to: 22767}}\n"
-            )
-        };
-        let machines = ["Private", "Private", "Private", "Private", "Public", "Public"].into_iter().enumerate();
-        let text: String = CLUSTERS.into_iter().map(cluster).chain(machines.map(machine)).collect();
-        let mut documents = Documents::read(text.as_bytes()).unwrap();
-        let mut number = 0;
-        let random = || {
-            number += 1;
-            format!("a{number:015x}")
-        };
-        identify(&mut documents, random).unwrap();
-        let machines = documents.hypervisors.keys().map(|name| (name.clone(), empty())).collect();
+        let machines = ["Private", "Private", "Private", "Private", "Public", "Public"];
+        let text: String = CLUSTERS.into_iter().map(cluster).chain(hypervisors(&machines)).collect();
+        let (documents, machines) = identified(&text);
         Self { documents, machines, certificates: BTreeMap::new() }
     }
 

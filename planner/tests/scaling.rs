@@ -14,10 +14,8 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::{
-    CertificateSeen, Health, Observation, Plan, bindings_digest, identify, invariants, machine_configs, plan,
-};
-use model::{apply, empty, mint};
+use keelway_planner::{CertificateSeen, Health, Observation, Plan, bindings_digest, invariants, machine_configs, plan};
+use model::{apply, hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
 
 const CLUSTER: &str = "\
@@ -62,24 +60,9 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let machine = |(number, role): (usize, &str)| {
-            let public = if role == "Public" { format!("198.18.0.{number}") } else { String::new() };
-            format!(
-                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  \
-                 role: {role}\n  endpoint: {{unix: {{path: /run/{number}.sock}}}}\n  \
-                 addresses: {{private: [10.0.0.{number}], public: [{public}]}}\n  portRange: {{from: 20000, to: 22767}}\n"
-            )
-        };
-        let machines = ["Private", "Private", "Private", "Public", "Public"].into_iter().enumerate().map(machine);
-        let text: String = std::iter::once(CLUSTER.to_owned()).chain(machines).collect();
-        let mut documents = Documents::read(text.as_bytes()).unwrap();
-        let mut number = 0;
-        let random = || {
-            number += 1;
-            format!("a{number:015x}")
-        };
-        identify(&mut documents, random).unwrap();
-        let machines = documents.hypervisors.keys().map(|name| (name.clone(), empty())).collect();
+        let machines = ["Private", "Private", "Private", "Public", "Public"];
+        let text: String = std::iter::once(CLUSTER.to_owned()).chain(hypervisors(&machines)).collect();
+        let (documents, machines) = identified(&text);
         Self { documents, machines, certificates: BTreeMap::new() }
     }
 

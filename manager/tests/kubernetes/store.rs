@@ -27,8 +27,7 @@ impl contract::Subject for Server<'_> {
     }
 
     fn take_away(&self, name: &DocumentName) {
-        let namespace = name.namespace().unwrap_or_default();
-        let object = format!("{}/{}", name.kind().to_lowercase(), name.name());
+        let (namespace, object) = place_of(name);
         self.kubectl.says(&[
             "patch",
             "-n",
@@ -41,9 +40,19 @@ impl contract::Subject for Server<'_> {
         self.kubectl.says(&["delete", "-n", &namespace, &object]);
     }
 
+    fn has(&self, name: &DocumentName) -> bool {
+        let (namespace, object) = place_of(name);
+        !self.kubectl.says(&["get", "-n", &namespace, &object, "--ignore-not-found", "-o", "name"]).is_empty()
+    }
+
     fn delete(&self, ClusterRef { namespace, name }: &ClusterRef) {
         self.kubectl.says(&["delete", "--wait=false", "-n", namespace, "kwc", name]);
     }
+}
+
+/// Its namespace, and what kubectl calls it.
+fn place_of(name: &DocumentName) -> (String, String) {
+    (name.namespace().unwrap_or_default(), format!("{}/{}", name.kind().to_lowercase(), name.name()))
 }
 
 pub(crate) async fn keeps_what_it_is_given(plane: &Plane, kubectl: &Kubectl) {

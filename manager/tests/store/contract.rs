@@ -60,6 +60,8 @@ pub(crate) trait Subject {
     fn apply(&self, text: &str);
     /// Somebody else takes a document away at once, whatever keeps it.
     fn take_away(&self, name: &DocumentName);
+    /// Whether somebody else sees a document.
+    fn has(&self, name: &DocumentName) -> bool;
     /// Somebody else asks for a Cluster's deletion.
     fn delete(&self, name: &ClusterRef);
 }
@@ -75,7 +77,7 @@ pub(crate) async fn holds(subject: &impl Subject) {
     a_deletion_takes_its_time(subject).await;
 }
 
-fn world() -> Documents {
+pub(crate) fn world() -> Documents {
     Documents::read(WORLD.as_bytes()).unwrap()
 }
 
@@ -187,12 +189,25 @@ async fn news_wake<S: Subject>(subject: &S, store: &S::Store) {
 /// Nothing that runs is given up because a document is missing.
 async fn what_is_keelways_own_is_written_again<S: Subject>(subject: &S, store: &S::Store) {
     let pod: PodName = "0123456789abcdef/etcd-0".parse().unwrap();
-    subject.take_away(&DocumentName::Component(pod.clone()));
-    timeout(SOON, store.changed()).await.unwrap();
-    assert!(load(store).await.components.contains_key(&pod));
-    subject.take_away(&DocumentName::Cluster(c1()));
-    timeout(SOON, store.changed()).await.unwrap();
-    assert_eq!(load(store).await.clusters[&c1()].id().unwrap().as_str(), "0123456789abcdef");
+    let component = DocumentName::Component(pod.clone());
+    let documents = until_it_is_written_again(subject, store, &component).await;
+    assert!(documents.components.contains_key(&pod));
+    let documents = until_it_is_written_again(subject, store, &DocumentName::Cluster(c1())).await;
+    assert_eq!(documents.clusters[&c1()].id().unwrap().as_str(), "0123456789abcdef");
+}
+
+async fn until_it_is_written_again<S: Subject>(subject: &S, store: &S::Store, name: &DocumentName) -> Documents {
+    subject.take_away(name);
+    let wait = async {
+        loop {
+            let documents = load(store).await;
+            if subject.has(name) {
+                return documents;
+            }
+            store.changed().await;
+        }
+    };
+    timeout(SOON, wait).await.unwrap()
 }
 
 async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {

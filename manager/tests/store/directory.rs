@@ -217,6 +217,10 @@ impl contract::Subject for Place {
         fs::remove_file(self.path(file_of(name))).unwrap();
     }
 
+    fn has(&self, name: &DocumentName) -> bool {
+        self.path(file_of(name)).exists()
+    }
+
     fn delete(&self, name: &ClusterRef) {
         let path = file_of(&DocumentName::Cluster(name.clone()));
         let text = self.read(&path).replace("metadata:", "metadata:\n  deletionTimestamp: 2026-01-31T12:00:00Z");

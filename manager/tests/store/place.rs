@@ -12,6 +12,8 @@ use keelway_reconciler::{Changing, Store};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
+use crate::contract;
+
 pub(crate) const CLUSTER: &str = "clusters/default/c1.yaml";
 pub(crate) const MACHINE: &str = "hypervisors/hv-1.yaml";
 /// As a person writes it.
@@ -21,34 +23,6 @@ kind: Cluster
 metadata: {name: c1}
 spec: {version: 1.37.0} # the newest
 ";
-/// As passes leave it.
-const WORLD: &str = "\
-apiVersion: keelway.dev/v1alpha1
-kind: Hypervisor
-metadata: {name: hv-1}
-spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.1]}}
-status: {installation: 00000000000000ff}
----
-apiVersion: keelway.dev/v1alpha1
-kind: Cluster
-metadata: {name: c1, namespace: default, generation: 1}
-spec: {version: 1.37.0}
-status: {id: 0123456789abcdef, ingressPort: 20000}
----
-apiVersion: keelway.dev/v1alpha1
-kind: Component
-metadata: {name: etcd-0, namespace: keelway-0123456789abcdef, labels: {keelway.dev/cluster-id: 0123456789abcdef, keelway.dev/component: etcd-0}}
-spec:
-  cluster: {namespace: default, name: c1}
-  clusterId: 0123456789abcdef
-  role: etcd
-  index: 0
-  version: 1.37.0
-  hypervisor: hv-1
-  ports: {client: 20001, peer: 20002}
-  user: 1900000000
-";
-
 pub(crate) struct Place(pub(crate) TempDir);
 
 impl Place {
@@ -75,7 +49,7 @@ impl Place {
         fs::rename(self.path(".edited"), self.path(path)).unwrap();
     }
 
-    /// A store that holds [`WORLD`].
+    /// A store that holds [`world`].
     pub(crate) async fn with_world(&self) -> Directory {
         let store = self.open();
         store.load().await.unwrap();
@@ -84,8 +58,13 @@ impl Place {
     }
 }
 
+/// As passes leave it; people wrote of its cluster once.
 pub(crate) fn world() -> Documents {
-    Documents::read(WORLD.as_bytes()).unwrap()
+    let mut documents = contract::world();
+    for cluster in documents.clusters.values_mut() {
+        cluster.metadata.generation = Some(1);
+    }
+    documents
 }
 
 /// The next look, once the store tells that there is something to see.

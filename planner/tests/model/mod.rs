@@ -11,9 +11,9 @@ use keelway_api::{
         CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineConfig, MachineState, Pod,
         PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
     },
-    name::PodName,
+    name::{HypervisorName, PodName},
 };
-use keelway_planner::{CertificateSeen, MintRequest, Plan};
+use keelway_planner::{CertificateSeen, MintRequest, Plan, identify};
 
 /// Puts what a plan wants minted into its documents, and what certificates would say beside them.
 pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, String), CertificateSeen>) {
@@ -49,6 +49,31 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
 fn keep(documents: &mut Documents, name: &SecretName, key: &str) {
     let value = ByteString(format!("{}/{key}, never shown to anybody", name.name).into_bytes());
     documents.keep(name, [(key.to_owned(), value)]);
+}
+
+/// Machines of these roles, as a user writes them.
+pub(crate) fn hypervisors(roles: &[&str]) -> impl Iterator<Item = String> {
+    roles.iter().enumerate().map(|(number, role)| {
+        let public = if *role == "Public" { format!("198.18.0.{number}") } else { String::new() };
+        format!(
+            "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  \
+             role: {role}\n  endpoint: {{unix: {{path: /run/{number}.sock}}}}\n  \
+             addresses: {{private: [10.0.0.{number}], public: [{public}]}}\n  portRange: {{from: 20000, to: 22767}}\n"
+        )
+    })
+}
+
+/// Documents with all ids, and their machines, on which nothing is.
+pub(crate) fn identified(text: &str) -> (Documents, BTreeMap<HypervisorName, MachineState>) {
+    let mut documents = Documents::read(text.as_bytes()).unwrap();
+    let mut number = 0_u64;
+    let random = || {
+        number += 1;
+        format!("a{number:015x}")
+    };
+    identify(&mut documents, random).unwrap();
+    let machines = documents.hypervisors.keys().map(|name| (name.clone(), empty())).collect();
+    (documents, machines)
 }
 
 /// A machine on which nothing is.
