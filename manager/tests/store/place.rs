@@ -49,11 +49,14 @@ impl Place {
         fs::rename(self.path(".edited"), self.path(path)).unwrap();
     }
 
-    /// A store that holds [`world`].
+    /// A store that holds [`world`], and that is told of what others write alone: one before it wrote that.
     pub(crate) async fn with_world(&self) -> Directory {
         let store = self.open();
         store.load().await.unwrap();
         store.save(&world()).await.unwrap();
+        drop(store);
+        let store = self.open();
+        store.load().await.unwrap();
         store
     }
 }
