@@ -10,5 +10,6 @@ mod place;
 pub mod proto;
 mod reports;
 pub mod server;
+pub mod traces;
 
 pub use reports::Reports;

@@ -21,6 +21,7 @@ use keelway_manager::{
     kubernetes::Kubernetes,
     metrics::{Kept, Metrics},
     server::{Listener, serve},
+    traces::Traces,
 };
 use keelway_reconciler::{
     Changing, ConnectedMachines, Context, DialledComponents, PkiMinter, Run, Silent, Store, keep,
@@ -32,7 +33,7 @@ use kube::{
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// Keeps every cluster as its documents say.
 #[derive(Debug, Parser)]
@@ -113,18 +114,9 @@ fn metrics_listen(text: &str) -> Result<MetricsListen, &'static str> {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::parse().command {
-        Command::Run(arguments) => arguments,
-        Command::Crds(CrdsArguments { directory }) => return ended(definitions::write(directory.as_deref())),
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().json().with_span_list(false).with_env_filter(filter).with_writer(io::stderr).init();
-    match run(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
+    match Arguments::parse().command {
+        Command::Run(arguments) => run(arguments),
+        Command::Crds(CrdsArguments { directory }) => ended(definitions::write(directory.as_deref())),
     }
 }
 
@@ -136,7 +128,25 @@ fn ended(done: anyhow::Result<()>) -> ExitCode {
 }
 
 #[tokio::main(worker_threads = 2)]
-async fn run(arguments: RunArguments) -> anyhow::Result<()> {
+async fn run(arguments: RunArguments) -> ExitCode {
+    let traces = match Traces::begin() {
+        Ok(traces) => traces,
+        Err(error) => return ended(Err(error.into())),
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt::layer().json().with_span_list(false).with_writer(io::stderr).with_filter(filter);
+    tracing_subscriber::registry().with(log).with(traces.as_ref().map(Traces::layer)).init();
+    let done = manage(arguments).await;
+    if let Err(error) = &done {
+        tracing::error!("{error:#}");
+    }
+    if let Some(traces) = traces {
+        traces.end().await;
+    }
+    if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     cancel_on_signal(stop.clone())?;
     match &arguments.store {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use objects::{Rendered, parse};
 
 /// What changes which objects there are, each by itself.
-const OPTIONS: [&[&str]; 17] = [
+const OPTIONS: [&[&str]; 18] = [
     &[],
     &["replicas=3"],
     &["replicas=3", "podDisruptionBudget.maxUnavailable=50%"],
@@ -28,6 +28,7 @@ const OPTIONS: [&[&str]; 17] = [
     &["metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.release=prometheus"],
     &["metrics.prometheusRule.enabled=true", "metrics.prometheusRule.labels.release=prometheus"],
     &["metrics.dashboard.enabled=true"],
+    &["traces.endpoint=https://collector.monitoring:4317", "traces.authority=collector"],
     &["image.tag=v9.9.9", "imagePullSecrets[0].name=registry", "extraArgs[0]=--images=/images"],
     &["nodeSelector.a=b", "tolerations[0].operator=Exists", "priorityClassName=high", "topologySpreadConstraints=null"],
     &[
@@ -132,6 +133,8 @@ fn values_that_mean_nothing_are_refused() {
         ("service.port=0", "port"),
         ("extraArgs[0]=run", "extraArgs"),
         ("metrics.serviceMonitor.interval=soon", "interval"),
+        ("traces.endpoint=http://collector:4317", "endpoint"),
+        ("traces.endpoint=https://collector:4317", "traces.authority"),
     ] {
         let refused = helm::refuses(&[value]);
         assert!(refused.contains(field), "{value}:\n{refused}");

@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod collector;
 mod manager;
 mod manifests;
 mod promtool;
+mod traces;
 
 use std::collections::BTreeSet;
 

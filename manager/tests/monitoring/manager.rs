@@ -38,6 +38,11 @@ pub(crate) struct Manager {
 
 impl Manager {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these variables in its environment, and no others.
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in [("store/hypervisors/hv-1.yaml", MACHINE), ("store/clusters/default/c1.yaml", CLUSTER)] {
             let path = folder.path().join(path);
@@ -47,7 +52,13 @@ impl Manager {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keelway-manager"));
         command.arg("run").arg(format!("--store=dir:{}", folder.path().join("store").display()));
         command.arg("--listen").arg(folder.path().join("manager.sock")).arg("--metrics-listen=127.0.0.1:0");
-        let mut child = command.env_clear().stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .env_clear()
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let lines = lines(&mut child);
         let mut manager = Self { child, lines, address: ([127, 0, 0, 1], 0).into(), _folder: folder };
         let line = manager.says(|line| line["fields"]["address"].is_string());

@@ -1,0 +1,162 @@
+//! Spans of passes, for a collector of OpenTelemetry where there is one.
+//!
+//! Configured as OpenTelemetry's programs are, by the environment
+//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>): nothing is sent before `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
+//! `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector, over gRPC.
+
+use std::{env, fs, net::IpAddr, path::PathBuf, time::Duration};
+
+use http::Uri;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_otlp::{
+    ExporterBuildError, SpanExporter, WithExportConfig as _, WithTonicConfig as _,
+    tonic_types::transport::{Certificate, ClientTlsConfig},
+};
+use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use tokio::task::spawn_blocking;
+use tracing::{Level, Metadata, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{
+    Layer,
+    filter::{FilterExt as _, filter_fn},
+    registry::LookupSpan,
+};
+
+/// What the service is called where `OTEL_SERVICE_NAME` says nothing.
+const SERVICE: &str = "keelway-manager";
+/// How long the last spans may take to get away.
+const LAST_SPANS: Duration = Duration::from_secs(5);
+
+/// Why spans cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum TracesError {
+    /// It is no address of a collector.
+    #[error("{variable}: {endpoint} is no address of a collector: write https://HOST:PORT")]
+    Endpoint {
+        /// Where it was said.
+        variable: &'static str,
+        /// What it is.
+        endpoint: String,
+    },
+    /// Anybody between here and the collector could read and change what is sent.
+    #[error(
+        "{variable}: {endpoint} is not on this machine and has no TLS: write https://, or send to a collector beside the manager"
+    )]
+    Plain {
+        /// Where it was said.
+        variable: &'static str,
+        /// What it is.
+        endpoint: String,
+    },
+    /// The certificates that the collector's is to be signed by cannot be read.
+    #[error("{variable}: could not read {}", path.display())]
+    Certificate {
+        /// Where it was said.
+        variable: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// What the environment says of the exporter does not make one.
+    #[error("could not send spans")]
+    Exporter(#[from] ExporterBuildError),
+}
+
+/// Sends what it is told, until it is ended.
+#[derive(Debug)]
+pub struct Traces(SdkTracerProvider);
+
+impl Traces {
+    /// Begins to send to the collector that the environment names, if it names one. Needs a runtime.
+    ///
+    /// # Errors
+    /// What it says cannot be used.
+    pub fn begin() -> Result<Option<Self>, TracesError> {
+        let Some((variable, endpoint)) = said(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
+        else {
+            return Ok(None);
+        };
+        let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(&endpoint);
+        if is_secure(variable, &endpoint)? {
+            exporter = exporter.with_tls_config(trusted()?);
+        }
+        let resource = Resource::builder();
+        let named = said(["OTEL_SERVICE_NAME"]).is_some();
+        let resource = if named { resource } else { resource.with_service_name(SERVICE) };
+        let provider =
+            SdkTracerProvider::builder().with_batch_exporter(exporter.build()?).with_resource(resource.build()).build();
+        Ok(Some(Self(provider)))
+    }
+
+    /// Takes spans of Keelway's own work, each with what was logged in it.
+    #[must_use]
+    pub fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> {
+        let ours = filter_fn(is_told).with_max_level_hint(LevelFilter::DEBUG);
+        tracing_opentelemetry::layer()
+            .with_tracer(self.0.tracer(SERVICE))
+            .with_location(false)
+            .with_threads(false)
+            .with_filter(ours.and(LevelFilter::DEBUG))
+    }
+
+    /// Sends what is left.
+    pub async fn end(self) {
+        let ended = spawn_blocking(move || self.0.shutdown_with_timeout(LAST_SPANS)).await;
+        if let Ok(Err(error)) = ended {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+}
+
+fn is_told(of: &Metadata<'_>) -> bool {
+    of.target().starts_with("keelway") && (of.is_span() || *of.level() <= Level::INFO)
+}
+
+/// The first of these variables that says something.
+fn said<const N: usize>(variables: [&'static str; N]) -> Option<(&'static str, String)> {
+    let value = |variable| env::var(variable).ok().filter(|value| !value.is_empty());
+    variables.into_iter().find_map(|variable| Some((variable, value(variable)?)))
+}
+
+/// Whether what is sent there is encrypted. Where it is not, it stays on this machine.
+fn is_secure(variable: &'static str, endpoint: &str) -> Result<bool, TracesError> {
+    let no_address = || TracesError::Endpoint { variable, endpoint: endpoint.to_owned() };
+    let uri: Uri = endpoint.parse().map_err(|_| no_address())?;
+    let host = uri.host().ok_or_else(no_address)?;
+    let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    match uri.scheme_str() {
+        Some("https") => Ok(true),
+        Some("http") if host == "localhost" || address.is_some_and(|address| address.is_loopback()) => Ok(false),
+        Some("http") => Err(TracesError::Plain { variable, endpoint: endpoint.to_owned() }),
+        _ => Err(no_address()),
+    }
+}
+
+/// Whom the collector's certificate is to be signed by: those of `OTEL_EXPORTER_OTLP_CERTIFICATE`, else those of the machine.
+fn trusted() -> Result<ClientTlsConfig, TracesError> {
+    let certificate = said(["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]);
+    let Some((variable, path)) = certificate else { return Ok(ClientTlsConfig::new().with_native_roots()) };
+    let path = PathBuf::from(path);
+    let pem = fs::read(&path).map_err(|cause| TracesError::Certificate { variable, path, cause })?;
+    Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leaves_the_machine_is_encrypted() {
+        let is_secure = |endpoint| is_secure("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+        assert!(is_secure("https://collector.monitoring:4317").unwrap());
+        for beside in ["http://127.0.0.1:4317", "http://[::1]:4317", "http://localhost:4317"] {
+            assert!(!is_secure(beside).unwrap(), "{beside}");
+        }
+        let plain = is_secure("http://collector.monitoring:4317").unwrap_err();
+        assert!(matches!(plain, TracesError::Plain { .. }), "{plain}");
+        for nowhere in ["collector:4317", "ftp://127.0.0.1", "/run/collector.sock", "https://"] {
+            assert!(matches!(is_secure(nowhere), Err(TracesError::Endpoint { .. })), "{nowhere}");
+        }
+    }
+}
