@@ -369,7 +369,8 @@ pub struct ClusterStatus {
     /// How far the cluster's first start came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
-    /// `Available`: the API serves through every ingress. `Progressing`: there is something to do. `Degraded`: something is broken.
+    /// `Available`: the API serves through every ingress. `Progressing`: it is on its way to what its document says; `False` once it
+    /// is there (`Settled`), and where it gets no further (`Blocked`). `Degraded`: something of it is not ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
@@ -432,6 +433,13 @@ impl Cluster {
     #[must_use]
     pub fn deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether an API server of it was ever ready.
+    #[must_use]
+    pub fn is_initialized(&self) -> bool {
+        let initialization = self.status.as_ref().and_then(|status| status.initialization.as_ref());
+        initialization.is_some_and(|initialization| initialization.control_plane_initialized)
     }
 }
 

@@ -62,6 +62,10 @@ pub(crate) fn status_of(conditions: &[Condition], kind: &str) -> String {
     find(conditions, kind).map_or_else(|| "Unknown".to_owned(), |condition| condition.status.clone())
 }
 
+pub(crate) fn reason_of(conditions: &[Condition], kind: &str) -> String {
+    find(conditions, kind).map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone())
+}
+
 pub(crate) fn message_of(conditions: &[Condition], kind: &str) -> String {
     find(conditions, kind).map_or_else(|| "the next reconcile".to_owned(), |condition| condition.message.clone())
 }

@@ -245,9 +245,9 @@ pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) 
             Some(Seen::Known(_)) => plan.bindings.push(id.clone()),
             Some(Seen::Unreachable { why, .. }) => {
                 let on = format!("its API to tell its bindings: {why}");
-                plan.wait(name, on);
+                plan.wait_in(name, name, on);
             }
-            None => plan.wait(name, "its API to be asked for its bindings".to_string()),
+            None => plan.wait_in(name, name, "its API to be asked for its bindings"),
         }
     }
 }

@@ -39,7 +39,8 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &World, now: &Time) {
             .collect();
         let wanted = document.spec.replicas(Role::Etcd) as usize;
         if members.len() < wanted {
-            plan.wait(
+            plan.wait_in(
+                name,
                 &format!("{name}/etcd"),
                 format!("{} of its {wanted} members to have a machine", wanted - members.len()),
             );
@@ -105,7 +106,7 @@ pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Sta
 pub(crate) fn plan_initialization(plan: &mut Plan, world: &World, seen: &Observation) {
     for (name, (id, _)) in &world.clusters {
         let documents = &plan.documents;
-        if documents.clusters.get(name).is_none_or(is_initialized) || !serves(documents, id, seen) {
+        if documents.clusters.get(name).is_none_or(Cluster::is_initialized) || !serves(documents, id, seen) {
             continue;
         }
         if let Some(document) = plan.documents.clusters.get_mut(name) {
@@ -122,12 +123,7 @@ pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
         Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => true,
         Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
     };
-    asks_only && !is_initialized(cluster)
-}
-
-fn is_initialized(cluster: &Cluster) -> bool {
-    let status = cluster.status.as_ref();
-    status.and_then(|status| status.initialization.as_ref()).is_some_and(|found| found.control_plane_initialized)
+    asks_only && !cluster.is_initialized()
 }
 
 /// Whether any member of the store may start. API servers that start before one only wait, and hold up the pass that prepares

@@ -1,6 +1,7 @@
 //! Deleted clusters: their machines are cleaned first, their documents go last.
 
 use alloc::{
+    collections::BTreeSet,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -10,7 +11,7 @@ use keelway_api::{
     Documents,
     component::ComponentSpec,
     machine::MachineState,
-    name::{ClusterId, ClusterRef, PodName},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
 };
 
@@ -28,25 +29,33 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation)
         .collect();
     for (name, id) in deleted {
         let left = what_is_left(&plan.documents, seen, &id);
+        let on = format!("its components to leave {}", words(&left));
         if left.is_empty() {
             plan.documents.remove_cluster(&name, &id);
             plan.decisions.push(Decision::Forget { cluster: name.to_string() });
+        } else if left.iter().all(|machine| seen.machine(machine).is_none()) {
+            plan.block_in(&name, &name, on);
         } else {
-            plan.wait(&name, format!("its components to leave {}", left.join(", ")));
+            plan.wait_in(&name, &name, on);
         }
     }
 }
 
 /// Machines that hold something of the cluster, or might: those of its components that cannot be seen count.
-fn what_is_left(documents: &Documents, seen: &Observation, id: &ClusterId) -> Vec<String> {
+fn what_is_left<'a>(
+    documents: &'a Documents,
+    seen: &'a Observation,
+    id: &'a ClusterId,
+) -> BTreeSet<&'a HypervisorName> {
     let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
     let unseen = placed.filter(|name| seen.machine(name).is_none());
     // Somebody may have taken the document of a component away that is still there.
     let holding = seen.machines.iter().filter(|(_, state)| state.known().is_some_and(|state| holds(state, id)));
-    let mut left: Vec<String> = unseen.chain(holding.map(|(name, _)| name)).map(ToString::to_string).collect();
-    left.sort();
-    left.dedup();
-    left
+    unseen.chain(holding.map(|(name, _)| name)).collect()
+}
+
+fn words(names: &BTreeSet<&HypervisorName>) -> String {
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a member of a deleted cluster's store goes on for now: while it runs, and an API server might still ask it.

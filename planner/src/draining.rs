@@ -19,7 +19,7 @@ pub(crate) fn wait_for_connections(plan: &mut Plan, world: &World, seen: &Observ
             continue;
         }
         for (ingress, what) in waits(&plan.documents, seen, id) {
-            plan.wait(&format!("{name}/{}", ingress.component), what);
+            plan.wait_in(name, &format!("{name}/{}", ingress.component), what);
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (
         let pod = PodName { cluster: id.clone(), component: name };
         let component = format!("{}/{}", cluster.reference, pod.component);
         if fleet.gives_back(id, Role::Gateway, ingress.index) {
-            plan.wait(&component, "the gateway of that name elsewhere to be taken away");
+            plan.wait_in(&cluster.reference, &component, "the gateway of that name elsewhere to be taken away");
             continue;
         }
         match place(&plan.documents, fleet, cluster, &pod, &ingress) {
@@ -50,7 +50,7 @@ pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (
                 plan.decisions.push(Decision::Place { component, hypervisor, reason });
                 plan.documents.components.insert(pod, document);
             }
-            Err(why) => plan.wait(&component, why),
+            Err(why) => plan.block_in(&cluster.reference, &component, why),
         }
     }
 }

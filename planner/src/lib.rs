@@ -1,7 +1,7 @@
 //! The decision: documents and observation in, plan out.
 //!
 //! No IO, and `no_std`: no file, clock, environment, thread or unordered map can be named here.
-//! The pass calls, in this order: [`identify`], [`probes`], [`plan`], and, once keys are minted, [`configure`].
+//! The pass calls, in this order: [`identify`], [`probes`], [`plan`], and, once keys are minted, [`configure`] and [`plan_progress`].
 #![no_std]
 
 extern crate alloc;
@@ -27,6 +27,7 @@ mod plan;
 mod pod;
 mod ports;
 mod probe;
+mod progress;
 mod refusal;
 mod retirement;
 mod status;
@@ -49,7 +50,8 @@ pub use installation::{
 };
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
-pub use plan::{Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
+pub use plan::{Cause, Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
+pub use progress::plan_progress;
 pub use refusal::{Refused, refusal, refuse};
 pub use world::World;

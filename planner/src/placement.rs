@@ -76,7 +76,7 @@ fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &C
     }
     plan.decisions.extend(given);
     for (component, on) in waiting {
-        plan.wait(&component, on);
+        plan.block_in(cluster, &component, on);
     }
 }
 
@@ -106,7 +106,7 @@ fn plan_ingress_port(plan: &mut Plan, fleet: &mut Fleet, name: &ClusterRef) {
             let Some(document) = plan.documents.clusters.get_mut(name) else { return };
             document.status.get_or_insert_default().ingress_port = Some(port);
         }
-        Err(on) => plan.wait(&format!("{name}/ingress"), on),
+        Err(on) => plan.block_in(name, &format!("{name}/ingress"), on),
     }
 }
 
@@ -139,7 +139,7 @@ fn place_missing(
         missing -= 1;
         let component = format!("{}/{}", cluster.reference, pod.component);
         if role == Role::Etcd && born(&plan.documents, &cluster.reference) {
-            plan.wait(&component, MEMBERS_STAY);
+            plan.block_in(&cluster.reference, &component, MEMBERS_STAY);
             continue;
         }
         match place(&plan.documents, world, fleet, cluster, (&pod, role, index)) {
@@ -149,7 +149,7 @@ fn place_missing(
                 plan.decisions.push(Decision::Place { component, hypervisor, reason });
                 plan.documents.components.insert(pod, document);
             }
-            Err(why) => plan.wait(&component, why),
+            Err(why) => plan.block_in(&cluster.reference, &component, why),
         }
     }
 }

@@ -13,7 +13,7 @@ use keelway_api::{
     fault::Faults,
     jiff::Timestamp,
     machine::{DISK_RESERVE, STATE_DIRECTORY, Seen, Silent},
-    name::{ClusterId, HypervisorName},
+    name::{ClusterId, ClusterRef, HypervisorName},
 };
 
 use crate::{
@@ -91,6 +91,17 @@ pub struct Waiting {
     pub what: String,
     /// For what, in words for people.
     pub on: String,
+    /// The cluster that it keeps from being as its document says. None: it is of a machine alone.
+    pub holds_up: Option<(ClusterRef, Cause)>,
+}
+
+/// Whether what a cluster waits for comes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// It was begun, and ends.
+    UnderWay,
+    /// Somebody has to do something first.
+    Blocked,
 }
 
 /// Which part of the documents a plan is of.
@@ -204,7 +215,19 @@ pub(crate) fn full_disk() -> String {
 
 impl Plan {
     pub(crate) fn wait(&mut self, what: &impl ToString, on: impl Into<String>) {
-        self.waiting.push(Waiting { what: what.to_string(), on: on.into() });
+        self.waiting.push(Waiting { what: what.to_string(), on: on.into(), holds_up: None });
+    }
+
+    /// Waits for what was begun about a cluster.
+    pub(crate) fn wait_in(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
+        let holds_up = Some((cluster.clone(), Cause::UnderWay));
+        self.waiting.push(Waiting { what: what.to_string(), on: on.into(), holds_up });
+    }
+
+    /// Waits for what somebody has to do about a cluster.
+    pub(crate) fn block_in(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
+        let holds_up = Some((cluster.clone(), Cause::Blocked));
+        self.waiting.push(Waiting { what: what.to_string(), on: on.into(), holds_up });
     }
 }
 

@@ -56,9 +56,9 @@ pub(crate) fn retire_surplus(
     for ((drained, _), pod) in surplus {
         let component = format!("{}/{}", cluster.reference, pod.component);
         if kept {
-            plan.wait(&component, MEMBERS_STAY);
+            plan.block_in(&cluster.reference, &component, MEMBERS_STAY);
         } else if let Some(others) = still_needed(&plan.documents, seen, role, drained, &stay) {
-            plan.wait(&component, format!("{others} to be ready before it leaves"));
+            plan.wait_in(&cluster.reference, &component, format!("{others} to be ready before it leaves"));
         } else {
             let reason = match plan.documents.components.get(&pod).filter(|_| drained) {
                 Some(document) => format!("{} is drained, and its replacement is ready", document.spec.hypervisor),
@@ -74,7 +74,7 @@ pub(crate) fn retire_surplus(
         .collect();
     for pod in leaving {
         if let Some(others) = relied_on_by(&plan.documents, seen, &pod) {
-            plan.wait(&format!("{}/{}", cluster.reference, pod.component), others);
+            plan.wait_in(&cluster.reference, &format!("{}/{}", cluster.reference, pod.component), others);
         } else {
             remove(plan, fleet, &pod);
         }

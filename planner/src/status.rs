@@ -22,7 +22,7 @@ use keelway_api::{
 
 use crate::{
     Health, Observation, Refused, birth,
-    plan::{Part, Plan, Waiting, full_disk, silent_runtime},
+    plan::{Cause, Part, Plan, Waiting, full_disk, silent_runtime},
     words::count,
     world::World,
 };
@@ -38,7 +38,7 @@ pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, no
     }
 }
 
-fn verdict(status: Status, reason: Reason, message: impl Into<String>) -> Verdict {
+pub(crate) fn verdict(status: Status, reason: Reason, message: impl Into<String>) -> Verdict {
     Verdict { status, reason: reason.as_str().to_string(), message: message.into() }
 }
 
@@ -194,11 +194,18 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
         let deleted = clusters.get(cluster).is_some_and(keelway_api::Cluster::deleted);
         if says.status != Status::True && !deleted && !document.is_leaving() {
             let what = format!("{cluster}/{}", pod.component);
-            plan.waiting.push(Waiting { what, on: says.message.clone() });
+            let holds_up = Some((cluster.clone(), cause(&says.reason)));
+            plan.waiting.push(Waiting { what, on: says.message.clone(), holds_up });
         }
         let status = document.status.get_or_insert_default();
         condition::set(&mut status.conditions, "Ready", says, document.metadata.generation, now);
     }
+}
+
+/// Whether a component that is not ready gets so by itself.
+fn cause(reason: &str) -> Cause {
+    let stays_so = [Reason::MachineUnreachable, Reason::PortTaken, Reason::DataLost];
+    if stays_so.iter().any(|stays| stays.as_str() == reason) { Cause::Blocked } else { Cause::UnderWay }
 }
 
 /// A member that lost its data is not started empty: it would have forgotten what it promised to the others.

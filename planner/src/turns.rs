@@ -14,7 +14,13 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{Observation, gateways::are_twins, plan::Waiting, pod::server_name, tenant::Tenant};
+use crate::{
+    Observation,
+    gateways::are_twins,
+    plan::{Cause, Waiting},
+    pod::server_name,
+    tenant::Tenant,
+};
 
 /// Which pods are held, and which of them have to wait.
 #[derive(Default)]
@@ -54,6 +60,7 @@ impl<'a> Turns<'a> {
             self.waiting.extend(others.map(|name| Waiting {
                 what: format!("{}/{}", tenant.cluster.reference, name.component),
                 on: replicas.reason(name, turn),
+                holds_up: Some((tenant.cluster.reference.clone(), Cause::UnderWay)),
             }));
             self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
         }

@@ -1,6 +1,6 @@
 //! Words that texts for people share.
 
-use alloc::{format, string::String};
+use alloc::{format, string::String, vec::Vec};
 
 use keelway_api::hypervisor::HypervisorRole;
 
@@ -11,6 +11,16 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
         1 => format!("1 {noun}"),
         _ => format!("{number} {noun}s"),
     }
+}
+
+/// The most that a text names.
+const NAMED: usize = 6;
+
+/// `a, b and 3 more`.
+pub(crate) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let told = names.take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if more == 0 { told } else { format!("{told} and {more} more") }
 }
 
 /// A kind of machine, inside a sentence.

@@ -14,7 +14,9 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, NameError},
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
-use keelway_planner::{Configs, Observation, Plan, Refused, Waiting, World, configure, identify, plan, refuse};
+use keelway_planner::{
+    Configs, Observation, Plan, Refused, Waiting, World, configure, identify, plan, plan_progress, refuse,
+};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -173,6 +175,7 @@ fn decide<T>(
         machines.insert(name.clone(), actions.map(&keep));
     });
     configured.map_err(PassError::Faults)?;
+    plan_progress(&mut plan, &seen, now);
     let settled = idle && seen.refused.is_empty() && is_settled(&plan);
     let changed = plan.documents != *loaded;
     Ok(Decided { plan, seen, machines, settled, changed })

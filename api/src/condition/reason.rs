@@ -59,6 +59,14 @@ pub enum Reason {
     AllReady,
     /// Components are not ready.
     NotReady,
+    /// The cluster comes up for the first time.
+    Starting,
+    /// Components become what the cluster's document says, or well again.
+    Changing,
+    /// The cluster is as its document says.
+    Settled,
+    /// Somebody has to do something before the cluster gets any further.
+    Blocked,
     /// The document is not sound, so that it has no effect.
     Invalid,
 }
@@ -108,6 +116,10 @@ pub const ALL: &[Reason] = &[
     Reason::Deleting,
     Reason::AllReady,
     Reason::NotReady,
+    Reason::Starting,
+    Reason::Changing,
+    Reason::Settled,
+    Reason::Blocked,
     Reason::Invalid,
 ];
 
@@ -122,6 +134,46 @@ impl Reason {
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         ALL.iter().copied().find(|reason| reason.as_str() == name)
+    }
+
+    /// Whether somebody should look at it: an Event of it is a warning.
+    #[must_use]
+    pub fn is_trouble(self) -> bool {
+        match self {
+            Self::Unreachable
+            | Self::RuntimeNotAnswering
+            | Self::AnotherInstallation
+            | Self::StaleDocuments
+            | Self::UsedByKubelet
+            | Self::TokenExpired
+            | Self::Revoked
+            | Self::DiskFull
+            | Self::MembersStay
+            | Self::Unhealthy
+            | Self::Exited
+            | Self::MachineUnreachable
+            | Self::PortTaken
+            | Self::DataLost
+            | Self::NotServing
+            | Self::NotReady
+            | Self::Blocked
+            | Self::Invalid => true,
+            Self::Answers
+            | Self::NotObserved
+            | Self::Certified
+            | Self::TokenIssued
+            | Self::Empty
+            | Self::Moving
+            | Self::Healthy
+            | Self::NotAsked
+            | Self::NotStarted
+            | Self::Serving
+            | Self::Deleting
+            | Self::AllReady
+            | Self::Starting
+            | Self::Changing
+            | Self::Settled => false,
+        }
     }
 
     /// What people are told of it.
@@ -283,7 +335,7 @@ impl Reason {
             Self::Deleting => (
                 "Deleting",
                 "Cluster",
-                "Available",
+                "Available, Progressing",
                 "the cluster is being deleted",
                 "`keelway reconcile` until it is gone",
             ),
@@ -291,6 +343,28 @@ impl Reason {
             Self::NotReady => {
                 ("NotReady", "Cluster", "Degraded", "components are not ready", "see to them first: `keelway status`")
             }
+            Self::Starting => (
+                "Starting",
+                "Cluster",
+                "Progressing",
+                "the cluster comes up for the first time; the message names what it waits for",
+                "nothing; `keelway status` says how far each component is",
+            ),
+            Self::Changing => (
+                "Changing",
+                "Cluster",
+                "Progressing",
+                "components become what the document says, or well again; the message names what is waited for",
+                "nothing; `keelway status` says how far each component is",
+            ),
+            Self::Settled => ("Settled", "Cluster", "Progressing", "the cluster is as its document says", "nothing"),
+            Self::Blocked => (
+                "Blocked",
+                "Cluster",
+                "Progressing",
+                "the cluster gets no further before somebody does something; the message says what is waited for",
+                "what the message says: mend a machine, bring another one, or change the document",
+            ),
             Self::Invalid => (
                 "Invalid",
                 "Cluster, Hypervisor",

@@ -32,6 +32,11 @@ pub(super) const CLUSTER: &[Column] = &[
     column("Endpoint", ".status.endpoints[0]", "Where users reach the API."),
     column("Etcd", ".spec.etcd.replicas", "Members of the store that are wanted."),
     wide("API servers", ".status.replicas", "API servers that there are."),
+    wide(
+        "Progressing",
+        ".status.conditions[?(@.type==\"Progressing\")].reason",
+        "Whether it is on its way to what its document says.",
+    ),
     wide("Degraded", ".status.conditions[?(@.type==\"Degraded\")].status", "Whether something is broken."),
     wide("Why", ".status.conditions[?(@.type==\"Degraded\")].message", "What is broken."),
     wide("Id", ".status.id", "The cluster's id. Its namespace is keelway-ID."),

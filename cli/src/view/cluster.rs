@@ -2,7 +2,7 @@
 
 use keelway_api::{Cluster, Documents, condition, jiff::Timestamp, role::Role};
 
-use super::{View, age, message_of, status_of};
+use super::{View, age, message_of, reason_of, status_of};
 
 /// A cluster at a glance.
 pub(crate) struct ClusterView {
@@ -13,18 +13,18 @@ pub(crate) struct ClusterView {
     pub(crate) api: String,
     pub(crate) endpoint: String,
     pub(crate) age: String,
+    pub(crate) progressing: String,
     pub(crate) message: String,
 }
 
 impl View for ClusterView {
     const HEADER: &'static [&'static str] =
-        &["CLUSTER", "AVAILABLE", "VERSION", "ETCD", "API", "ENDPOINT", "AGE", "MESSAGE"];
+        &["CLUSTER", "AVAILABLE", "VERSION", "ETCD", "API", "ENDPOINT", "AGE", "PROGRESSING", "MESSAGE"];
     const NARROW: usize = 7;
 
     fn cells(&self) -> Vec<String> {
-        [&self.name, &self.available, &self.version, &self.etcd, &self.api, &self.endpoint, &self.age, &self.message]
-            .map(Clone::clone)
-            .into()
+        let Self { name, available, version, etcd, api, endpoint, age, progressing, message } = self;
+        [name, available, version, etcd, api, endpoint, age, progressing, message].map(Clone::clone).into()
     }
 }
 
@@ -40,6 +40,7 @@ impl ClusterView {
             api: ready_of(documents, cluster, Role::KubeApiserver),
             endpoint: if endpoints.is_empty() { "<none>".to_owned() } else { endpoints },
             age: age(cluster.metadata.creation_timestamp.as_ref(), now),
+            progressing: reason_of(conditions, "Progressing"),
             message: message_of(conditions, "Degraded"),
         }
     }

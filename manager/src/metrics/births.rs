@@ -8,8 +8,6 @@ use keelway_api::{
     name::ClusterId,
 };
 
-use super::state;
-
 /// Clusters that are not available yet and never were, with when each was created.
 #[derive(Debug, Default)]
 pub(super) struct Births(BTreeMap<ClusterId, Timestamp>);
@@ -29,7 +27,7 @@ impl Births {
                 && let Some(created) = self.0.remove(id)
             {
                 born.push(at.duration_since(created));
-            } else if available.is_none() && !state::is_initialized(cluster) {
+            } else if available.is_none() && !cluster.is_initialized() {
                 self.0.entry(id.clone()).or_insert_with(|| created(cluster).unwrap_or(now));
             }
         }

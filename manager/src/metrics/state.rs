@@ -33,7 +33,7 @@ impl State {
         let is = |kind| condition::is_true(conditions, kind);
         if cluster.deleted() {
             Self::Deleting
-        } else if !is_initialized(cluster) {
+        } else if !cluster.is_initialized() {
             Self::Progressing
         } else if is("Degraded") || !(is("Available") || is("Progressing")) {
             Self::Degraded
@@ -43,12 +43,6 @@ impl State {
             Self::Available
         }
     }
-}
-
-/// Whether its API was ever ready.
-pub(super) fn is_initialized(cluster: &Cluster) -> bool {
-    let initialization = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
-    initialization.is_some_and(|initialization| initialization.control_plane_initialized)
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName},
 };
 use keelway_planner::{
-    Configs, Decision, Neighbours, Observation, Part, Plan, Refused, Wants, World, identify_clusters, plan_part, refuse,
+    Configs, Decision, Neighbours, Observation, Part, Plan, Refused, Wants, World, identify_clusters, plan_part,
+    plan_progress, refuse,
 };
 use tokio::{
     sync::Notify,
@@ -147,7 +148,7 @@ impl Keeper<'_> {
             None
         };
         self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
-        let Decided { plan, wants } = wanted(plan, &seen)?;
+        let Decided { plan, wants } = wanted(plan, &seen, self.now())?;
         let saved = self.save_part(&view.loaded, &plan.documents).await?;
         drop(placing);
         if !saved {
@@ -255,12 +256,13 @@ fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
 }
 
 /// What a plan whose keys are minted wants of machines.
-fn wanted(mut plan: Plan, seen: &Observation) -> Result<Decided, PassError> {
+fn wanted(mut plan: Plan, seen: &Observation, now: Timestamp) -> Result<Decided, PassError> {
     let (wants, waiting) = {
         let world = World::of(&plan.documents).map_err(PassError::Faults)?;
         let configs = Configs::of(&plan.documents, &world, seen);
         (configs.wants(), configs.waiting().to_vec())
     };
     plan.waiting.extend(waiting);
+    plan_progress(&mut plan, seen, now);
     Ok(Decided { plan, wants })
 }

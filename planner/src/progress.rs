@@ -1,0 +1,66 @@
+//! Whether a cluster is on its way to what its document says, has come there, or cannot.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Cluster, Time,
+    condition::{self, Status, Verdict, reason::Reason},
+    jiff::Timestamp,
+    name::ClusterRef,
+};
+
+use crate::{Cause, Observation, Plan, Waiting, status::verdict, words::listed};
+
+/// Writes down of each cluster what its plan waits for, once all of that is known: whose turn it is to be replaced follows from
+/// configs. Names alone are told: what they wait for may be told in other words in each pass.
+pub fn plan_progress(plan: &mut Plan, seen: &Observation, now: Timestamp) {
+    if seen.stale() {
+        return;
+    }
+    let Plan { documents, waiting, .. } = plan;
+    let mut of: BTreeMap<&ClusterRef, Vec<(&Waiting, Cause)>> = BTreeMap::new();
+    for waiting in waiting.iter() {
+        if let Some((cluster, cause)) = &waiting.holds_up {
+            of.entry(cluster).or_default().push((waiting, *cause));
+        }
+    }
+    for (name, document) in &mut documents.clusters {
+        let says = progress(name, document, of.get(name).map(Vec::as_slice).unwrap_or_default());
+        let generation = document.metadata.generation;
+        let status = document.status.get_or_insert_default();
+        condition::set(&mut status.conditions, "Progressing", says, generation, &Time(now));
+    }
+}
+
+fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, Cause)]) -> Verdict {
+    if let Some((first, _)) = waiting.iter().find(|(_, cause)| *cause == Cause::Blocked) {
+        return verdict(Status::False, Reason::Blocked, first.to_string());
+    }
+    if let Some((machines, _)) = waiting.first().filter(|_| document.deleted()) {
+        return verdict(Status::True, Reason::Deleting, format!("waits for {}", machines.on));
+    }
+    let reason = if waiting.is_empty() {
+        return verdict(Status::False, Reason::Settled, "it is as its document says");
+    } else if document.is_initialized() {
+        Reason::Changing
+    } else {
+        Reason::Starting
+    };
+    verdict(Status::True, reason, format!("waits for {}", named(name, waiting)))
+}
+
+/// The components that are waited for, and the API where it is the cluster itself.
+fn named(cluster: &ClusterRef, waiting: &[(&Waiting, Cause)]) -> String {
+    let cluster = cluster.to_string();
+    let short = |waiting: &str| {
+        let component = waiting.strip_prefix(&cluster).and_then(|rest| rest.strip_prefix('/'));
+        component.unwrap_or("its API").to_string()
+    };
+    let names: BTreeSet<String> = waiting.iter().map(|(waiting, _)| short(&waiting.what)).collect();
+    listed(names.iter())
+}

@@ -1,0 +1,188 @@
+//! What a cluster tells of its way to what its document says.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+mod model;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    Cluster, Condition, Documents, Time,
+    documents::SecretName,
+    jiff::Timestamp,
+    machine::{MachineState, Seen},
+    name::{HypervisorName, PodName},
+};
+use keelway_planner::{
+    CertificateSeen, Health, Observation, Plan, bindings_digest, configure, invariants, plan, plan_progress,
+};
+use model::{apply, hypervisors, identified, mint};
+
+const CLUSTER: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1, namespace: default, generation: 7}
+spec: {version: 1.37.0, etcd: {replicas: 3}, controlPlane: {replicas: 2}}
+";
+
+struct World {
+    documents: Documents,
+    machines: BTreeMap<HypervisorName, MachineState>,
+    silent: BTreeSet<HypervisorName>,
+    certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+    now: Timestamp,
+}
+
+impl World {
+    fn new(machines: &[&str]) -> Self {
+        let text: String = std::iter::once(CLUSTER.to_owned()).chain(hypervisors(machines)).collect();
+        let (documents, machines) = identified(&text);
+        Self { documents, machines, silent: BTreeSet::new(), certificates: BTreeMap::new(), now: Timestamp::UNIX_EPOCH }
+    }
+
+    /// One that is settled.
+    fn settled() -> Self {
+        let mut world = Self::new(&["Private", "Private", "Private", "Public"]);
+        for _ in 0..20 {
+            world.pass();
+        }
+        assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+        world
+    }
+
+    fn cluster(&mut self) -> &mut Cluster {
+        self.documents.clusters.values_mut().next().unwrap()
+    }
+
+    fn condition(&self, kind: &str) -> Option<&Condition> {
+        let status = self.documents.clusters.values().next().unwrap().status.as_ref().unwrap();
+        status.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+
+    fn progressing(&self) -> (&str, &str, &str) {
+        let found = self.condition("Progressing").unwrap();
+        assert_eq!(found.observed_generation, Some(7));
+        (&found.status, &found.reason, &found.message)
+    }
+
+    fn observe(&self) -> Observation {
+        let machine = |(name, state): (&HypervisorName, &MachineState)| {
+            let silent = self.silent.contains(name);
+            (name.clone(), if silent { Seen::unreachable("it is silent") } else { Seen::Known(state.clone()) })
+        };
+        let runs = |pod: &&PodName| {
+            self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == **pod))
+        };
+        let well = self.documents.components.keys().filter(runs);
+        let id = self.documents.clusters.values().next().unwrap().id().unwrap();
+        Observation {
+            machines: self.machines.iter().map(machine).collect(),
+            health: well.map(|pod| (pod.clone(), Health::Healthy)).collect(),
+            bindings: [(id.clone(), Seen::Known(bindings_digest()))].into(),
+            certificates: self.certificates.clone(),
+            ..Observation::default()
+        }
+    }
+
+    fn pass(&mut self) {
+        let _ = self.planned();
+    }
+
+    /// One pass, and what the machines make of it.
+    fn planned(&mut self) -> Plan {
+        let seen = self.observe();
+        let mut plan = plan(self.documents.clone(), &seen, self.now).unwrap();
+        mint(&mut plan, &mut self.certificates);
+        assert_eq!(invariants::check(&self.documents, &plan.documents, &seen), []);
+        let mut configs = Vec::new();
+        configure(&mut plan, &seen, |name, config| configs.push((name.clone(), config))).unwrap();
+        plan_progress(&mut plan, &seen, self.now);
+        self.documents = plan.documents.clone();
+        for (name, config) in &configs {
+            apply(self.machines.get_mut(name).unwrap(), config);
+        }
+        plan
+    }
+
+    /// Passes until nothing of the documents changes, and what was told meanwhile.
+    fn settle(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        for _ in 0..40 {
+            let before = self.documents.clone();
+            self.pass();
+            let (status, reason, message) = self.progressing();
+            let says = format!("{status} {reason}: {message}");
+            if told.last() != Some(&says) {
+                told.push(says);
+            }
+            if self.documents == before {
+                return told;
+            }
+        }
+        unreachable!("it never settles: {told:?}");
+    }
+}
+
+#[test]
+fn a_birth_names_what_it_waits_for() {
+    let mut world = World::new(&["Private", "Private", "Private", "Public"]);
+    world.pass();
+    let first = "waits for cluster-controller-0, cluster-controller-1, etcd-0, etcd-1, etcd-2, gateway-0 and 7 more";
+    assert_eq!(world.progressing(), ("True", "Starting", first));
+    let told = world.settle();
+    assert_eq!(told.last().unwrap(), "False Settled: it is as its document says");
+    assert!(told.iter().rev().skip(1).all(|told| told.starts_with("True ")), "{told:?}");
+}
+
+#[test]
+fn a_roll_out_is_under_way_until_the_last_turn() {
+    let mut world = World::settled();
+    let since = world.condition("Progressing").unwrap().last_transition_time.clone();
+    world.now = "2026-01-01T00:00:00Z".parse().unwrap();
+    world.cluster().spec.control_plane.kube_api_server.extra_args = [("v".to_owned(), "3".to_owned())].into();
+    let told = world.settle();
+    assert_eq!(told, ["True Changing: waits for kube-apiserver-1", "False Settled: it is as its document says"]);
+    assert_ne!(world.condition("Progressing").unwrap().last_transition_time, since);
+}
+
+#[test]
+fn what_nobody_began_blocks() {
+    let mut world = World::settled();
+    world.silent.insert("hv-0".parse().unwrap());
+    world.settle();
+    let (status, reason, message) = world.progressing();
+    assert_eq!((status, reason), ("False", "Blocked"));
+    assert!(message.ends_with(" waits for its machine to answer"), "{message}");
+    world.silent.clear();
+
+    world.cluster().spec.etcd.replicas = 5;
+    world.settle();
+    let message = "c1/etcd-3 waits for spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
+    assert_eq!(world.progressing(), ("False", "Blocked", message));
+}
+
+#[test]
+fn a_cluster_without_a_place_is_blocked() {
+    let mut world = World::new(&["Private"]);
+    world.settle();
+    let (status, reason, message) = world.progressing();
+    assert_eq!((status, reason), ("False", "Blocked"));
+    assert!(message.starts_with("c1/"), "{message}");
+}
+
+#[test]
+fn a_deletion_tells_which_machines_it_waits_for() {
+    let mut world = World::settled();
+    world.silent.insert("hv-0".parse().unwrap());
+    world.cluster().metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    world.pass();
+    let all = "waits for its components to leave hv-0, hv-1, hv-2, hv-3";
+    assert_eq!(world.progressing(), ("True", "Deleting", all));
+    for _ in 0..5 {
+        world.pass();
+    }
+    assert_eq!(world.progressing(), ("False", "Blocked", "c1 waits for its components to leave hv-0"));
+    world.silent.clear();
+    world.pass();
+    world.pass();
+    assert!(world.documents.clusters.is_empty());
+}
