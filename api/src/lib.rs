@@ -9,6 +9,7 @@ pub mod crd;
 pub mod document;
 pub mod documents;
 pub mod duration;
+pub mod event;
 pub mod explain;
 pub mod fault;
 pub mod hypervisor;

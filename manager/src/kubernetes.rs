@@ -6,6 +6,7 @@
 //! document is never written.
 
 mod api;
+mod events;
 mod held;
 mod object;
 mod verdict;
@@ -32,6 +33,8 @@ use tokio::{sync::Notify, time::timeout};
 use api::Resources;
 use held::{Held, Looked};
 use watch::Watches;
+
+pub use events::Teller;
 
 use crate::{metrics::Kept, place::path_of};
 
@@ -76,6 +79,7 @@ pub struct Kubernetes {
     client: Client,
     resources: Resources,
     shared: Arc<Shared>,
+    teller: Teller,
     _watches: Watches,
     /// Held while changes are made, of which several cannot be made at once.
     writing: tokio::sync::Mutex<()>,
@@ -102,7 +106,14 @@ impl Kubernetes {
         let shared = Arc::new(Shared::default());
         let resources = Resources::new();
         let watches = Watches::start(&client, &resources, &shared);
-        Self { client, resources, shared, _watches: watches, writing: tokio::sync::Mutex::default() }
+        let teller = Teller::start(client.clone(), resources.clone());
+        Self { client, resources, shared, teller, _watches: watches, writing: tokio::sync::Mutex::default() }
+    }
+
+    /// Where Events are told.
+    #[must_use]
+    pub fn teller(&self) -> Teller {
+        self.teller.clone()
     }
 
     /// Brings the documents from one world to another, as far as nobody else changed them: the world that is reached is what the API

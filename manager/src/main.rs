@@ -156,14 +156,15 @@ async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
             let listener = Listener::bind(&arguments.listen)?;
             let serving = tokio::spawn(serve(listener, store.clone(), stop.clone()));
             tracing::info!(store = %path.display(), "begins");
-            over(store, metrics, arguments.images, stop).await;
+            over(store, Reports::new(metrics), arguments.images, stop).await;
             serving.await??;
         }
         StoreArgument::Kubernetes => {
             let store = Arc::new(Kubernetes::open(client(arguments.kubeconfig.as_deref()).await?));
             let metrics = told(store.clone(), &arguments.metrics_listen).await?;
             tracing::info!(store = "kubernetes", "begins");
-            over(store, metrics, arguments.images, stop).await;
+            let reports = Reports::new(metrics).with_events(store.teller());
+            over(store, reports, arguments.images, stop).await;
         }
     }
     tracing::info!("ends");
@@ -185,7 +186,7 @@ async fn told(store: Arc<dyn Kept>, listen: &MetricsListen) -> anyhow::Result<Ar
 /// Passes over a store.
 async fn over<S: Store + Changing + 'static>(
     store: Arc<S>,
-    metrics: Arc<Metrics>,
+    mut reports: Reports,
     images: PathBuf,
     stop: CancellationToken,
 ) {
@@ -194,7 +195,7 @@ async fn over<S: Store + Changing + 'static>(
     let run = Run { stop, progress: Arc::new(Silent) };
     let context = Context { store: store.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
     let mut minter = PkiMinter::new(StdRng::from_rng(&mut rand::rng()));
-    keep(&context, &mut minter, &*store, &mut Reports::new(metrics)).await;
+    keep(&context, &mut minter, &*store, &mut reports).await;
     context.machines.part().await;
 }
 

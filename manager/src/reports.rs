@@ -6,16 +6,23 @@ use std::{
     time::Duration,
 };
 
-use keelway_api::jiff::Timestamp;
+use keelway_api::{
+    Documents,
+    event::{Event, of_change},
+    jiff::Timestamp,
+};
 use keelway_hypervisor_agent::report::chain_text;
+use keelway_planner::Decision;
 use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
 
-use crate::metrics::Metrics;
+use crate::{kubernetes::Teller, metrics::Metrics};
 
 /// Tells what is new of each task.
 #[derive(Debug)]
 pub struct Reports {
     metrics: Arc<Metrics>,
+    /// Who tells Events, where the store is a management cluster.
+    teller: Option<Teller>,
     tasks: BTreeMap<Task, Known>,
     unread: Option<String>,
     settled: bool,
@@ -35,13 +42,28 @@ impl Watcher for Reports {
 
     fn passed(&mut self, task: &Task, outcome: &Outcome, took: Duration) {
         self.metrics.passes().passed(outcome, took, Timestamp::now());
-        for decision in &outcome.plan.decisions {
+        // What comes of other decisions is told of documents.
+        for decision in outcome.plan.decisions.iter().filter(|decision| matches!(decision, Decision::Give { .. })) {
             tracing::info!(task = %task, "{decision}");
         }
         let failures = outcome.failures.iter().map(|failure| format!("{}: {}", failure.at, failure.why));
         let waiting = outcome.plan.waiting.iter().map(ToString::to_string);
         self.tell(task, failures.collect(), waiting.collect());
         self.settle(task, outcome.settled);
+    }
+
+    fn saved(&mut self, before: &Documents, after: &Documents) {
+        for event in of_change(before, after) {
+            let Event { regarding, reason, note, warning, .. } = &event;
+            if *warning {
+                tracing::warn!(document = %regarding, reason, "{note}");
+            } else {
+                tracing::info!(document = %regarding, reason, "{note}");
+            }
+            if let Some(teller) = &self.teller {
+                teller.tell(event);
+            }
+        }
     }
 
     fn applied(&mut self, task: &Task, applying: &Applying) {
@@ -77,7 +99,13 @@ impl Reports {
     /// Counts into these metrics.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, tasks: BTreeMap::new(), unread: None, settled: false }
+        Self { metrics, teller: None, tasks: BTreeMap::new(), unread: None, settled: false }
+    }
+
+    /// Tells Events, too.
+    #[must_use]
+    pub fn with_events(self, teller: Teller) -> Self {
+        Self { teller: Some(teller), ..self }
     }
 
     fn tell(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {

@@ -93,6 +93,8 @@ pub trait Watcher: Send {
     fn began(&mut self, task: &Task);
     /// A pass ended, after so long.
     fn passed(&mut self, task: &Task, outcome: &Outcome, took: Duration);
+    /// What a pass decided of these documents is saved.
+    fn saved(&mut self, before: &Documents, after: &Documents);
     /// A machine was looked at, and brought to its config.
     fn applied(&mut self, task: &Task, applying: &Applying);
     /// A pass could not be carried out.

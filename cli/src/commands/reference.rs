@@ -14,7 +14,7 @@ use clap_mangen::{
     roff::{Roff, roman},
 };
 use keelway_api::{
-    argument, condition,
+    argument, condition, event,
     explain::{Explanation, explain, kinds},
     machine,
     role::{EGRESS, HEALTH, PEER, Role},
@@ -258,7 +258,21 @@ Written by `cargo xtask docs`.
         let of = reason.explained();
         let _ = writeln!(text, "| {} | {} | `{}` | {} | {} |", of.kind, of.condition, of.name, of.meaning, of.mend);
     }
-    text.push_str("\n## Events\n\n`keelway events` shows them.\n\n| Reason | Meaning |\n|---|---|\n");
+    text.push_str(
+        "\
+\n## Events of documents
+
+Of a management cluster: `kubectl describe kwc NAME` and `kubectl events --for kwc/NAME` show them. Each turn of a condition is one, too, with
+the condition's reason.
+
+| Kind | Reason | Meaning |
+|---|---|---|
+",
+    );
+    for (happening, kind, meaning) in event::reason::ALL {
+        let _ = writeln!(text, "| {kind} | `{}` | {meaning} |", happening.as_str());
+    }
+    text.push_str("\n## Events of machines\n\n`keelway events` shows them.\n\n| Reason | Meaning |\n|---|---|\n");
     for (reason, meaning) in machine::event::reason::ALL {
         let _ = writeln!(text, "| `{reason}` | {meaning} |");
     }

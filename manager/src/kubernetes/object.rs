@@ -18,12 +18,20 @@ pub(super) struct Version {
     /// Grows with each write (KEP-5504). 0 where an API server tells none.
     pub(super) number: u64,
     pub(super) uid: Option<String>,
+    /// What is told on it of why it does not count.
+    pub(super) refused: Option<String>,
 }
 
 impl Version {
     pub(super) fn of(object: &DynamicObject) -> Self {
         let number = object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
-        Self { number: number.unwrap_or_default(), uid: object.metadata.uid.clone() }
+        let conditions = object.data.pointer("/status/conditions").and_then(Json::as_array);
+        let refused = conditions.into_iter().flatten().find(|condition| condition["type"] == ACCEPTED);
+        Self {
+            number: number.unwrap_or_default(),
+            uid: object.metadata.uid.clone(),
+            refused: refused.and_then(|condition| Some(condition["message"].as_str()?.to_owned())),
+        }
     }
 }
 

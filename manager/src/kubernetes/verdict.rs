@@ -1,6 +1,8 @@
 //! What people are told of a document that does not count: a condition on it, which is there for as long as that is so.
 
-use keelway_api::{condition::reason::Reason, document::DocumentName, fault::Faults, jiff::Timestamp};
+use std::collections::BTreeSet;
+
+use keelway_api::{condition::reason::Reason, document::DocumentName, event::Event, fault::Faults, jiff::Timestamp};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value as Json, json};
 
@@ -20,7 +22,16 @@ impl Kubernetes {
         if !matches!(name, DocumentName::Cluster(_) | DocumentName::Hypervisor(_)) {
             return;
         }
-        let conditions: Vec<Json> = faults.map(|faults| self.condition(name, faults)).into_iter().collect();
+        let known = self.shared.held().known(&path_of(name)).unwrap_or_default();
+        let message = faults.map(message);
+        // The last manager has told it.
+        if message.is_some() && message == known.refused {
+            return;
+        }
+        if let Some(faults) = faults {
+            self.teller.tell(refusal(name, known.uid, faults));
+        }
+        let conditions: Vec<Json> = message.map(|message| self.condition(name, &message)).into_iter().collect();
         let body = self.body(name, json!({ "status": { "conditions": conditions } }));
         let api = self.resources.api(&self.client, name);
         let params = PatchParams::apply(MANAGER).force();
@@ -29,10 +40,9 @@ impl Kubernetes {
         }
     }
 
-    fn condition(&self, name: &DocumentName, faults: &Faults) -> Json {
+    fn condition(&self, name: &DocumentName, message: &str) -> Json {
         // `kubectl wait` believes no condition of another generation.
         let generation = self.shared.held().generation_of_refused(&path_of(name));
-        let message: String = faults.to_string().chars().take(LONGEST_MESSAGE).collect();
         json!({
             "type": ACCEPTED,
             "status": "False",
@@ -41,5 +51,23 @@ impl Kubernetes {
             "observedGeneration": generation,
             "lastTransitionTime": Timestamp::now().to_string(),
         })
+    }
+}
+
+fn message(faults: &Faults) -> String {
+    faults.to_string().chars().take(LONGEST_MESSAGE).collect()
+}
+
+/// Fields alone: what is in them is told on the document itself.
+fn refusal(name: &DocumentName, uid: Option<String>, faults: &Faults) -> Event {
+    let fields: BTreeSet<&str> = faults.0.iter().map(|fault| fault.field.as_str()).collect();
+    let fields = fields.into_iter().collect::<Vec<_>>().join(", ");
+    Event {
+        regarding: name.clone(),
+        uid,
+        related: None,
+        warning: true,
+        reason: Reason::Invalid.as_str(),
+        note: format!("it has no effect as it is ({fields}): the condition Accepted says why"),
     }
 }

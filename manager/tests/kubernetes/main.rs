@@ -10,6 +10,7 @@
 #[path = "../store/contract.rs"]
 mod contract;
 mod definitions;
+mod events;
 #[path = "../../../cluster-controller/tests/live/host.rs"]
 mod host;
 mod kubectl;
@@ -39,4 +40,5 @@ async fn all() {
     definitions::refuse_what_validation_refuses(&plane.admin().await).await;
     definitions::show_and_scale(&kubectl);
     store::keeps_what_it_is_given(&plane, &kubectl).await;
+    events::are_told_once(&plane, &kubectl).await;
 }

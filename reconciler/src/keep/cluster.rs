@@ -222,7 +222,11 @@ impl Keeper<'_> {
                 next
             })
         });
-        Ok(saved.await?.is_some())
+        let saved = saved.await?.is_some();
+        if saved {
+            self.watcher().saved(before, after);
+        }
+        Ok(saved)
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -1,0 +1,128 @@
+//! What people are told of a change, as Events of Kubernetes: found from the documents before and after it, so that it is told once,
+//! whoever looks and however often.
+
+mod component;
+pub mod reason;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::{
+    Cluster, Documents, Hypervisor,
+    condition::reason::Reason,
+    document::DocumentName,
+    name::{ClusterRef, HypervisorName},
+};
+use reason::Happening;
+
+/// Something that a person would ask about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The Cluster or Hypervisor that it is of.
+    pub regarding: DocumentName,
+    /// `metadata.uid` of that.
+    pub uid: Option<String>,
+    /// The Component that it happened to, where it is one.
+    pub related: Option<DocumentName>,
+    /// Whether somebody should look at it.
+    pub warning: bool,
+    /// One CamelCase word for machines: of a condition, or a [`Happening`].
+    pub reason: &'static str,
+    /// A sentence for people. No key and no text of a document is in it.
+    pub note: String,
+}
+
+/// What is to be told of a change, in the order of documents: machines, clusters, what they are made of.
+#[must_use]
+pub fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
+    let mut told = Vec::new();
+    for (name, document) in &after.hypervisors {
+        told.extend(of_machine(name, before.hypervisors.get(name), document));
+    }
+    for (name, document) in &after.clusters {
+        told.extend(of_cluster(name, before.clusters.get(name), document));
+    }
+    for (name, document) in before.clusters.iter().filter(|(name, _)| !after.clusters.contains_key(name)) {
+        told.push(Event::of(name, document, Happening::ClusterDeleted, "nothing of it is left on any machine"));
+    }
+    told.extend(component::of_change(before, after));
+    told
+}
+
+impl Event {
+    fn of(name: &ClusterRef, cluster: &Cluster, happening: Happening, note: impl Into<String>) -> Self {
+        Self {
+            regarding: DocumentName::Cluster(name.clone()),
+            uid: cluster.metadata.uid.clone(),
+            related: None,
+            warning: false,
+            reason: happening.as_str(),
+            note: note.into(),
+        }
+    }
+
+    fn condition(regarding: DocumentName, uid: Option<&String>, condition: &Condition) -> Option<Self> {
+        let reason = Reason::of_name(&condition.reason)?;
+        let (uid, note) = (uid.cloned(), condition.message.clone());
+        Some(Self { regarding, uid, related: None, warning: reason.is_trouble(), reason: reason.as_str(), note })
+    }
+}
+
+/// A condition that says something else than before, with whether it said anything.
+fn turned<'a>(before: &'a [Condition], after: &'a [Condition]) -> impl Iterator<Item = (bool, &'a Condition)> {
+    after.iter().filter_map(|now| {
+        let known = find(before, &now.type_);
+        let is_same = known.is_some_and(|known| (&known.status, &known.reason) == (&now.status, &now.reason));
+        (!is_same).then_some((known.is_some(), now))
+    })
+}
+
+fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+fn of_machine(name: &HypervisorName, before: Option<&Hypervisor>, after: &Hypervisor) -> Vec<Event> {
+    let regarding = || DocumentName::Hypervisor(name.clone());
+    let (was, is) = (before.map(conditions_of_machine).unwrap_or_default(), conditions_of_machine(after));
+    let uid = after.metadata.uid.as_ref();
+    // Nobody asks about a machine that nobody looked at.
+    let told = turned(was, is).filter(|(_, condition)| condition.reason != Reason::NotObserved.as_str());
+    let mut told: Vec<Event> =
+        told.filter_map(|(_, condition)| Event::condition(regarding(), uid, condition)).collect();
+    let has_pressure = |conditions| find(conditions, "DiskPressure").is_some();
+    if has_pressure(was) && !has_pressure(is) {
+        let note = "there is room on its disk again".to_owned();
+        let reason = Happening::DiskHasRoom.as_str();
+        told.push(Event { regarding: regarding(), uid: uid.cloned(), related: None, warning: false, reason, note });
+    }
+    told
+}
+
+fn conditions_of_machine(document: &Hypervisor) -> &[Condition] {
+    document.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+}
+
+fn conditions_of_cluster(document: &Cluster) -> &[Condition] {
+    document.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+}
+
+fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> Vec<Event> {
+    let (was, is) = (before.map(conditions_of_cluster).unwrap_or_default(), conditions_of_cluster(after));
+    let mut told = Vec::new();
+    let members = |document: &Cluster| Some(document.status.as_ref()?.etcd.as_ref()?.initial_cluster.len());
+    if let (None, Some(members)) = (before.and_then(members), members(after)) {
+        let note = format!("the first members of its store are written down: {members}");
+        told.push(Event::of(name, after, Happening::StoreBorn, note));
+    }
+    if after.is_initialized() && before.is_some_and(|before| !before.is_initialized()) {
+        let note = "an API server is ready for the first time";
+        told.push(Event::of(name, after, Happening::ControlPlaneInitialized, note));
+    }
+    // A cluster that comes up is not ready in the beginning, which is told by its progress.
+    let of_birth = |condition: &Condition| condition.type_ == "Progressing";
+    let is_grown = after.is_initialized() || after.deleted();
+    let news = turned(was, is).filter(|(known, condition)| of_birth(condition) || (*known && is_grown));
+    let regarding = || DocumentName::Cluster(name.clone());
+    let uid = after.metadata.uid.as_ref();
+    told.extend(news.filter_map(|(_, condition)| Event::condition(regarding(), uid, condition)));
+    told
+}

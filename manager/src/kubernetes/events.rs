@@ -1,0 +1,99 @@
+//! Events in a management cluster: what happened, beside the object that it is of. They are for people alone: nothing waits for
+//! them, and what cannot be told is in the log.
+
+mod budget;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use keelway_api::{document::DocumentName, event::Event, jiff::Timestamp};
+use kube::{
+    Client,
+    runtime::events::{Event as NewEvent, EventType, Recorder, Reporter},
+};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{MANAGER, api::Resources};
+use budget::Budget;
+
+/// Events that may wait to be told. What comes beyond is dropped.
+const WAITING: usize = 1024;
+/// How long one may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The most bytes of a note (`events.k8s.io/v1`).
+const LONGEST_NOTE: usize = 1024;
+/// What the manager was doing.
+const ACTION: &str = "Reconciling";
+
+/// Takes what is to be told.
+#[derive(Debug, Clone)]
+pub struct Teller(mpsc::Sender<Event>);
+
+impl Teller {
+    /// Begins to tell. Ends with the last one that tells.
+    pub(super) fn start(client: Client, resources: Resources) -> Self {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        tokio::spawn(publish(client, resources, receiver));
+        Self(sender)
+    }
+
+    /// Tells this, soon.
+    pub fn tell(&self, event: Event) {
+        if self.0.try_send(event).is_err() {
+            tracing::warn!("too many events wait to be told: one is dropped");
+        }
+    }
+}
+
+/// The recorder counts what happens again and again in one Event of a series.
+async fn publish(client: Client, resources: Resources, mut events: mpsc::Receiver<Event>) {
+    let recorder = Recorder::new(client, Reporter::from(MANAGER));
+    let mut budget = Budget::default();
+    while let Some(event) = events.recv().await {
+        if !budget.takes(&event.regarding, Timestamp::now()) {
+            continue;
+        }
+        let regarding = ObjectReference { uid: event.uid.clone(), ..reference(&resources, &event.regarding) };
+        let new = NewEvent {
+            type_: if event.warning { EventType::Warning } else { EventType::Normal },
+            reason: event.reason.to_owned(),
+            note: Some(cut(&event.note).to_owned()),
+            action: ACTION.to_owned(),
+            secondary: event.related.as_ref().map(|related| reference(&resources, related)),
+        };
+        let told = timeout(PATIENCE, recorder.publish(&new, &regarding)).await;
+        if !matches!(told, Ok(Ok(()))) {
+            let error = told.ok().and_then(Result::err).map(|error| error.to_string());
+            let why = error.as_deref().unwrap_or("no answer");
+            tracing::warn!(document = %event.regarding, reason = event.reason, why, "could not tell an event");
+        }
+    }
+}
+
+fn reference(resources: &Resources, name: &DocumentName) -> ObjectReference {
+    let resource = resources.of(name);
+    ObjectReference {
+        api_version: Some(resource.api_version.clone()),
+        kind: Some(resource.kind.clone()),
+        name: Some(name.name().to_owned()),
+        namespace: name.namespace(),
+        ..ObjectReference::default()
+    }
+}
+
+fn cut(note: &str) -> &str {
+    let end = note.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(|end| *end <= LONGEST_NOTE);
+    note.get(..end.last().unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_ends_between_two_letters() {
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"ä".repeat(LONGEST_NOTE)).len(), LONGEST_NOTE);
+        assert_eq!(cut(&format!("a{}", "ä".repeat(LONGEST_NOTE))).len(), LONGEST_NOTE - 1);
+    }
+}

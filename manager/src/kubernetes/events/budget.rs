@@ -1,0 +1,52 @@
+//! How many Events an object may have: a world that goes to and fro must not flood its API server.
+
+use std::collections::BTreeMap;
+
+use keelway_api::{
+    document::DocumentName,
+    jiff::{SignedDuration, Timestamp},
+};
+
+/// As many at once: more than the birth and the growth of the largest cluster tell.
+const AT_ONCE: i64 = 200;
+/// One more after so long.
+const EACH: SignedDuration = SignedDuration::from_secs(10);
+
+/// When each object will have all of its Events again. One that has them is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Budget(BTreeMap<DocumentName, Timestamp>);
+
+impl Budget {
+    /// Whether one more may be told.
+    pub(super) fn takes(&mut self, name: &DocumentName, now: Timestamp) -> bool {
+        self.0.retain(|_, full| *full > now);
+        let full = self.0.get(name).copied().unwrap_or(now) + EACH;
+        let takes = full.duration_since(now).as_secs() <= AT_ONCE * EACH.as_secs();
+        if takes {
+            self.0.insert(name.clone(), full);
+        }
+        takes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "these are tests")]
+
+    use super::*;
+
+    #[test]
+    fn each_object_has_its_own() {
+        let (one, other) = ("hv-1".parse().unwrap(), "hv-2".parse().unwrap());
+        let (one, other) = (DocumentName::Hypervisor(one), DocumentName::Hypervisor(other));
+        let mut budget = Budget::default();
+        let start = Timestamp::UNIX_EPOCH;
+        let told = (0..300).filter(|_| budget.takes(&one, start)).count();
+        assert_eq!(told, 200);
+        assert!(budget.takes(&other, start));
+        assert!(budget.takes(&one, start + EACH));
+        assert!(!budget.takes(&one, start + EACH));
+        assert!(budget.takes(&other, start + 300 * EACH));
+        assert_eq!(budget.0.len(), 1, "what has all of its own is forgotten");
+    }
+}
