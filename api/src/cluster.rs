@@ -62,6 +62,14 @@ pub struct ClusterSpec {
     /// What Keelway keeps in the cluster for its workers.
     #[serde(default)]
     pub addons: AddonsSpec,
+    /// Nothing is done about the cluster, not even its deletion, and no certificate is renewed; what runs goes on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub paused: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// How far the first start of a cluster came. What is true here stays true, as in the
@@ -370,7 +378,8 @@ pub struct ClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
     /// `Available`: the API serves through every ingress. `Progressing`: it is on its way to what its document says; `False` once it
-    /// is there (`Settled`), and where it gets no further (`Blocked`). `Degraded`: something of it is not ready.
+    /// is there (`Settled`), and where it gets no further (`Blocked`). `Degraded`: something of it is not ready. `Paused`: nothing is
+    /// done about it, as its document says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

@@ -117,8 +117,11 @@ fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> V
         let note = "an API server is ready for the first time";
         told.push(Event::of(name, after, Happening::ControlPlaneInitialized, note));
     }
+    if find(was, "Paused").is_some() && find(is, "Paused").is_none() {
+        told.push(Event::of(name, after, Happening::Resumed, "it is looked after again"));
+    }
     // A cluster that comes up is not ready in the beginning, which is told by its progress.
-    let of_birth = |condition: &Condition| condition.type_ == "Progressing";
+    let of_birth = |condition: &Condition| matches!(condition.type_.as_str(), "Progressing" | "Paused");
     let is_grown = after.is_initialized() || after.deleted();
     let news = turned(was, is).filter(|(known, condition)| of_birth(condition) || (*known && is_grown));
     let regarding = || DocumentName::Cluster(name.clone());

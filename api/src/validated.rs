@@ -84,6 +84,8 @@ pub struct ValidatedCluster {
     pub certificates: CertificatesSpec,
     /// What is kept in it for its workers.
     pub addons: AddonsSpec,
+    /// Whether nothing is done about it.
+    pub paused: bool,
 }
 
 /// The label that tells a machine's zone (Kubernetes' well-known labels).

@@ -203,6 +203,14 @@ fn an_end_is_told_as_a_whole() {
 }
 
 #[test]
+fn a_pause_is_told_when_it_begins_and_ends() {
+    let (before, mut after) = (placed(), placed());
+    of_cluster(&mut after, "Paused", (Status::True, Reason::Paused), "nothing is done about it");
+    assert_eq!(told(&before, &after), ["Normal c1 Paused: nothing is done about it"]);
+    assert_eq!(told(&after, &before), ["Normal c1 Resumed: it is looked after again"]);
+}
+
+#[test]
 fn every_reason_is_explained_under_its_name() {
     for (happening, _, meaning) in reason::ALL {
         assert_eq!(format!("{happening:?}"), happening.as_str());

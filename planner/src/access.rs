@@ -235,7 +235,7 @@ pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &Observation) 
 /// Asks for the first bindings where an API server is ready and says that they are not there, or not these.
 pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) {
     let wanted = bindings_digest();
-    for (name, (id, _)) in &world.clusters {
+    for (name, id, _) in world.looked_after() {
         if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
             continue;
         }

@@ -21,7 +21,7 @@ pub(crate) const DATA: &str = "data";
 
 /// Writes the static initial cluster of each store whose members all have a place, once in a cluster's life.
 pub(crate) fn plan_births(plan: &mut Plan, world: &World, now: &Time) {
-    for (name, (id, cluster)) in &world.clusters {
+    for (name, id, cluster) in world.looked_after() {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
         let born = document.status.as_ref().is_some_and(|status| status.etcd.is_some());
         if born || document.deleted() {
@@ -71,7 +71,7 @@ fn store(
 
 /// Writes down how far each member came: that its mark was seen, then that it was seen at work.
 pub(crate) fn plan_member_phases(plan: &mut Plan, world: &World, seen: &Observation) {
-    for (name, (id, _)) in &world.clusters {
+    for (name, id, _) in world.looked_after() {
         let components: Vec<(PodName, ComponentSpec)> = plan
             .documents
             .components_of(id)
@@ -104,7 +104,7 @@ pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Sta
 
 /// Writes down that an API server was ready, once in a cluster's life.
 pub(crate) fn plan_initialization(plan: &mut Plan, world: &World, seen: &Observation) {
-    for (name, (id, _)) in &world.clusters {
+    for (name, id, _) in world.looked_after() {
         let documents = &plan.documents;
         if documents.clusters.get(name).is_none_or(Cluster::is_initialized) || !serves(documents, id, seen) {
             continue;

@@ -1,7 +1,7 @@
 //! Which keys and certificates a cluster wants, after "PKI certificates and requirements" of Kubernetes' documentation.
 
 use alloc::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec,
@@ -14,7 +14,7 @@ use keelway_api::{
     documents::SecretName,
     duration::Span,
     jiff::Timestamp,
-    name::{ClusterId, PodName},
+    name::{ClusterId, ClusterRef, PodName},
     reserved,
     role::Role,
     validated::ValidatedCluster,
@@ -79,17 +79,22 @@ struct Wanted<'a> {
     subject: Subject,
 }
 
+/// Certificates that paused clusters do without.
+pub(crate) type Overdue = BTreeMap<ClusterRef, Vec<String>>;
+
 /// What one certificate of a cluster says, by Secret and name.
 type Certified<'a> = ((&'a str, &'a str), &'a CertificateSeen);
 
 /// Asks for each key that is not there, and for each certificate that is not there, says something else than it should, or
 /// has lived two thirds of its life.
-pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) {
+///
+/// Of paused clusters nothing is asked for: returns what would be.
+pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) -> Overdue {
+    let mut overdue = Overdue::new();
     let Plan { documents, mint, .. } = plan;
     let public = public_addresses(world);
     for tenant in Tenant::all(documents, world).filter(|tenant| !tenant.document.deleted()) {
         let seen = certificates_of(seen, tenant.id);
-        mint.extend(authorities(&tenant));
         let sites = tenant.components.iter().map(|(pod, component)| Site {
             world,
             public: &public,
@@ -99,10 +104,17 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
         });
         let wanted = [driver(), driver_of_etcd()].into_iter().chain(sites.flat_map(|site| site.certificates()));
         let due = wanted.filter(|want| want.is_due(&tenant, &seen, now));
+        if tenant.cluster.paused {
+            let due: Vec<String> = due.map(|want| format!("{}/{}", want.secret, want.name)).collect();
+            overdue.insert(tenant.cluster.reference.clone(), due);
+            continue;
+        }
+        mint.extend(authorities(&tenant));
         let ttl = tenant.cluster.certificates.component_ttl;
         mint.extend(due.map(|want| want.request(tenant.id, ttl)));
         mint.extend(wireguard_keys(&tenant));
     }
+    overdue
 }
 
 /// Addresses of all public machines.

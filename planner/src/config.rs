@@ -185,7 +185,7 @@ fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed
 
 /// The pod of a component, unless it is to go. One whose keys are not all there yet waits for the pass after they are.
 fn wanted(tenant: &Tenant, world: &World, seen: &Observation, (pod, spec): (&PodName, &ComponentSpec)) -> Option<Pod> {
-    let goes = tenant.document.deleted() && !keeps_running(tenant, seen, pod, spec);
+    let goes = tenant.document.deleted() && !tenant.cluster.paused && !keeps_running(tenant, seen, pod, spec);
     Site::of(tenant, world, pod, spec).filter(|_| !goes)?.pod().ok()
 }
 

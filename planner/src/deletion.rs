@@ -28,6 +28,10 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation)
         .map(|(name, (id, _))| (name.clone(), id.clone()))
         .collect();
     for (name, id) in deleted {
+        if is_paused(world, &name) {
+            plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not taken away");
+            continue;
+        }
         let left = what_is_left(&plan.documents, seen, &id);
         let on = format!("its components to leave {}", words(&left));
         if left.is_empty() {
@@ -39,6 +43,10 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation)
             plan.wait_in(&name, &name, on);
         }
     }
+}
+
+fn is_paused(world: &World, name: &ClusterRef) -> bool {
+    world.clusters.get(name).is_some_and(|(_, cluster)| cluster.paused)
 }
 
 /// Machines that hold something of the cluster, or might: those of its components that cannot be seen count.

@@ -14,7 +14,7 @@ use crate::{Observation, plan::Plan, pod::server_name, words::count, world::Worl
 /// Waits for the ends of connections to API servers that are no longer wanted, and for each haproxy that runs and does not
 /// tell.
 pub(crate) fn wait_for_connections(plan: &mut Plan, world: &World, seen: &Observation) {
-    for (name, (id, _)) in &world.clusters {
+    for (name, id, _) in world.looked_after() {
         if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
             continue;
         }

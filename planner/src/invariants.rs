@@ -48,7 +48,7 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 21] = [
+const INVARIANTS: [(&str, Invariant); 22] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -63,12 +63,16 @@ const INVARIANTS: [(&str, Invariant); 21] = [
     ("a member starts on data that was marked for it", members_start_on_their_data),
     ("nothing is placed on a machine that does not answer, or takes nothing", placements_answer),
     ("nothing is placed where there is no room for it", placements_have_room),
-    ("a deleted cluster is in no machine config but for a store that is still asked", deleted_clusters_leave),
+    (
+        "a deleted cluster is in no machine config but for a store that is still asked, or while it is paused",
+        deleted_clusters_leave,
+    ),
     ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
     ("of those that do the same work one is replaced at a time, while the others work", replicas_take_turns),
     ("an API server goes only once no ingress sends it connections", servers_are_drained),
     ("the documents of a deleted cluster go last", documents_go_last),
     ("Secrets go only with their cluster or component", secrets_stay),
+    ("nothing is done about a paused cluster", paused_clusters_stay),
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
 ];
 
@@ -90,7 +94,9 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     let invariant = "replicas are as many as asked for, or the plan says why not";
     let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.what.as_str()).collect();
     let mut found = Vec::new();
-    for (name, cluster) in plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
+    for (name, cluster) in
+        plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && !cluster.spec.paused)
+    {
         let Some(id) = cluster.id() else { continue };
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
@@ -406,7 +412,8 @@ fn deleted_clusters_leave(step: &Step) -> Vec<String> {
     let pods = step.configs.values().flat_map(|config| config.pods.keys());
     pods.filter(|pod| {
         let Some(component) = step.after.components.get(pod) else { return true };
-        let deleted = step.after.clusters.get(&component.spec.cluster).is_none_or(Cluster::deleted);
+        let cluster = step.after.clusters.get(&component.spec.cluster);
+        let deleted = cluster.is_none_or(|cluster| cluster.deleted() && !cluster.spec.paused);
         let asked = step
             .after
             .components_of(&pod.cluster)
@@ -490,6 +497,26 @@ fn replicas_take_turns(step: &Step) -> Vec<String> {
             if !enough {
                 found.push(format!("{pod} while others are not well"));
             }
+        }
+    }
+    found
+}
+
+/// Its components are where they were in their lives, its store and its keys are the same, and what runs of it goes on.
+fn paused_clusters_stay(step: &Step) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, cluster) in step.before.clusters.iter().filter(|(_, cluster)| cluster.spec.paused) {
+        let Some(id) = cluster.id() else { continue };
+        let place = |(pod, component): (&PodName, &Component)| (pod.clone(), component.spec.clone(), component.stage());
+        let parts = |of: &Documents| of.components_of(id).map(place).collect::<Vec<_>>();
+        let store = |of: &Documents| of.clusters.get(name).and_then(|cluster| cluster.status.as_ref()?.etcd.clone());
+        let is_same = parts(step.before) == parts(step.after)
+            && store(step.before) == store(step.after)
+            && step.before.secrets_of(id).eq(step.after.secrets_of(id));
+        let pods = step.configs.values().flat_map(|config| &config.pods);
+        let goes_on = pods.filter(|(pod, _)| pod.cluster == *id).all(|(_, pod)| pod.hold);
+        if !is_same || !goes_on {
+            found.push(name.to_string());
         }
     }
     found

@@ -33,7 +33,7 @@ pub(crate) const MEMBERS_STAY: &str =
 /// Brings the Components of each cluster to the numbers that its document asks for.
 pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation, part: Part<'_>) {
     let mut fleet = Fleet::of(&plan.documents, part, world, seen);
-    for (name, (id, cluster)) in &world.clusters {
+    for (name, id, cluster) in world.looked_after() {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
         if document.deleted() {
             continue;

@@ -170,9 +170,9 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         enrollment::plan_agents(&mut plan, seen, &Time(now));
         status::plan_machines(&mut plan, part, seen, &Time(now));
     }
-    certificates::plan_certificates(&mut plan, &world, seen, now);
+    let overdue = certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
-    status::plan_status(&mut plan, &world, seen, &Time(now));
+    status::plan_status(&mut plan, &world, (seen, &overdue), &Time(now));
     draining::wait_for_connections(&mut plan, &world, seen);
     Ok(plan)
 }

@@ -38,6 +38,9 @@ pub fn plan_progress(plan: &mut Plan, seen: &Observation, now: Timestamp) {
 }
 
 fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, Cause)]) -> Verdict {
+    if document.spec.paused && !document.deleted() {
+        return verdict(Status::Unknown, Reason::Paused, "it is paused");
+    }
     if let Some((first, _)) = waiting.iter().find(|(_, cause)| *cause == Cause::Blocked) {
         return verdict(Status::False, Reason::Blocked, first.to_string());
     }

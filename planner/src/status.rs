@@ -9,7 +9,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    Component, Documents, Hypervisor, Time,
+    Cluster, Component, Documents, Hypervisor, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
     hypervisor::{HypervisorStatus, NodeInfo},
@@ -22,8 +22,9 @@ use keelway_api::{
 
 use crate::{
     Health, Observation, Refused, birth,
+    certificates::Overdue,
     plan::{Cause, Part, Plan, Waiting, full_disk, silent_runtime},
-    words::count,
+    words::{count, listed},
     world::World,
 };
 
@@ -31,8 +32,11 @@ use crate::{
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Writes what was seen into the status of every cluster and component, and waits for what is not well.
-pub(crate) fn plan_status(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
+pub(crate) fn plan_status(plan: &mut Plan, world: &World, (seen, overdue): (&Observation, &Overdue), now: &Time) {
     components(plan, seen, now);
+    for (name, document) in &mut plan.documents.clusters {
+        pauses(document, overdue.get(name).map(Vec::as_slice).unwrap_or_default(), now);
+    }
     for (name, (id, cluster)) in &world.clusters {
         clusters(plan, world, (name, id, cluster), now);
     }
@@ -191,8 +195,9 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
     let Documents { components, clusters, .. } = &mut plan.documents;
     for ((pod, document), says) in components.iter_mut().zip(verdicts) {
         let cluster = &document.spec.cluster;
-        let deleted = clusters.get(cluster).is_some_and(keelway_api::Cluster::deleted);
-        if says.status != Status::True && !deleted && !document.is_leaving() {
+        let is_left = |cluster: &Cluster| cluster.deleted() || cluster.spec.paused;
+        let is_left = clusters.get(cluster).is_some_and(is_left);
+        if says.status != Status::True && !is_left && !document.is_leaving() {
             let what = format!("{cluster}/{}", pod.component);
             let holds_up = Some((cluster.clone(), cause(&says.reason)));
             plan.waiting.push(Waiting { what, on: says.message.clone(), holds_up });
@@ -200,6 +205,25 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
         let status = document.status.get_or_insert_default();
         condition::set(&mut status.conditions, "Ready", says, document.metadata.generation, now);
     }
+}
+
+/// Whether nothing is done about a cluster, and what is missed by that.
+fn pauses(document: &mut Cluster, overdue: &[String], now: &Time) {
+    let generation = document.metadata.generation;
+    let is_paused = document.spec.paused;
+    let status = document.status.get_or_insert_default();
+    if !is_paused {
+        status.conditions.retain(|condition| condition.type_ != "Paused");
+        return;
+    }
+    let says = if overdue.is_empty() {
+        verdict(Status::True, Reason::Paused, "nothing is done about it until spec.paused is false")
+    } else {
+        let due = listed(overdue.iter());
+        let message = format!("nothing is done about it until spec.paused is false; certificates are due: {due}");
+        verdict(Status::True, Reason::CertificatesDue, message)
+    };
+    condition::set(&mut status.conditions, "Paused", says, generation, now);
 }
 
 /// Whether a component that is not ready gets so by itself.

@@ -31,7 +31,7 @@ pub(crate) struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is.
+    /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is; of a paused one, all.
     ///
     /// A replica that does the work of its role alone is not held: nobody could take over.
     pub(crate) fn take(
@@ -40,6 +40,10 @@ impl<'a> Turns<'a> {
         seen: &Observation,
         wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
     ) {
+        if tenant.cluster.paused {
+            self.held.extend(tenant.components.iter().map(|(name, _)| *name));
+            return;
+        }
         if tenant.document.deleted() {
             return;
         }

@@ -52,6 +52,12 @@ impl World {
         }
     }
 
+    /// Clusters that are looked after: all that are not paused.
+    pub(crate) fn looked_after(&self) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &ValidatedCluster)> {
+        let all = self.clusters.iter().map(|(name, (id, cluster))| (name, id, cluster));
+        all.filter(|(_, _, cluster)| !cluster.paused)
+    }
+
     /// All addresses of all machines, in as few ranges as hold them and nothing else.
     pub(crate) fn ranges_of_machines(&self) -> &[IpNet] {
         self.ranges_of_machines.get_or_init(|| {

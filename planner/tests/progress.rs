@@ -186,3 +186,71 @@ fn a_deletion_tells_which_machines_it_waits_for() {
     world.pass();
     assert!(world.documents.clusters.is_empty());
 }
+
+#[test]
+fn nothing_is_done_about_a_paused_cluster() {
+    let mut world = World::settled();
+    world.cluster().spec.paused = true;
+    world.settle();
+    assert_eq!(world.progressing(), ("Unknown", "Paused", "it is paused"));
+    let told = world.condition("Paused").unwrap();
+    assert_eq!((told.status.as_str(), told.reason.as_str()), ("True", "Paused"));
+
+    // What it would do otherwise: replicas come and go, what runs is replaced, certificates are renewed.
+    let (runs, before) = (world.machines.clone(), world.documents.clone());
+    let spec = &mut world.cluster().spec;
+    spec.control_plane.replicas = 1;
+    spec.control_plane.kube_scheduler.replicas = Some(3);
+    spec.control_plane.kube_api_server.extra_args = [("v".to_owned(), "3".to_owned())].into();
+    for found in world.certificates.values_mut() {
+        found.renew_at = Timestamp::UNIX_EPOCH;
+    }
+    let plan = world.planned();
+    assert_eq!((plan.decisions, plan.bindings, plan.waiting), (vec![], vec![], vec![]));
+    assert!(plan.mint.is_empty());
+    world.settle();
+    assert_eq!(world.documents.components, before.components);
+    assert!(world.documents.secrets == before.secrets, "a key changed");
+    assert!(runs.iter().all(|(name, state)| state.sandboxes == world.machines[name].sandboxes));
+    let told = world.condition("Paused").unwrap();
+    assert_eq!(told.reason, "CertificatesDue");
+    assert!(told.message.contains("certificates are due: driver/client, driver/etcd-client"), "{}", told.message);
+
+    // All of that comes once it is looked after again.
+    world.cluster().spec.paused = false;
+    assert!(!world.planned().mint.is_empty());
+    world.settle();
+    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+    assert_eq!(world.condition("Paused"), None);
+    let of_role =
+        |name: &str| world.documents.components.keys().filter(|pod| pod.component.as_str().starts_with(name)).count();
+    assert_eq!((of_role("kube-apiserver-"), of_role("kube-scheduler-")), (1, 3));
+    assert!(world.machines.values().any(|state| !runs.values().any(|old| old.sandboxes == state.sandboxes)));
+}
+
+#[test]
+fn a_paused_cluster_is_not_taken_away() {
+    let mut world = World::settled();
+    world.cluster().spec.paused = true;
+    world.cluster().metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let runs: Vec<_> = world.machines.values().map(|state| state.sandboxes.clone()).collect();
+    world.settle();
+    let message = "c1 waits for spec.paused to be false: a paused cluster is not taken away";
+    assert_eq!(world.progressing(), ("False", "Blocked", message));
+    assert_eq!(runs, world.machines.values().map(|state| state.sandboxes.clone()).collect::<Vec<_>>());
+    world.cluster().spec.paused = false;
+    for _ in 0..5 {
+        if !world.documents.clusters.is_empty() {
+            world.pass();
+        }
+    }
+    assert!(world.documents.clusters.is_empty());
+}
+
+#[test]
+fn one_that_is_paused_from_the_start_is_not_begun() {
+    let mut world = World::new(&["Private", "Public"]);
+    world.cluster().spec.paused = true;
+    world.settle();
+    assert!(world.documents.components.is_empty() && world.documents.secrets.is_empty());
+}

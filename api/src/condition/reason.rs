@@ -67,6 +67,10 @@ pub enum Reason {
     Settled,
     /// Somebody has to do something before the cluster gets any further.
     Blocked,
+    /// Nothing is done about the cluster, as its document says.
+    Paused,
+    /// Nothing is done about the cluster, and certificates of it should be renewed.
+    CertificatesDue,
     /// The document is not sound, so that it has no effect.
     Invalid,
 }
@@ -120,6 +124,8 @@ pub const ALL: &[Reason] = &[
     Reason::Changing,
     Reason::Settled,
     Reason::Blocked,
+    Reason::Paused,
+    Reason::CertificatesDue,
     Reason::Invalid,
 ];
 
@@ -157,6 +163,7 @@ impl Reason {
             | Self::NotServing
             | Self::NotReady
             | Self::Blocked
+            | Self::CertificatesDue
             | Self::Invalid => true,
             Self::Answers
             | Self::NotObserved
@@ -172,7 +179,8 @@ impl Reason {
             | Self::AllReady
             | Self::Starting
             | Self::Changing
-            | Self::Settled => false,
+            | Self::Settled
+            | Self::Paused => false,
         }
     }
 
@@ -364,6 +372,20 @@ impl Reason {
                 "Progressing",
                 "the cluster gets no further before somebody does something; the message says what is waited for",
                 "what the message says: mend a machine, bring another one, or change the document",
+            ),
+            Self::Paused => (
+                "Paused",
+                "Cluster",
+                "Paused, Progressing",
+                "nothing is done about the cluster, as `spec.paused` says; what runs goes on",
+                "set `spec.paused` to false once it is to be looked after again",
+            ),
+            Self::CertificatesDue => (
+                "CertificatesDue",
+                "Cluster",
+                "Paused",
+                "nothing is done about the cluster, and certificates of it should be renewed; the message names them",
+                "set `spec.paused` to false before they end",
             ),
             Self::Invalid => (
                 "Invalid",

@@ -21,6 +21,8 @@ pub enum Happening {
     CertificatesRenewed,
     /// Nothing of a deleted cluster is left.
     ClusterDeleted,
+    /// A cluster that was paused is looked after again.
+    Resumed,
     /// A full disk has room again.
     DiskHasRoom,
 }
@@ -36,6 +38,7 @@ pub const ALL: &[(Happening, &str, &str)] = &[
     (Happening::ControlPlaneInitialized, "Cluster", "an API server was ready for the first time"),
     (Happening::CertificatesRenewed, "Cluster", "certificates were made anew; the note names them"),
     (Happening::ClusterDeleted, "Cluster", "nothing of the deleted cluster is left on any machine"),
+    (Happening::Resumed, "Cluster", "the cluster was paused, and is looked after again"),
     (Happening::DiskHasRoom, "Hypervisor", "the disk below /var/lib/keelway was full, and has room again"),
 ];
 
@@ -53,6 +56,7 @@ impl Happening {
             Self::ControlPlaneInitialized => "ControlPlaneInitialized",
             Self::CertificatesRenewed => "CertificatesRenewed",
             Self::ClusterDeleted => "ClusterDeleted",
+            Self::Resumed => "Resumed",
             Self::DiskHasRoom => "DiskHasRoom",
         }
     }

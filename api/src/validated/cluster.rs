@@ -65,6 +65,7 @@ impl ValidatedCluster {
             pull_secrets,
             certificates: spec.certificates.clone(),
             addons: spec.addons,
+            paused: spec.paused,
         }))
     }
 }

@@ -66,6 +66,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         },
         certificates: CertificatesSpec::default(),
         addons: AddonsSpec::default(),
+        paused: false,
     };
     let mut cluster = Cluster::new(&arguments.cluster.name, spec);
     cluster.metadata = ObjectMeta {

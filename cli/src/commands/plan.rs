@@ -47,10 +47,14 @@ fn offline(input: &Input, file: &Path) -> Result<Preview, Failure> {
 
 /// Headings over lists, in the order in which a pass works.
 fn render(preview: &Preview) -> String {
-    if preview.settled() {
-        return "Nothing to do: the world is as the documents say.\n".to_owned();
-    }
     let mut text = String::new();
+    let clusters = preview.plan.documents.clusters.iter();
+    let paused = clusters.filter(|(_, cluster)| cluster.spec.paused).map(|(name, _)| name.to_string());
+    if preview.settled() {
+        text.push_str("Nothing to do: the world is as the documents say.\n");
+        section(&mut text, "Paused", paused);
+        return text;
+    }
     let names = Names::of(&preview.plan.documents);
     section(&mut text, "Decisions", preview.plan.decisions.iter().map(ToString::to_string));
     let keys = preview.plan.mint.iter();
@@ -77,6 +81,7 @@ fn render(preview: &Preview) -> String {
     let bindings = preview.plan.bindings.iter();
     let bindings = bindings.map(|id| format!("{}: apply the first bindings", names.of_namespace(&id.namespace())));
     section(&mut text, "In clusters", bindings);
+    section(&mut text, "Paused", paused);
     section(&mut text, "Waiting", preview.plan.waiting.iter().map(ToString::to_string));
     text
 }

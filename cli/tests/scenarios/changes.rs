@@ -21,6 +21,38 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
+        name: "change-while-paused",
+        question: "What is replaced in a paused cluster, and which of its certificates are made anew?",
+        from: worlds::three,
+        change: |world| {
+            let cluster = world.cluster("c1");
+            cluster.spec.paused = true;
+            cluster.spec.images.registry = Some("registry.example.com".to_owned());
+            cluster.spec.control_plane.replicas = 1;
+            cluster.spec.endpoint.host = Some("api.example.com".to_owned());
+        },
+    },
+    Scenario {
+        name: "paused",
+        question: "What is told of a paused cluster once its machines know?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.paused = true;
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "unpaused",
+        question: "What comes first of what was missed once a cluster is paused no more?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.paused = true;
+            world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned());
+            world.pass();
+            world.cluster("c1").spec.paused = false;
+        },
+    },
+    Scenario {
         name: "change-registry-one-replica",
         question: "What is replaced where there is one replica of each role?",
         from: worlds::one,

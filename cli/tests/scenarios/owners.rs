@@ -21,6 +21,15 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| delete(world, "c1"),
     },
     Scenario {
+        name: "delete-while-paused",
+        question: "What goes where a cluster is deleted that is paused?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.paused = true;
+            delete(world, "c1");
+        },
+    },
+    Scenario {
         name: "delete-second-pass",
         question: "What goes last where a cluster is deleted?",
         from: worlds::three,

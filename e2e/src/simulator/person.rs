@@ -23,6 +23,8 @@ pub enum Deed {
     AsksForACluster,
     Changes,
     Deletes,
+    Pauses,
+    Unpauses,
     Cordons,
     Uncordons,
     Drains,
@@ -41,11 +43,13 @@ pub enum Deed {
 
 impl Deed {
     /// Everything that people do.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::BringsAMachine,
         Self::AsksForACluster,
         Self::Changes,
         Self::Deletes,
+        Self::Pauses,
+        Self::Unpauses,
         Self::Cordons,
         Self::Uncordons,
         Self::Drains,

@@ -53,7 +53,7 @@ impl World {
             3..=8 => self.scale(),
             9 => self.cordon(),
             10 => self.drain(),
-            _ => {}
+            _ => self.pause(),
         }
     }
 
@@ -104,6 +104,7 @@ impl World {
         let is_public = |machine: &&Hypervisor| machine.spec.role == HypervisorRole::Public;
         let public = u32::try_from(self.saved.hypervisors.values().filter(is_public).count()).unwrap();
         for cluster in self.saved.clusters.values_mut() {
+            cluster.spec.paused = false;
             cluster.spec.ingress.replicas = cluster.spec.ingress.replicas.min(public);
             let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
             if let Some(store) = store {
@@ -210,6 +211,16 @@ impl World {
         let (sizes, registry) = (sizes(cluster), cluster.spec.images.registry.clone());
         self.did(Deed::Changes);
         self.tell(format!("a person changes {name}: {sizes}, registry {registry:?}"));
+    }
+
+    /// One that is paused already is looked after again.
+    fn pause(&mut self) {
+        let Some(name) = self.random.pick(self.saved.clusters.keys().cloned().collect::<Vec<_>>()) else { return };
+        let Some(cluster) = self.saved.clusters.get_mut(&name) else { return };
+        let paused = !cluster.spec.paused;
+        cluster.spec.paused = paused;
+        self.did(if paused { Deed::Pauses } else { Deed::Unpauses });
+        self.tell(format!("a person {} {name}", if paused { "pauses" } else { "unpauses" }));
     }
 
     /// As `keelway hypervisor cordon` and `uncordon` do it.

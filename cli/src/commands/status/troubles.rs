@@ -14,7 +14,8 @@ const TOLD: usize = 6;
 
 /// Machines first: what is on them waits for them. What to do about a reason is told once.
 pub(super) fn of(documents: &Documents) -> String {
-    let all: Vec<Trouble> = machines(documents).into_iter().chain(components(documents)).collect();
+    let parts = [machines(documents), paused(documents), components(documents)];
+    let all: Vec<Trouble> = parts.into_iter().flatten().collect();
     let mut told = BTreeSet::new();
     let mut text = String::new();
     for trouble in all.iter().take(TOLD) {
@@ -52,6 +53,14 @@ fn machines(documents: &Documents) -> Vec<Trouble<'_>> {
         }
     }
     troubles
+}
+
+fn paused(documents: &Documents) -> Vec<Trouble<'_>> {
+    let conditions = documents.clusters.iter().filter_map(|(name, cluster)| {
+        let paused = find(&cluster.status.as_ref()?.conditions, "Paused")?;
+        Some(Trouble { line: format!("{name} is paused: {}", paused.message), reason: &paused.reason })
+    });
+    conditions.collect()
 }
 
 fn components(documents: &Documents) -> Vec<Trouble<'_>> {
