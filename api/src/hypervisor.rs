@@ -11,6 +11,12 @@ use crate::{
     name::{HypervisorName, InstallationId},
 };
 
+/// The finalizer that keeps a deleted Hypervisor in a management cluster for as long as something relies on the machine.
+pub const FINALIZER: &str = "keelway.dev/hypervisor";
+
+/// The annotation by which a person says `true` of a machine that is lost for good: what it holds is given up.
+pub const LOST_ANNOTATION: &str = "keelway.dev/lost";
+
 /// A physical or virtual machine where Keelway runs control plane components, reached through its CRI endpoint.
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -251,6 +257,21 @@ impl Default for PortRange {
     /// Below Linux' default `ip_local_port_range` (32768 to 60999) and clear of Kubernetes' NodePorts (30000 to 32767).
     fn default() -> Self {
         Self { from: 20000, to: 22767 }
+    }
+}
+
+impl Hypervisor {
+    /// Whether somebody asked for its deletion.
+    #[must_use]
+    pub fn deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether a person says that it is lost for good.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.and_then(|annotations| annotations.get(LOST_ANNOTATION)).is_some_and(|value| value == "true")
     }
 }
 

@@ -400,6 +400,9 @@ pub struct MachineState {
     pub owner: Option<InstallationId>,
     /// The last config that was applied, from the machine's own record.
     pub applied: Option<Applied>,
+    /// The term of the newest leader that it was told of: it takes no config of those before. 0: of none, or it does not remember.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub term: u64,
     /// Our sandboxes, newest first.
     pub sandboxes: Vec<SandboxState>,
     /// Containers of our sandboxes, newest first.
@@ -439,6 +442,11 @@ pub struct MachineState {
     /// With what the machine's agent answers on a network. Where it was not enrolled, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<AgentIdentity>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// With what an agent that was enrolled answers on a network.
@@ -707,6 +715,7 @@ impl MachineState {
             runtime: self.runtime.clone(),
             owner: self.owner.clone(),
             applied: self.applied.clone(),
+            term: self.term,
             files: below(&self.files, id),
             data: below(&self.data, id),
             images: BTreeSet::new(),

@@ -1,5 +1,6 @@
 //! Text to documents, strictly: all faults of an input at once.
 
+mod list;
 mod one;
 
 use std::{
@@ -96,14 +97,24 @@ pub struct Asked<'a> {
 pub(crate) struct Origin<'a> {
     /// `document 2 (Cluster c1)`.
     title: String,
+    place: Stands<'a>,
+}
+
+/// Which part of the input a document is.
+#[derive(Debug, Clone, Copy)]
+struct Stands<'a> {
     chunk: Chunk<'a>,
+    /// Its index in a list, where it stands in one.
+    item: Option<usize>,
 }
 
 impl Origin<'_> {
     /// Puts document and line into a fault that knows its field.
     pub(crate) fn locate(&self, mut fault: Fault) -> Fault {
-        let tree = tree::parse(self.chunk.text, self.chunk.line).ok().flatten();
-        fault.line = tree.map_or(self.chunk.line, |tree| tree.root.line_of(&fault.field));
+        let Stands { chunk, item } = self.place;
+        let tree = tree::parse(chunk.text, chunk.line).ok().flatten();
+        let root = tree.as_ref().and_then(|tree| item.map_or(Some(&tree.root), |index| list::item(&tree.root, index)));
+        fault.line = root.map_or(chunk.line, |root| root.line_of(&fault.field));
         fault.document.clone_from(&self.title);
         fault
     }
@@ -134,6 +145,8 @@ struct Reader<'a> {
 enum Owner {
     Ours(Kind),
     Foreign,
+    /// Some of its items are ours.
+    List,
 }
 
 impl<'a> Reader<'a> {
@@ -158,7 +171,8 @@ impl<'a> Reader<'a> {
                 self.documents.give(&tree);
                 self.foreign(chunk);
             }
-            Ok(Owner::Ours(kind)) => self.ours(kind, &tree, chunk),
+            Ok(Owner::Ours(kind)) => self.ours(kind, &tree, Stands { chunk, item: None }),
+            Ok(Owner::List) => self.list(tree, chunk),
             Err(fault) => self.refuse(tree.root.line_of(&fault.field), fault),
         }
     }
@@ -173,9 +187,9 @@ impl<'a> Reader<'a> {
         self.documents.places.push(Place::Foreign(text));
     }
 
-    fn ours(&mut self, kind: Kind, tree: &Tree<'_>, chunk: Chunk<'a>) {
+    fn ours(&mut self, kind: Kind, tree: &Tree<'_>, place: Stands<'a>) {
         let identity = identity(kind, &tree.root);
-        let origin = Origin { title: format!("document {} ({})", self.count, title(&identity)), chunk };
+        let origin = Origin { title: format!("{} ({})", self.position(place.item), title(&identity)), place };
         let mut faults = match self.documents.take(kind, tree, self.asked) {
             Ok(name) => {
                 self.documents.places.push(Place::Ours(name.clone()));
@@ -187,7 +201,8 @@ impl<'a> Reader<'a> {
                 faults
             }
         };
-        faults.extend(self.twice(identity, &origin));
+        let line = place.item.map_or(place.chunk.line, |_| tree.root.line);
+        faults.extend(self.twice(identity, line, place.item));
         self.faults.extend(faults.into_iter().map(|fault| Fault {
             line: match fault.line {
                 0 => tree.root.line_of(&fault.field),
@@ -198,8 +213,14 @@ impl<'a> Reader<'a> {
         }));
     }
 
-    fn twice(&mut self, identity: Identity, origin: &Origin<'a>) -> Option<Fault> {
-        let here = (format!("document {}", self.count), origin.chunk.line);
+    /// Where the document is that is being read, for people.
+    fn position(&self, item: Option<usize>) -> String {
+        let document = format!("document {}", self.count);
+        item.map_or_else(|| document.clone(), |index| format!("{document}, item {}", index + 1))
+    }
+
+    fn twice(&mut self, identity: Identity, line: u64, item: Option<usize>) -> Option<Fault> {
+        let here = (self.position(item), line);
         if identity.2.is_empty() {
             return None;
         }
@@ -274,11 +295,7 @@ fn owner(root: &Node<'_>) -> Result<Owner, Fault> {
         (_, "v1", "Secret") if labelled(root) || text(root, "type") == Some(PULL_SECRET) => {
             Ok(Owner::Ours(Kind::Secret))
         }
-        (_, "v1", "List") if holds_ours(root) => Err(Fault::of(
-            "items",
-            "the list holds documents of Keelway's",
-            "give each as a document of its own: kubectl get -o json | jq '.items[]'",
-        )),
+        (_, "v1", "List") if holds_ours(root) => Ok(Owner::List),
         _ => Ok(Owner::Foreign),
     }
 }

@@ -393,7 +393,8 @@ pub(crate) fn short(text: &str) -> String {
     }
 }
 
-fn raw(node: &Node<'_>) -> Json {
+/// A node as it was written.
+pub(crate) fn raw(node: &Node<'_>) -> Json {
     match &node.value {
         Value::Scalar(scalar) => raw_scalar(scalar),
         Value::List(items) => Json::Array(items.iter().map(raw).collect()),

@@ -102,3 +102,15 @@ spec:
         ["status.ingressPort: ingress-0 has port 20000"]
     );
 }
+
+#[test]
+fn items_of_a_list_are_documents() {
+    let list = "apiVersion: v1\nkind: List\nmetadata: {resourceVersion: ''}\nitems:\n- apiVersion: keelway.dev/v1alpha1\n  kind: \
+                Cluster\n  metadata: {name: c1, namespace: default, uid: 1b-2, resourceVersion: '7'}\n  spec: {version: 1.37.0}\n- \
+                {apiVersion: v1, kind: Secret, metadata: {name: mine}, data: {a: Yg==}}\n";
+    let documents = read(list);
+    assert_eq!((documents.clusters.len(), documents.given.len()), (1, 1));
+    let written = documents.write();
+    assert!(written.contains("\n---\n{\"apiVersion\":\"v1\",\"kind\":\"Secret\""), "{written}");
+    assert_eq!(read(&written), documents);
+}

@@ -1,9 +1,10 @@
-//! The manager, over a directory of documents.
+//! The manager, over a directory of documents or a management cluster.
 
 use std::{
     env,
     fs::{self, File, OpenOptions},
     io::Write,
+    net::TcpStream,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -11,38 +12,61 @@ use std::{
 
 use keelway_api::Documents;
 use keelway_cri::testing::cache;
-use keelway_manager::client::DEFAULT_SOCKET;
+use keelway_manager::{client::DEFAULT_SOCKET, health::DEFAULT_ADDRESS};
 
 use crate::{deadline, keelway::program, process};
 
 /// One `keelway-manager`, which is killed where nobody ends it.
 pub struct Manager {
-    directory: PathBuf,
+    store: Place,
     log: PathBuf,
     child: Option<Child>,
+}
+
+/// Where its documents are.
+enum Place {
+    Directory(PathBuf),
+    /// By the file of a kubeconfig.
+    Kubernetes(PathBuf),
 }
 
 impl Manager {
     /// Over a directory, which is made where there is none; its log is beside it.
     pub fn start(directory: &Path) -> Self {
-        let mut manager = Self { directory: directory.to_owned(), log: directory.with_extension("log"), child: None };
+        Self::over(Place::Directory(directory.to_owned()), directory)
+    }
+
+    /// Over a management cluster, by a kubeconfig; its log is beside that.
+    pub fn with(kubeconfig: &Path) -> Self {
+        Self::over(Place::Kubernetes(kubeconfig.to_owned()), kubeconfig)
+    }
+
+    fn over(store: Place, beside: &Path) -> Self {
+        let mut manager = Self { store, log: beside.with_extension("log"), child: None };
         manager.start_again();
         manager
     }
 
-    /// Another process over the same directory. It listens on its socket then.
+    /// Another process over the same documents. It can be asked then.
     pub fn start_again(&mut self) {
         assert!(self.child.is_none(), "one manager at a time");
         let log = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
         let mut command = Command::new(program().with_file_name("keelway-manager"));
-        command.arg("run").arg(format!("--store=dir:{}", self.directory.display()));
+        command.arg("run");
+        match &self.store {
+            Place::Directory(directory) => command.arg(format!("--store=dir:{}", directory.display())),
+            Place::Kubernetes(kubeconfig) => command.arg("--store=kubernetes").arg("--kubeconfig").arg(kubeconfig),
+        };
         command.arg("--images").arg(cache().unwrap().join("images"));
         let path = env::join_paths(
             [cache().unwrap().join("bin")].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())),
         );
         self.child = Some(command.env("PATH", path.unwrap()).stdin(Stdio::null()).stderr(log).spawn().unwrap());
-        // The socket of one that was killed stays, and nobody listens on it.
-        deadline::until("the manager listens", deadline::READ, || UnixStream::connect(DEFAULT_SOCKET).is_ok());
+        deadline::until("the manager listens", deadline::READ, || match self.store {
+            // The socket of one that was killed stays, and nobody listens on it.
+            Place::Directory(_) => UnixStream::connect(DEFAULT_SOCKET).is_ok(),
+            Place::Kubernetes(_) => TcpStream::connect(DEFAULT_ADDRESS).is_ok(),
+        });
     }
 
     /// Its process id.
@@ -69,16 +93,23 @@ impl Manager {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    fn directory(&self) -> &Path {
+        match &self.store {
+            Place::Directory(directory) => directory,
+            Place::Kubernetes(_) => panic!("a management cluster has no files"),
+        }
+    }
+
     /// The documents in its directory.
     pub fn documents(&self) -> Option<Documents> {
         let mut text = String::new();
-        collect(&self.directory, &mut text).ok()?;
+        collect(self.directory(), &mut text).ok()?;
         Documents::read(text.as_bytes()).ok()
     }
 
     /// A person writes a file: a new one in the place of the one before.
     pub fn write(&self, path: &str, text: &str) {
-        let file = self.directory.join(path);
+        let file = self.directory().join(path);
         let beside = file.with_extension("swp");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         let mut handle = File::create(&beside).unwrap();
@@ -88,7 +119,7 @@ impl Manager {
 
     /// What a file holds.
     pub fn read(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.directory.join(path)).ok()
+        fs::read_to_string(self.directory().join(path)).ok()
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     connection::Connection,
     enrollment::Trust,
     files::Log,
+    leader::Leader,
     logs::Wanted,
     proto::{self, agent_client::AgentClient, apply_event::Event, exchange_client::ExchangeClient},
     relay,
@@ -137,6 +138,15 @@ impl Client {
                 Some(Event::Accepted(_)) | None => {}
             }
         }
+    }
+
+    /// Tells the machine which leader drives it. Returns the newest one that it was told of.
+    pub async fn fence(&self, leader: &Leader, within: Duration) -> Result<u64, ClientError> {
+        let request = proto::FenceRequest { installation: leader.installation.to_string(), term: leader.term };
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.fence(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = answer.map_err(|status| failed("the machine's agent cannot be told who leads", &status))?;
+        Ok(answer.into_inner().term)
     }
 
     /// What happened on the machine, the newest last; followed, also what happens from now on, until the agent ends.

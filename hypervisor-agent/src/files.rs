@@ -22,6 +22,7 @@ use keelway_api::{
     machine::{DATA_MARK, File, STATE_DIRECTORY, data_mark},
     name::{ClusterId, InstallationId, PodName},
 };
+use serde::Serialize;
 
 pub use capacity::Inventory;
 pub use error::FileError;
@@ -29,11 +30,14 @@ pub use logs::{Log, Logs};
 pub use look::Observed;
 pub(crate) use top::is_ours;
 
-use crate::layout::{self, Directory, FILE_MODE, LOG_DIRECTORY};
+use crate::{
+    layout::{self, Directory, FILE_MODE, LOG_DIRECTORY},
+    leader::Leader,
+};
 use folder::{Attributes, Folder};
 
 /// The machine's own records, the owner last: without it nobody is obeyed.
-const RECORDS: [&str; 4] = [layout::EVENTS, layout::CONFIG, layout::APPLIED, layout::OWNER];
+const RECORDS: [&str; 5] = [layout::EVENTS, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
 
 /// The files of one machine. All of it blocks.
 #[derive(Debug, Clone, Copy)]
@@ -55,9 +59,12 @@ impl<'a> Files<'a> {
 
     /// Records the config that was applied.
     pub fn record_applied(self, applied: &Applied) -> Result<(), FileError> {
-        let text = serde_json::to_vec(applied)
-            .map_err(|error| FileError::Write { path: layout::APPLIED.to_owned(), source: error.into() })?;
-        self.write_record(layout::APPLIED, &text)
+        self.write_json(layout::APPLIED, applied)
+    }
+
+    /// Records the newest leader.
+    pub fn record_leader(self, leader: &Leader) -> Result<(), FileError> {
+        self.write_json(layout::LEADER, leader)
     }
 
     /// Keeps the config that is in effect. It holds keys.
@@ -106,6 +113,11 @@ impl<'a> Files<'a> {
             parent.open_socket(name)
         };
         open().map_err(FileError::read(&path))
+    }
+
+    fn write_json(self, name: &str, record: &impl Serialize) -> Result<(), FileError> {
+        let failed = |error: serde_json::Error| FileError::Write { path: name.to_owned(), source: error.into() };
+        self.write_record(name, &serde_json::to_vec(record).map_err(failed)?)
     }
 
     fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {

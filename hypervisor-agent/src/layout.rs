@@ -13,6 +13,8 @@ pub const LOG_DIRECTORY: &str = "/var/log/keelway";
 /// The names of the machine's own records, in [`STATE_DIRECTORY`].
 pub(crate) const OWNER: &str = "owner";
 pub(crate) const APPLIED: &str = "applied";
+/// The newest leader that an agent was told of.
+pub(crate) const LEADER: &str = "leader";
 /// The config that an agent keeps, with keys in it.
 pub(crate) const CONFIG: &str = "config";
 /// What happened on a machine with an agent.

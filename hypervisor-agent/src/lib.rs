@@ -20,6 +20,7 @@ pub mod helper;
 pub mod https;
 pub mod image;
 pub mod layout;
+pub mod leader;
 mod local;
 pub mod logs;
 pub mod observe;

@@ -62,6 +62,7 @@ pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineStat
         runtime: facts,
         owner: found.owner,
         applied: found.applied,
+        term: 0,
         sandboxes: pods.sandboxes,
         containers: pods.containers,
         files: found.files,

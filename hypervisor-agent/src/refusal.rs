@@ -46,6 +46,16 @@ pub enum Refusal {
         /// The generation of both.
         generation: u64,
     },
+    /// A later leader told the machine that it leads.
+    #[error(
+        "the config is of the leader of term {term}, and the machine obeys the one of term {leader}: another manager leads by now, and this one does nothing more"
+    )]
+    Superseded {
+        /// The config's term.
+        term: u64,
+        /// That of the newest leader.
+        leader: u64,
+    },
     /// A kubelet runs its pods on the machine.
     #[error(
         "a kubelet uses the machine's container runtime ({pods} of its pods are there): use another machine, or another container runtime on it"
@@ -69,14 +79,15 @@ pub(crate) fn check_fence(config: &MachineConfig, state: &MachineState) -> Resul
     if state.kubelet_pods > 0 {
         return Err(Refusal::UsedByKubelet { pods: state.kubelet_pods });
     }
-    check_owner(config, state.owner.as_ref())?;
-    check_order(config, state.applied.as_ref())
+    check_owner(&config.installation, state.owner.as_ref())?;
+    check_order(config, state.applied.as_ref())?;
+    check_term(config, state.term, state.applied.as_ref())
 }
 
 /// Checks that nobody else owns the machine.
-pub(crate) fn check_owner(config: &MachineConfig, owner: Option<&InstallationId>) -> Result<(), Refusal> {
-    match owner.filter(|id| **id != config.installation) {
-        Some(owner) => Err(Refusal::AnotherInstallation { owner: owner.clone(), config: config.installation.clone() }),
+pub(crate) fn check_owner(of: &InstallationId, owner: Option<&InstallationId>) -> Result<(), Refusal> {
+    match owner.filter(|owner| *owner != of) {
+        Some(owner) => Err(Refusal::AnotherInstallation { owner: owner.clone(), config: of.clone() }),
         None => Ok(()),
     }
 }
@@ -92,6 +103,16 @@ pub(crate) fn check_order(config: &MachineConfig, applied: Option<&Applied>) -> 
         std::cmp::Ordering::Equal if applied.digest != config.digest() => Err(Refusal::Changed { term, generation }),
         std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => Ok(()),
     }
+}
+
+/// Checks that a config is of no leader before the newest one. The one that was applied may be repeated: that changes nothing.
+pub(crate) fn check_term(config: &MachineConfig, newest: u64, applied: Option<&Applied>) -> Result<(), Refusal> {
+    let number = (config.term, config.generation);
+    let is_applied = applied.is_some_and(|applied| (applied.term, applied.generation) == number);
+    if config.term < newest && !is_applied {
+        return Err(Refusal::Superseded { term: config.term, leader: newest });
+    }
+    Ok(())
 }
 
 /// Checks that each pod keeps to its own directory and has no privilege.
@@ -195,5 +216,100 @@ fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
             Some((directory, name)) if pod.data.iter().any(|data| data == directory) && is_plain_name(name) => Ok(()),
             Some(_) | None => Err(format!("{path:?} is in no directory that the pod writes to")),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::converge::applied_by;
+
+    /// What a machine holds, as an agent keeps it.
+    #[derive(Default)]
+    struct Machine {
+        newest: u64,
+        applied: Option<Applied>,
+    }
+
+    /// What drivers say to it, in whatever order it arrives.
+    #[derive(Debug, Clone)]
+    enum Said {
+        Leads(u64),
+        Holds { term: u64, generation: u64, users: u32 },
+    }
+
+    impl Machine {
+        fn takes(&mut self, config: &MachineConfig) -> Result<(), Refusal> {
+            check_order(config, self.applied.as_ref())?;
+            check_term(config, self.newest, self.applied.as_ref())?;
+            self.applied = Some(applied_by(config));
+            Ok(())
+        }
+    }
+
+    fn config(term: u64, generation: u64, user: u32) -> MachineConfig {
+        let pod = Pod {
+            user,
+            files: Vec::new(),
+            data: Vec::new(),
+            containers: Vec::new(),
+            pause_image: "pause".to_owned(),
+            servers: None,
+            start: keelway_api::machine::Start::Always,
+            hold: false,
+            registries: BTreeMap::new(),
+        };
+        let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
+        let installation = "00000000000000ff".parse().unwrap();
+        MachineConfig { installation, term, generation, pods: [(name, pod)].into(), others: BTreeSet::new() }
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        prop_oneof![
+            (1..4_u64).prop_map(Said::Leads),
+            (1..4_u64, 1..5_u64, 1..4_u32).prop_map(|(term, generation, users)| Said::Holds {
+                term,
+                generation,
+                users
+            }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever arrives however late: once a leader was heard of, none before it changes anything.
+        #[test]
+        fn nobody_obeys_who_led_before(all in proptest::collection::vec(said(), 0..40)) {
+            let mut machine = Machine::default();
+            for said in all {
+                let before = machine.applied.clone();
+                match said {
+                    Said::Leads(term) => machine.newest = machine.newest.max(term),
+                    Said::Holds { term, generation, users } => {
+                        let config = config(term, generation, users);
+                        let taken = machine.takes(&config);
+                        if term < machine.newest {
+                            prop_assert_eq!(&machine.applied, &before);
+                            prop_assert!(taken.is_err() || before == Some(applied_by(&config)));
+                        }
+                    }
+                }
+                let place = |applied: &Option<Applied>| applied.as_ref().map(|one| (one.term, one.generation));
+                prop_assert!(place(&machine.applied) >= place(&before));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_effect_may_be_repeated_by_a_leader_before() {
+        let mut machine = Machine::default();
+        machine.takes(&config(1, 4, 1)).unwrap();
+        machine.newest = 2;
+        machine.takes(&config(1, 4, 1)).unwrap();
+        assert_eq!(machine.takes(&config(1, 5, 2)), Err(Refusal::Superseded { term: 1, leader: 2 }));
+        machine.takes(&config(2, 5, 2)).unwrap();
     }
 }

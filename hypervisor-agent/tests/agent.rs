@@ -24,6 +24,8 @@ use keelway_hypervisor_agent::{
     access::Access,
     agent::{Listener, SocketError, run},
     client::{Client, ClientError, Finished},
+    leader::Leader,
+    report::chain_text,
 };
 use rustix::{fs::Uid, thread::set_thread_res_uid};
 use tempfile::TempDir;
@@ -274,6 +276,40 @@ async fn an_agent_goes_on_from_its_disk_and_restarts_nothing() {
     assert_eq!(machine.fake.exit_container("main", 1), 2);
     machine.start(Deadlines::default());
     machine.until(|state| running(state).len() == 2).await;
+}
+
+/// Also after the agent's own restart: whoever led before changes nothing, and what runs goes on.
+#[tokio::test]
+async fn a_leader_before_the_newest_is_refused() {
+    let mut machine = Machine::new();
+    let led = |term| Leader { installation: config(1, "", &[]).installation, term };
+    assert_eq!(machine.client().fence(&led(0), WITHIN).await.unwrap(), 0, "of none yet");
+    let first = config(1, "a", &["etcd-0"]);
+    machine.settle(&first).await;
+    let before = machine.state().await;
+    assert_eq!(machine.client().fence(&led(3), WITHIN).await.unwrap(), 3);
+    for restarted in [false, true] {
+        if restarted {
+            machine.stop().await;
+            machine.start(Deadlines::default());
+        }
+        let error = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap_err();
+        assert!(chain_text(&error).contains("obeys the one of term 3"), "{}", chain_text(&error));
+        assert_eq!(machine.client().fence(&led(2), WITHIN).await.unwrap(), 3, "the newest leads");
+        assert_eq!(machine.settle(&first).await.effects, 0, "what is in effect may be said again");
+        let state = machine.state().await;
+        assert_eq!((state.term, running(&state)), (3, running(&before)));
+    }
+    let another = Leader { installation: "00000000000000ee".parse().unwrap(), term: 9 };
+    let error = machine.client().fence(&another, WITHIN).await.unwrap_err();
+    assert!(chain_text(&error).contains("adopt --from 00000000000000ff"), "{}", chain_text(&error));
+    machine.settle(&MachineConfig { term: 3, ..config(2, "b", &["etcd-0"]) }).await;
+    // A machine that holds nothing is left as it was found, and what comes late is refused even then.
+    machine.settle(&MachineConfig { term: 3, ..config(3, "", &[]) }).await;
+    assert!(!machine.root.path().join("var/lib/keelway").exists());
+    assert!(machine.apply(&config(4, "c", &["etcd-0"])).await.is_err());
+    assert_eq!(machine.client().fence(&led(4), WITHIN).await.unwrap(), 4);
+    assert!(!machine.root.path().join("var/lib/keelway").exists());
 }
 
 #[tokio::test]

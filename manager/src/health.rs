@@ -102,8 +102,8 @@ async fn answer(request: &Request<Incoming>, metrics: Arc<Metrics>) -> Response<
     let path = if request.method() == Method::GET { request.uri().path() } else { "" };
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n"),
-        "/readyz" if metrics.passes().any() => text(StatusCode::OK, "ok\n"),
-        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "no pass went through yet\n"),
+        "/readyz" if metrics.is_ready() => text(StatusCode::OK, "ok\n"),
+        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "no pass went through yet, nor does it stand by\n"),
         "/metrics" => {
             let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
             told(metrics, Format::asked_for(accept)).await

@@ -58,6 +58,9 @@ pub enum KubernetesError {
     /// Somebody changed a document since it was read. Read again.
     #[error("{0} was changed by somebody else meanwhile")]
     Changed(DocumentName),
+    /// A pass deletes only what its user deleted.
+    #[error("the deletion of {0} is its user's to ask for")]
+    Deletion(DocumentName),
     /// A pass does not write this.
     #[error("the spec of {0} is its user's, and is not written over")]
     Spec(DocumentName),
@@ -80,7 +83,7 @@ pub struct Kubernetes {
     resources: Resources,
     shared: Arc<Shared>,
     teller: Teller,
-    _watches: Watches,
+    watches: tokio::sync::Mutex<Watches>,
     /// Held while changes are made, of which several cannot be made at once.
     writing: tokio::sync::Mutex<()>,
 }
@@ -107,7 +110,8 @@ impl Kubernetes {
         let resources = Resources::new();
         let watches = Watches::start(&client, &resources, &shared);
         let teller = Teller::start(client.clone(), resources.clone());
-        Self { client, resources, shared, teller, _watches: watches, writing: tokio::sync::Mutex::default() }
+        let (watches, writing) = (tokio::sync::Mutex::new(watches), tokio::sync::Mutex::default());
+        Self { client, resources, shared, teller, watches, writing }
     }
 
     /// Where Events are told.
@@ -145,8 +149,24 @@ impl Kubernetes {
         }
     }
 
+    /// Sees all that there is now, whatever watches have told so far: they may be late, and whoever wrote before may have done so a moment
+    /// ago.
+    ///
+    /// # Errors
+    /// The API server does not tell.
+    pub async fn look_anew(&self) -> Result<(), KubernetesError> {
+        let mut watches = self.watches.lock().await;
+        watches.end().await;
+        self.shared.held().begin_anew();
+        *watches = Watches::start(&self.client, &self.resources, &self.shared);
+        self.seen().await
+    }
+
     /// Waits until all that there is was seen.
-    async fn seen(&self) -> Result<(), KubernetesError> {
+    ///
+    /// # Errors
+    /// The API server does not tell.
+    pub async fn seen(&self) -> Result<(), KubernetesError> {
         let all = async {
             loop {
                 let notified = self.shared.changed.notified();

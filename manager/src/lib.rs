@@ -5,6 +5,7 @@ pub mod client;
 pub mod directory;
 pub mod health;
 pub mod kubernetes;
+pub mod led;
 pub mod metrics;
 mod place;
 pub mod proto;

@@ -1,6 +1,8 @@
 //! `keelway-manager`: keeps every cluster as its documents say.
 
 mod definitions;
+mod elect;
+mod work;
 
 use std::{
     io::{self, Write},
@@ -10,30 +12,30 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
+use elect::ElectArguments;
 use keelway_api::jiff::Timestamp;
+use keelway_lease::Election;
 use keelway_manager::{
-    Reports,
     client::DEFAULT_SOCKET,
     directory::Directory,
     health::{self, Entrance},
     kubernetes::Kubernetes,
-    metrics::{Kept, Metrics},
+    led::Led,
+    metrics::{self, Metrics},
     server::{Listener, serve},
     traces::Traces,
 };
-use keelway_reconciler::{
-    Changing, ConnectedMachines, Context, DialledComponents, PkiMinter, Run, Silent, Store, keep,
-};
+use keelway_reconciler::{ConnectedMachines, Driver, Machines};
 use kube::{
     Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use rand::{SeedableRng, rngs::StdRng};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use work::Work;
 
 /// Keeps every cluster as its documents say.
 #[derive(Debug, Parser)]
@@ -80,6 +82,8 @@ struct RunArguments {
     /// Archives of images, which go to machines instead of those of a registry.
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/cache/keelway/images")]
     images: PathBuf,
+    #[command(flatten)]
+    elect: ElectArguments,
 }
 
 #[derive(Debug, Clone)]
@@ -151,28 +155,56 @@ async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
     cancel_on_signal(stop.clone())?;
     match &arguments.store {
         StoreArgument::Directory(path) => {
+            if arguments.elect.leader_elect {
+                bail!("--leader-elect is for a store in Kubernetes: a directory has a lock");
+            }
             let store = Arc::new(Directory::open(path)?);
             let metrics = told(store.clone(), &arguments.metrics_listen).await?;
             let listener = Listener::bind(&arguments.listen)?;
             let serving = tokio::spawn(serve(listener, store.clone(), stop.clone()));
             tracing::info!(store = %path.display(), "begins");
-            over(store, Reports::new(metrics), arguments.images, stop).await;
+            let machines = Arc::new(ConnectedMachines::new(arguments.images));
+            let _ = Work { store, machines, metrics, events: None }.go_on(Driver::Alone, &stop).await;
             serving.await??;
         }
         StoreArgument::Kubernetes => {
-            let store = Arc::new(Kubernetes::open(client(arguments.kubeconfig.as_deref()).await?));
-            let metrics = told(store.clone(), &arguments.metrics_listen).await?;
-            tracing::info!(store = "kubernetes", "begins");
-            let reports = Reports::new(metrics).with_events(store.teller());
-            over(store, reports, arguments.images, stop).await;
+            let client = client(arguments.kubeconfig.as_deref()).await?;
+            over_kubernetes(&arguments, client, &stop).await?;
         }
     }
     tracing::info!("ends");
     Ok(())
 }
 
+/// As the only manager of the store, or as one of those that hold the Lease after each other.
+async fn over_kubernetes(
+    arguments: &RunArguments,
+    client: kube::Client,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let election = arguments.elect.election(&client)?;
+    let fence = election.as_ref().map(Election::fence);
+    let client = fence.as_ref().map_or(client.clone(), |fence| fence.guard(client));
+    let store = Arc::new(Kubernetes::open(client));
+    let metrics = told(store.clone(), &arguments.metrics_listen).await?;
+    let mut machines: Arc<dyn Machines> = Arc::new(ConnectedMachines::new(arguments.images.clone()));
+    if let Some(fence) = fence {
+        machines = Arc::new(Led::new(machines, fence));
+    }
+    let events = Some(store.teller());
+    let work = Work { store, machines, metrics, events };
+    tracing::info!(store = "kubernetes", "begins");
+    match election {
+        None => {
+            let _ = work.go_on(Driver::Alone, stop).await;
+            Ok(())
+        }
+        Some(election) => work.take_turns(&election, stop).await,
+    }
+}
+
 /// Metrics of a store, told where they are to be.
-async fn told(store: Arc<dyn Kept>, listen: &MetricsListen) -> anyhow::Result<Arc<Metrics>> {
+async fn told(store: Arc<dyn metrics::Kept>, listen: &MetricsListen) -> anyhow::Result<Arc<Metrics>> {
     let metrics = Arc::new(Metrics::new(store, Timestamp::now()));
     let MetricsListen(addresses) = listen;
     if !addresses.is_empty() {
@@ -181,22 +213,6 @@ async fn told(store: Arc<dyn Kept>, listen: &MetricsListen) -> anyhow::Result<Ar
         tokio::spawn(entrance.serve(metrics.clone()));
     }
     Ok(metrics)
-}
-
-/// Passes over a store.
-async fn over<S: Store + Changing + 'static>(
-    store: Arc<S>,
-    mut reports: Reports,
-    images: PathBuf,
-    stop: CancellationToken,
-) {
-    let machines = Arc::new(ConnectedMachines::new(images));
-    let components = Arc::new(DialledComponents::new(machines.clone()));
-    let run = Run { stop, progress: Arc::new(Silent) };
-    let context = Context { store: store.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
-    let mut minter = PkiMinter::new(StdRng::from_rng(&mut rand::rng()));
-    keep(&context, &mut minter, &*store, &mut reports).await;
-    context.machines.part().await;
 }
 
 /// The API of a store in Kubernetes.

@@ -11,10 +11,16 @@ mod passes;
 mod process;
 mod state;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use keelway_api::{Documents, jiff::Timestamp};
-use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::gauge::Gauge, registry::Registry};
 
 use certificates::Certificates;
 use family::Family;
@@ -36,6 +42,9 @@ pub trait Kept: Send + Sync + 'static {
 pub struct Metrics {
     registry: Registry,
     passes: Passes,
+    leading: Gauge,
+    /// Whether it waits with all that there is in sight.
+    stands_by: AtomicBool,
 }
 
 impl Metrics {
@@ -47,7 +56,26 @@ impl Metrics {
         let own = registry.sub_registry_with_prefix("keelway");
         let passes = Passes::new(own);
         own.register_collector(Box::new(World { kept, certificates: Certificates::default() }));
-        Self { registry, passes }
+        let leading = Gauge::default();
+        own.register("leading", "1 while this one works: it is alone, or holds the Lease", leading.clone());
+        Self { registry, passes, leading, stands_by: AtomicBool::new(false) }
+    }
+
+    /// It works from now on, or no longer.
+    pub fn lead(&self, leads: bool) {
+        self.stands_by.store(false, Ordering::Relaxed);
+        self.leading.set(i64::from(leads));
+    }
+
+    /// It has all that there is in sight, and waits until another one works no longer.
+    pub fn stand_by(&self) {
+        self.stands_by.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it does what it is there for: a pass went through, or it stands by.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.passes.any() || self.stands_by.load(Ordering::Relaxed)
     }
 
     /// Where passes are counted.

@@ -16,7 +16,8 @@ use keelway_api::{
 };
 
 use crate::{
-    Observation, Waiting, deletion::keeps_running, plan::Plan, pod::Site, tenant::Tenant, turns::Turns, world::World,
+    Observation, Waiting, deletion::keeps_running, plan::Plan, pod::Site, tenant::Tenant, term::highest_term,
+    turns::Turns, world::World,
 };
 
 /// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
@@ -29,13 +30,15 @@ pub struct Configs<'a> {
     known: BTreeSet<&'a ClusterId>,
     turns: Turns<'a>,
     placed: BTreeMap<&'a HypervisorName, Vec<Placed<'a>>>,
+    /// The driver's.
+    term: u64,
 }
 
 /// A component with its cluster's place among the tenants.
 type Placed<'a> = (usize, &'a PodName, &'a ComponentSpec);
 
 impl<'a> Configs<'a> {
-    /// `world` is what the documents mean.
+    /// `world` is what the documents mean. They are all that there are, and whoever has them is their only driver.
     #[must_use]
     pub fn of(documents: &'a Documents, world: &'a World, seen: &'a Observation) -> Self {
         // From stale documents nothing is told to anybody.
@@ -46,16 +49,16 @@ impl<'a> Configs<'a> {
         }
         let known = tenants.iter().map(|tenant| tenant.id).collect();
         let placed = placed(&tenants);
-        Self { documents, world, seen, tenants, known, turns, placed }
+        Self { documents, world, seen, tenants, known, turns, placed, term: highest_term(documents, seen) }
     }
 
     /// What one machine should hold.
     ///
-    /// The fence goes up by one where the content differs from what was written down last, and stays where it does not.
+    /// Its number is a new one where the content differs from what was written down last, and stays where it does not.
     #[must_use]
     pub fn config(&self, name: &HypervisorName) -> Option<MachineConfig> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
-        composed(document, self.seen.machine(name)?, |id| self.known.contains(id), self.pods(name))
+        composed(document, self.seen.machine(name)?, |id| self.known.contains(id), (self.pods(name), self.term))
     }
 
     fn pods(&self, name: &HypervisorName) -> BTreeMap<PodName, Pod> {
@@ -119,7 +122,8 @@ impl Wants {
     }
 }
 
-/// The config of a machine that was seen, of these pods, which are all that its clusters want. `known` are all clusters that there are.
+/// The config of a machine that was seen, of these pods, which are all that its clusters want. `known` are all clusters that there are,
+/// `term` is the driver's.
 /// The second is what is to be written down of it, which has to be saved before the machine takes it.
 #[must_use]
 pub fn machine_config(
@@ -127,8 +131,9 @@ pub fn machine_config(
     state: &MachineState,
     known: &BTreeSet<ClusterId>,
     pods: BTreeMap<PodName, Pod>,
+    term: u64,
 ) -> Option<(MachineConfig, Option<Applied>)> {
-    let config = composed(document, state, |id| known.contains(id), pods)?;
+    let config = composed(document, state, |id| known.contains(id), (pods, term))?;
     let issue = to_issue(document, &config);
     Some((config, issue))
 }
@@ -194,19 +199,24 @@ fn composed(
     document: &Hypervisor,
     state: &MachineState,
     is_known: impl Fn(&ClusterId) -> bool,
-    pods: BTreeMap<PodName, Pod>,
+    (pods, term): (BTreeMap<PodName, Pod>, u64),
 ) -> Option<MachineConfig> {
     let installation = document.status.as_ref()?.installation.clone()?;
     let others = state.clusters().filter(|id| !is_known(id)).collect();
-    Some(fenced(MachineConfig { installation, term: 1, generation: 1, pods, others }, document))
+    Some(fenced(MachineConfig { installation, term, generation: 1, pods, others }, document, state))
 }
 
-/// Orders the config behind the last one that was written down for the machine, which holds nothing newer.
-fn fenced(config: MachineConfig, document: &Hypervisor) -> MachineConfig {
+/// Orders the config behind the last one that was written down for the machine, which holds nothing newer. The same content keeps its
+/// number, unless that is of a driver before and the machine does not hold it: it would be refused by then.
+fn fenced(config: MachineConfig, document: &Hypervisor, state: &MachineState) -> MachineConfig {
     let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
     let Some(Applied { term, generation, digest }) = issued else { return config };
-    let changed = config.digest() != *digest;
-    MachineConfig { term: *term, generation: generation + u64::from(changed), ..config }
+    let place = |applied: &Applied| (applied.term, applied.generation);
+    let is_held = state.applied.as_ref().map(place) == Some((*term, *generation));
+    if config.digest() == *digest && (is_held || *term >= config.term) {
+        return MachineConfig { term: *term, generation: *generation, ..config };
+    }
+    MachineConfig { term: config.term.max(*term), generation: generation + 1, ..config }
 }
 
 /// What is to be written down of a config. One number is one content: its digest is there already.

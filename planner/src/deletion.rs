@@ -8,8 +8,10 @@ use alloc::{
 };
 
 use keelway_api::{
-    Documents,
+    Documents, Hypervisor, Time,
     component::ComponentSpec,
+    condition::{self, Status, Verdict, reason::Reason},
+    hypervisor::LOST_ANNOTATION,
     machine::MachineState,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
@@ -20,7 +22,7 @@ use crate::{Decision, Observation, plan::Plan, tenant::Tenant, world::World};
 /// Drops the documents of each deleted cluster of which nothing is left on its machines.
 ///
 /// The pods of a deleted cluster are in no machine config, so the machines take them away by themselves; its store goes last.
-pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation) {
+pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
     let deleted: Vec<(ClusterRef, ClusterId)> = world
         .clusters
         .iter()
@@ -32,15 +34,22 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation)
             plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not taken away");
             continue;
         }
-        let left = what_is_left(&plan.documents, seen, &id);
-        let on = format!("its components to leave {}", words(&left));
-        if left.is_empty() {
+        let left = Left::of(&plan.documents, seen, &id);
+        if left.is_nothing() {
             plan.documents.remove_cluster(&name, &id);
             plan.decisions.push(Decision::Forget { cluster: name.to_string() });
-        } else if left.iter().all(|machine| seen.machine(machine).is_none()) {
+            continue;
+        }
+        let on = format!("its components to leave {}", names(left.holding.union(&left.unseen)));
+        if left.holding.is_empty() {
             plan.block_in(&name, &name, on);
         } else {
             plan.wait_in(&name, &name, on);
+        }
+        if let Some(cluster) = plan.documents.clusters.get_mut(&name) {
+            let generation = cluster.metadata.generation;
+            let conditions = &mut cluster.status.get_or_insert_default().conditions;
+            condition::set(conditions, "Deleting", left.verdict(), generation, now);
         }
     }
 }
@@ -49,21 +58,44 @@ fn is_paused(world: &World, name: &ClusterRef) -> bool {
     world.clusters.get(name).is_some_and(|(_, cluster)| cluster.paused)
 }
 
-/// Machines that hold something of the cluster, or might: those of its components that cannot be seen count.
-fn what_is_left<'a>(
-    documents: &'a Documents,
-    seen: &'a Observation,
-    id: &'a ClusterId,
-) -> BTreeSet<&'a HypervisorName> {
-    let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
-    let unseen = placed.filter(|name| seen.machine(name).is_none());
-    // Somebody may have taken the document of a component away that is still there.
-    let holding = seen.machines.iter().filter(|(_, state)| state.known().is_some_and(|state| holds(state, id)));
-    unseen.chain(holding.map(|(name, _)| name)).collect()
+/// Machines that hold something of a cluster, or might.
+struct Left {
+    holding: BTreeSet<HypervisorName>,
+    /// Those of its components that cannot be seen, but for those that are lost for good.
+    unseen: BTreeSet<HypervisorName>,
 }
 
-fn words(names: &BTreeSet<&HypervisorName>) -> String {
-    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+impl Left {
+    fn of(documents: &Documents, seen: &Observation, id: &ClusterId) -> Self {
+        let is_lost = |name: &HypervisorName| documents.hypervisors.get(name).is_some_and(Hypervisor::is_lost);
+        let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
+        let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_lost(name));
+        // Somebody may have taken the document of a component away that is still there.
+        let holding = seen.machines.iter().filter(|(_, state)| state.known().is_some_and(|state| holds(state, id)));
+        Self { holding: holding.map(|(name, _)| name.clone()).collect(), unseen: unseen.cloned().collect() }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.holding.is_empty() && self.unseen.is_empty()
+    }
+
+    fn verdict(&self) -> Verdict {
+        let (reason, message) = if self.unseen.is_empty() {
+            (Reason::LeavingMachines, format!("its components leave {}", names(&self.holding)))
+        } else {
+            let message = format!(
+                "{} may hold something of it and cannot be asked: bring it back, or, where it is lost for good, annotate its \
+                 Hypervisor with {LOST_ANNOTATION}=true",
+                names(&self.unseen)
+            );
+            (Reason::MachinesNotAnswering, message)
+        };
+        Verdict { status: Status::True, reason: reason.as_str().to_string(), message }
+    }
+}
+
+fn names<'a>(machines: impl IntoIterator<Item = &'a HypervisorName>) -> String {
+    machines.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a member of a deleted cluster's store goes on for now: while it runs, and an API server might still ask it.

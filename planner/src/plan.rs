@@ -9,7 +9,7 @@ use alloc::{
 use core::fmt;
 
 use keelway_api::{
-    Documents, Time,
+    Documents, Hypervisor, Time,
     fault::Faults,
     jiff::Timestamp,
     machine::{DISK_RESERVE, STATE_DIRECTORY, Seen, Silent},
@@ -18,7 +18,7 @@ use keelway_api::{
 
 use crate::{
     AgentOrder, MintRequest, Observation, access, birth, certificates, deletion, draining, enrollment, installation,
-    placement, status, world::World,
+    machine_deletion, placement, status, world::World,
 };
 
 /// What one pass decided.
@@ -81,6 +81,11 @@ pub enum Decision {
     Forget {
         /// The cluster.
         cluster: String,
+    },
+    /// Nothing relies on a deleted machine: its document goes.
+    Release {
+        /// The machine.
+        hypervisor: HypervisorName,
     },
 }
 
@@ -160,12 +165,13 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     if seen.stale() {
         return Ok(plan);
     }
-    deletion::plan_deletions(&mut plan, &world, seen);
+    deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
     placement::plan_components(&mut plan, &world, seen, part);
     birth::plan_births(&mut plan, &world, &Time(now));
     birth::plan_member_phases(&mut plan, &world, seen);
     birth::plan_initialization(&mut plan, &world, seen);
     if part.has_machines() {
+        machine_deletion::plan_deletions(&mut plan, part, seen, &Time(now));
         installation::plan_certificates(&mut plan, &world, seen, now);
         enrollment::plan_agents(&mut plan, seen, &Time(now));
         status::plan_machines(&mut plan, part, seen, &Time(now));
@@ -179,7 +185,10 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
 
 /// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.
 fn wait_for_machines(plan: &mut Plan, seen: &Observation, now: Timestamp) {
-    for (name, state) in &seen.machines {
+    let is_lost = |name| plan.documents.hypervisors.get(name).is_some_and(Hypervisor::is_lost);
+    let awaited: Vec<_> =
+        seen.machines.iter().filter(|(name, state)| state.known().is_some() || !is_lost(name)).collect();
+    for (name, state) in awaited {
         if let Some(refused) = seen.refused.get(name) {
             plan.wait(name, format!("a mend: {refused}"));
             continue;
@@ -242,6 +251,7 @@ impl fmt::Display for Decision {
             Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
             Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
             Self::Forget { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
+            Self::Release { hypervisor } => write!(f, "release {hypervisor}: nothing is on it"),
         }
     }
 }

@@ -7,7 +7,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Documents,
+    Documents, Time,
     cluster::MemberPhase,
     hypervisor::Applied,
     jiff::Timestamp,
@@ -15,7 +15,8 @@ use keelway_api::{
     name::{HypervisorName, PodName},
 };
 use keelway_planner::{
-    Health, Observation, Plan, Refused, identify, invariants, machine_configs, note_issued, plan, refuse,
+    Health, Observation, Plan, Refused, highest_term, identify, invariants, machine_config, machine_configs,
+    note_issued, plan, refuse,
 };
 use model::{empty, mint};
 
@@ -61,6 +62,11 @@ impl World {
         assert_eq!(invariants::check(&self.documents, &plan.documents, &self.seen), []);
         mint(&mut plan, &mut BTreeMap::new());
         plan
+    }
+
+    /// A plan of a world that was changed by hand.
+    fn plan_unchecked(&self) -> Plan {
+        plan(self.documents.clone(), &self.seen, Timestamp::UNIX_EPOCH).unwrap()
     }
 
     /// Saves a plan, and has each machine mark what it is asked to.
@@ -199,6 +205,50 @@ fn the_same_number_with_other_content_is_of_two_writers() {
     let _ = world.pass();
     world.machine("hv-3").applied.as_mut().unwrap().digest = "other".to_owned();
     assert!(matches!(world.refuse().as_slice(), [Refused::TwoWriters { .. }]));
+}
+
+/// What a driver of this term would give to each machine.
+fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
+    let configs = machine_configs(&world.documents, &world.seen).unwrap();
+    let known = world.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
+    let number = |(name, config): (HypervisorName, keelway_api::machine::MachineConfig)| {
+        let state = world.seen.machines[&name].known()?;
+        let document = &world.documents.hypervisors[&name];
+        let (config, _) = machine_config(document, state, &known, config.pods, term)?;
+        Some((config.term, config.generation))
+    };
+    configs.into_iter().filter_map(number).collect()
+}
+
+#[test]
+fn a_new_leader_gives_no_new_number_to_what_a_machine_holds() {
+    let mut world = World::new();
+    for _ in 0..3 {
+        let _ = world.pass();
+    }
+    let held = numbers(&world, 1);
+    assert!(held.iter().all(|(term, _)| *term == 1));
+    assert_eq!(numbers(&world, 7), held, "a settled world stays as it is whoever leads");
+
+    // What was written down and not taken would be refused as of a leader before.
+    world.machine("hv-2").applied = None;
+    let (first, later): (BTreeSet<_>, BTreeSet<_>) = numbers(&world, 7).into_iter().partition(|(term, _)| *term == 1);
+    assert_eq!((first, later.len()), (held.clone(), 1));
+    let (_, highest) = held.last().unwrap();
+    assert_eq!(later, [(7, highest + 1)].into());
+}
+
+#[test]
+fn who_is_alone_goes_on_with_the_highest_term() {
+    let mut world = World::new();
+    assert_eq!(highest_term(&world.documents, &world.seen), 1);
+    // A leader told one machine of itself, and gave it nothing.
+    world.machine("hv-3").term = 5;
+    assert_eq!(highest_term(&world.documents, &world.seen), 5);
+    let _ = world.pass();
+    let held: BTreeSet<u64> =
+        ["hv-1", "hv-2", "hv-3"].iter().map(|name| world.machine(name).applied.clone().unwrap().term).collect();
+    assert_eq!(held, [5].into(), "what it decides anew is of that term everywhere");
 }
 
 #[test]
@@ -380,4 +430,75 @@ fn clusters_that_nobody_tells_of_are_left_alone() {
     assert_eq!(configs[&"hv-1".parse().unwrap()].others, [stranger.cluster].into());
     let says = serde_json::to_string(&plan.documents.hypervisors.values().next().unwrap().status).unwrap();
     assert!(says.contains("left alone"), "{says}");
+}
+
+/// Somebody asks for the deletion of a machine.
+fn delete(world: &mut World, machine: &str) {
+    let document = world.documents.hypervisors.get_mut(&machine.parse().unwrap()).unwrap();
+    document.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+}
+
+#[test]
+fn a_deleted_machine_stays_while_components_are_on_it() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    delete(&mut world, "hv-1");
+    let before = world.documents.components.len();
+    world.documents.clusters.values_mut().for_each(|cluster| cluster.spec.control_plane.replicas = 3);
+    let plan = world.pass();
+    let (waiting, condition) = told(&plan, "hv-1", "Deleting");
+    assert!(waiting.contains("c1/etcd-") && waiting.contains("keelway hypervisor drain hv-1"), "{waiting}");
+    assert_eq!(condition, "True HoldsComponents");
+    let on_it = |plan: &Plan| {
+        let all = plan.documents.components.iter();
+        all.filter(|(_, component)| component.spec.hypervisor.as_str() == "hv-1")
+            .map(|(pod, _)| pod.clone())
+            .collect::<BTreeSet<_>>()
+    };
+    assert!(plan.documents.components.len() > before, "more are placed elsewhere");
+    let here = on_it(&plan);
+
+    // They left it, and something of them is there yet.
+    for pod in &here {
+        world.documents.components.get_mut(pod).unwrap().spec.hypervisor = "hv-2".parse().unwrap();
+    }
+    let pod = here.first().unwrap().clone();
+    world.machine("hv-1").sandboxes.push(SandboxState {
+        id: "a".into(),
+        pod,
+        attempt: 0,
+        digest: "d".into(),
+        ready: true,
+    });
+    assert_eq!(told(&world.plan_unchecked(), "hv-1", "Deleting").1, "True HoldsComponents");
+    world.machine("hv-1").sandboxes.clear();
+    let plan = world.plan_unchecked();
+    assert!(plan.decisions.iter().any(|decision| decision.to_string() == "release hv-1: nothing is on it"));
+    assert_eq!(plan.documents.hypervisors.len(), 2);
+}
+
+#[test]
+fn a_deleted_cluster_waits_for_a_machine_until_that_is_lost() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    for (name, state) in &mut world.seen.machines {
+        *state = if name.as_str() == "hv-1" { Seen::unreachable("no route to host") } else { Seen::Known(empty()) };
+    }
+    let plan = world.plan_unchecked();
+    let status = plan.documents.clusters.values().next().unwrap().status.clone().unwrap();
+    let deleting = status.conditions.iter().find(|found| found.type_ == "Deleting").unwrap();
+    assert_eq!((deleting.status.as_str(), deleting.reason.as_str()), ("True", "MachinesNotAnswering"));
+    assert!(deleting.message.contains("hv-1") && deleting.message.contains("keelway.dev/lost=true"), "{deleting:?}");
+
+    let lost = world.documents.hypervisors.get_mut(&"hv-1".parse().unwrap()).unwrap();
+    lost.metadata.annotations.get_or_insert_default().insert("keelway.dev/lost".to_owned(), "true".to_owned());
+    let plan = world.plan_unchecked();
+    assert!(plan.documents.clusters.is_empty() && plan.documents.components.is_empty(), "{:?}", plan.waiting);
+    assert!(plan.waiting.is_empty(), "nobody waits for it: {:?}", plan.waiting);
+
+    world.documents = plan.documents;
+    delete(&mut world, "hv-1");
+    assert_eq!(world.plan_unchecked().documents.hypervisors.len(), 2);
 }

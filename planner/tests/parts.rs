@@ -13,8 +13,8 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 use keelway_planner::{
-    CertificateSeen, Configs, Health, Neighbours, Observation, Part, Wants, World, bindings_digest, machine_config,
-    machine_configs, plan, plan_part,
+    CertificateSeen, Configs, Health, Neighbours, Observation, Part, Wants, World, bindings_digest, highest_term,
+    machine_config, machine_configs, plan, plan_part,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -113,7 +113,13 @@ impl Model {
         let config = |(name, document): (&HypervisorName, &keelway_api::Hypervisor)| {
             let state = seen.machines[name].known()?;
             let wants = told.iter().filter_map(|(documents, wants)| wants.get(name)?.pods(documents).ok());
-            let (config, _) = machine_config(document, state, &known, wants.flatten().collect())?;
+            let (config, _) = machine_config(
+                document,
+                state,
+                &known,
+                wants.flatten().collect(),
+                highest_term(&self.documents, seen),
+            )?;
             Some((name.clone(), config))
         };
         self.documents.hypervisors.iter().filter_map(config).collect()

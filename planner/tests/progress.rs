@@ -24,6 +24,9 @@ metadata: {name: c1, namespace: default, generation: 7}
 spec: {version: 1.37.0, etcd: {replicas: 3}, controlPlane: {replicas: 2}}
 ";
 
+/// Passes in a row that change nothing: machines may be at work meanwhile.
+const QUIET: u32 = 4;
+
 struct World {
     documents: Documents,
     machines: BTreeMap<HypervisorName, MachineState>,
@@ -105,8 +108,8 @@ impl World {
 
     /// Passes until nothing of the documents changes, and what was told meanwhile.
     fn settle(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
-        for _ in 0..40 {
+        let (mut told, mut quiet) = (Vec::new(), 0);
+        for _ in 0..60 {
             let before = self.documents.clone();
             self.pass();
             let (status, reason, message) = self.progressing();
@@ -114,7 +117,8 @@ impl World {
             if told.last() != Some(&says) {
                 told.push(says);
             }
-            if self.documents == before {
+            quiet = if self.documents == before { quiet + 1 } else { 0 };
+            if quiet == QUIET {
                 return told;
             }
         }
@@ -140,7 +144,8 @@ fn a_roll_out_is_under_way_until_the_last_turn() {
     world.now = "2026-01-01T00:00:00Z".parse().unwrap();
     world.cluster().spec.control_plane.kube_api_server.extra_args = [("v".to_owned(), "3".to_owned())].into();
     let told = world.settle();
-    assert_eq!(told, ["True Changing: waits for kube-apiserver-1", "False Settled: it is as its document says"]);
+    assert_eq!(told.first().unwrap(), "True Changing: waits for kube-apiserver-1");
+    assert_eq!(told.last().unwrap(), "False Settled: it is as its document says");
     assert_ne!(world.condition("Progressing").unwrap().last_transition_time, since);
 }
 
@@ -172,7 +177,7 @@ fn a_cluster_without_a_place_is_blocked() {
 #[test]
 fn a_deletion_tells_which_machines_it_waits_for() {
     let mut world = World::settled();
-    world.silent.insert("hv-0".parse().unwrap());
+    world.silent.insert("hv-3".parse().unwrap());
     world.cluster().metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     world.pass();
     let all = "waits for its components to leave hv-0, hv-1, hv-2, hv-3";
@@ -180,7 +185,7 @@ fn a_deletion_tells_which_machines_it_waits_for() {
     for _ in 0..5 {
         world.pass();
     }
-    assert_eq!(world.progressing(), ("False", "Blocked", "c1 waits for its components to leave hv-0"));
+    assert_eq!(world.progressing(), ("False", "Blocked", "c1 waits for its components to leave hv-3"));
     world.silent.clear();
     world.pass();
     world.pass();

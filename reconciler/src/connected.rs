@@ -24,7 +24,7 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{Connection, action::Action, site::Question};
+use keelway_hypervisor_agent::{Connection, action::Action, leader::Leader, site::Question};
 use keelway_planner::AgentOrder;
 use tokio::{
     sync::{Notify, OnceCell},
@@ -43,6 +43,15 @@ pub use network::{NetworkError, agent_channel, agent_way};
 
 /// How long a look at a machine may take, before it counts as out of reach.
 const LOOK: Duration = Duration::from_secs(10);
+
+fn late() -> String {
+    format!("no answer within {} s", LOOK.as_secs())
+}
+
+/// Whether the machine does by itself what it was told to, and remembers who drives it: where it has an agent.
+pub(crate) fn has_agent(machine: &Hypervisor) -> bool {
+    matches!(machine.spec.endpoint.way(), Way::Agent(_) | Way::Network(_))
+}
 
 /// Machines as their documents say how to reach them; a connection to each is kept.
 pub struct ConnectedMachines {
@@ -207,7 +216,6 @@ impl ConnectedMachines {
 
     /// Whoever was reached and then says nothing within [`LOOK`] is the silent one.
     async fn look(&self, machine: &Hypervisor) -> Result<MachineState, Unseen> {
-        let late = || format!("no answer within {} s", LOOK.as_secs());
         let mut deadline = Instant::now() + LOOK;
         let connected = if let Way::Cri(_) = machine.spec.endpoint.way() {
             let connected = timeout(bare::FIRST, self.connect(machine)).await.map_err(|_| bare::late())??;
@@ -262,6 +270,16 @@ impl Machines for ConnectedMachines {
                 agent.apply(&name, config, run).await
             }
             By::Bare(bare) => bare.execute(&name, &config, actions, run).await,
+        }
+    }
+
+    async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {
+        let installation = machine.status.as_ref().and_then(|status| status.installation.clone());
+        let (Some(installation), true) = (installation, has_agent(machine)) else { return Ok(0) };
+        let connected = timeout(LOOK, self.connect(machine)).await.map_err(|_| late())??;
+        match &connected.by {
+            By::Agent(agent) => agent.fence(Leader { installation, term }).await,
+            By::Runtime(_) | By::Bare(_) => Ok(0),
         }
     }
 

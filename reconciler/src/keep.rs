@@ -10,6 +10,7 @@
 //! who relies on it. A machine is given one config of all its clusters, once each of them has told what it wants.
 
 mod cluster;
+mod driver;
 mod looked;
 mod machine;
 mod machines;
@@ -20,7 +21,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -40,6 +41,7 @@ use tokio::{
 };
 
 use crate::{Applying, Context, Minter, Outcome, PassError, StoreError};
+pub use driver::{Driver, Kept, highest_known_term};
 use state::State;
 
 /// How soon a pass follows one with nothing to do: certificates come to their time, and machines are heard of again
@@ -110,6 +112,9 @@ pub trait Watcher: Send {
 /// All that tasks share.
 struct Keeper<'a> {
     context: &'a Context,
+    driver: Driver,
+    /// The term of a later leader that a machine told of; 0 for none.
+    superseded: AtomicU64,
     minter: Mutex<&'a mut dyn Minter>,
     watcher: Mutex<&'a mut dyn Watcher>,
     state: Mutex<State>,
@@ -124,10 +129,19 @@ struct Keeper<'a> {
     queue: AtomicUsize,
 }
 
-/// Works until it is told to stop. What a broken document or machine keeps from being done is done once that is mended.
-pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Changing, watcher: &mut dyn Watcher) {
+/// Works until it is told to stop, or another one leads, for which it tells itself to stop. What a broken document or machine keeps from
+/// being done is done once that is mended.
+pub async fn keep(
+    context: &Context,
+    driver: Driver,
+    minter: &mut dyn Minter,
+    documents: &dyn Changing,
+    watcher: &mut dyn Watcher,
+) -> Kept {
     let keeper = Keeper {
         context,
+        driver,
+        superseded: AtomicU64::new(0),
         minter: Mutex::new(minter),
         watcher: Mutex::new(watcher),
         state: Mutex::default(),
@@ -167,6 +181,7 @@ pub async fn keep(context: &Context, minter: &mut dyn Minter, documents: &dyn Ch
     drop(changed);
     // Each stops between two effects.
     let _ = timeout(LAST_EFFECTS, tasks.for_each(|_| std::future::ready(()))).await;
+    keeper.end()
 }
 
 impl<'a> Keeper<'a> {

@@ -24,7 +24,7 @@ pub use certify::Certifying;
 pub use components::DialledComponents;
 pub use connected::{ConnectedMachines, NetworkError, agent_channel, agent_way, reach_bare};
 pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue_token, revoke_agent};
-pub use keep::{Changing, Task, Watcher, keep};
+pub use keep::{Changing, Driver, Kept, Task, Watcher, highest_known_term, keep};
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
 pub use run::{End, Limits, run};
@@ -77,6 +77,12 @@ pub trait Machines: Send + Sync {
     fn introduce(&self, _documents: &Documents) {}
     /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState>;
+    /// Tells a machine that the leader of this term drives it: what those before ask for is refused from now on. Returns the newest term
+    /// that it was told of, which is higher where another one leads by now; 0 where nobody remembers, as of machines without an agent.
+    /// Term 0 only asks. Bounded in time.
+    async fn fence(&self, _machine: &Hypervisor, _term: u64) -> Result<u64, String> {
+        Ok(0)
+    }
     /// Brings a machine to its config. Stops between two effects when told to.
     ///
     /// `actions` is what [`converge`](keelway_hypervisor_agent::converge::converge) makes of the config and a recent look.

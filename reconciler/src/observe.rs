@@ -141,4 +141,4 @@ fn serves(server: &ServerState) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -33,6 +33,10 @@ pub enum Reason {
     MembersStay,
     /// Components are about to move to other machines.
     Moving,
+    /// Components are on a machine whose Hypervisor is deleted.
+    HoldsComponents,
+    /// Other machines are reached through one whose Hypervisor is deleted.
+    ReachesOthers,
     /// The component answers its health check.
     Healthy,
     /// The component runs, and its health check fails.
@@ -55,6 +59,10 @@ pub enum Reason {
     NotServing,
     /// The cluster is being deleted.
     Deleting,
+    /// The components of a deleted cluster are leaving their machines.
+    LeavingMachines,
+    /// Machines that may hold something of a deleted cluster do not answer.
+    MachinesNotAnswering,
     /// Every component is ready.
     AllReady,
     /// Components are not ready.
@@ -107,6 +115,8 @@ pub const ALL: &[Reason] = &[
     Reason::Empty,
     Reason::MembersStay,
     Reason::Moving,
+    Reason::HoldsComponents,
+    Reason::ReachesOthers,
     Reason::Healthy,
     Reason::Unhealthy,
     Reason::NotAsked,
@@ -118,6 +128,8 @@ pub const ALL: &[Reason] = &[
     Reason::Serving,
     Reason::NotServing,
     Reason::Deleting,
+    Reason::LeavingMachines,
+    Reason::MachinesNotAnswering,
     Reason::AllReady,
     Reason::NotReady,
     Reason::Starting,
@@ -155,6 +167,8 @@ impl Reason {
             | Self::Revoked
             | Self::DiskFull
             | Self::MembersStay
+            | Self::ReachesOthers
+            | Self::MachinesNotAnswering
             | Self::Unhealthy
             | Self::Exited
             | Self::MachineUnreachable
@@ -171,6 +185,8 @@ impl Reason {
             | Self::TokenIssued
             | Self::Empty
             | Self::Moving
+            | Self::HoldsComponents
+            | Self::LeavingMachines
             | Self::Healthy
             | Self::NotAsked
             | Self::NotStarted
@@ -286,6 +302,20 @@ impl Reason {
                 "components are about to move to other machines",
                 "`keelway reconcile` until it is `Empty`",
             ),
+            Self::HoldsComponents => (
+                "HoldsComponents",
+                "Hypervisor",
+                "Deleting",
+                "the machine is deleted, and components are on it: it goes once they are gone, and gets no more of them",
+                "`keelway hypervisor drain NAME` (`spec.drain`) for what can move; members of stores go with their clusters",
+            ),
+            Self::ReachesOthers => (
+                "ReachesOthers",
+                "Hypervisor",
+                "Deleting",
+                "the machine is deleted, and others are reached through it",
+                "name another one in their `spec.endpoint.agent.via`, or delete them first",
+            ),
             Self::Healthy => ("Healthy", "Component", "Ready", "the component answers its health check", "nothing"),
             Self::Unhealthy => (
                 "Unhealthy",
@@ -346,6 +376,20 @@ impl Reason {
                 "Available, Progressing",
                 "the cluster is being deleted",
                 "`keelway reconcile` until it is gone",
+            ),
+            Self::LeavingMachines => (
+                "LeavingMachines",
+                "Cluster",
+                "Deleting",
+                "the components of the deleted cluster are leaving their machines",
+                "nothing; the message says which machines hold something of it",
+            ),
+            Self::MachinesNotAnswering => (
+                "MachinesNotAnswering",
+                "Cluster",
+                "Deleting",
+                "machines that may hold something of the deleted cluster do not answer",
+                "bring them back; of those that are lost for good say so: `kubectl annotate hypervisor NAME keelway.dev/lost=true`",
             ),
             Self::AllReady => ("AllReady", "Cluster", "Degraded", "every component is ready", "nothing"),
             Self::NotReady => {

@@ -56,11 +56,14 @@ fn unwrapped(text: &str) -> String {
 /// OpenAPI has no formats of numbers without a sign (`format` of the OpenAPI Specification, 3.0).
 fn format(fields: &mut Map<String, Json>) {
     let (format, most) = match fields.get("format").and_then(Json::as_str) {
-        Some("uint16") => ("int32", json!(u16::MAX)),
-        Some("uint32") => ("int64", json!(u32::MAX)),
-        Some("uint64") => ("int64", json!(i64::MAX)),
+        Some("uint16") => ("int32", Some(json!(u16::MAX))),
+        Some("uint32") => ("int64", Some(json!(u32::MAX))),
+        // API servers read a bound as a float, and the largest number that this one can be is none of theirs.
+        Some("uint64") => ("int64", None),
         _ => return,
     };
     fields.insert("format".to_owned(), format.into());
-    fields.entry("maximum").or_insert(most);
+    if let Some(most) = most {
+        fields.entry("maximum").or_insert(most);
+    }
 }

@@ -35,6 +35,10 @@ fn one(text: &str, asked: Asked<'_>) -> Result<(DocumentName, Document), Vec<Fau
     let read = match owner(&tree.root).map_err(|fault| vec![fault]) {
         Ok(Owner::Ours(kind)) => sound(kind, &tree),
         Ok(Owner::Foreign) => given(&tree),
+        Ok(Owner::List) => {
+            let mend = "give each item a file of its own";
+            Err(vec![Fault::of("items", "the list holds documents of Keelway's", mend)])
+        }
         Err(faults) => Err(faults),
     };
     let checked = read.and_then(|(name, document)| match (&document, asked.keys) {

@@ -47,7 +47,7 @@ impl ValidatedHypervisor {
             private,
             public,
             ports: spec.port_range,
-            schedulable: !spec.unschedulable && !spec.drain,
+            schedulable: !spec.unschedulable && !spec.drain && !document.deleted() && !document.is_lost(),
             drained: spec.drain,
             zone: zone.cloned().unwrap_or_default(),
         }))

@@ -2,6 +2,7 @@
 
 use keelway_api::{
     Time,
+    hypervisor::LOST_ANNOTATION,
     machine::{SandboxState, Silent},
     name::PodName,
 };
@@ -55,6 +56,28 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| {
             delete(world, "c1");
             world.silence("public-1", Silent::Asked, "no route to host");
+        },
+    },
+    Scenario {
+        name: "delete-with-a-lost-machine",
+        question: "What is done where a cluster is deleted and one of its machines is lost for good, as its annotation says?",
+        from: worlds::one,
+        change: |world| {
+            delete(world, "c1");
+            world.silence("public-1", Silent::Asked, "no route to host");
+            world.pass();
+            let machine = world.documents.hypervisors.get_mut(&"public-1".parse().unwrap()).unwrap();
+            machine.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
+        },
+    },
+    Scenario {
+        name: "delete-a-machine",
+        question: "What is done where a machine is deleted that components are on?",
+        from: worlds::one,
+        change: |world| {
+            let now = Time(world.now);
+            let machine = world.documents.hypervisors.get_mut(&"public-1".parse().unwrap()).unwrap();
+            machine.metadata.deletion_timestamp = Some(now);
         },
     },
     Scenario {

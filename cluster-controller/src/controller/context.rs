@@ -3,6 +3,7 @@
 use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
+use keelway_lease::{Fence, NotHeld};
 use kube::{
     Client, Resource, ResourceExt,
     api::{DeleteParams, Preconditions},
@@ -14,7 +15,7 @@ use kube::{
     },
 };
 
-use super::{Configuration, MANAGER, lease::Fence, metrics::Metrics};
+use super::{Configuration, MANAGER, metrics::Metrics};
 
 /// How soon something is tried again that failed.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -47,8 +48,8 @@ pub enum ControllerError {
     #[error("the kind {0} is not in effect yet")]
     NotDefined(String),
     /// Another replica has the Lease, or may have it by now.
-    #[error("the Lease is no longer held")]
-    NotLeading,
+    #[error(transparent)]
+    NotLeading(#[from] NotHeld),
 }
 
 /// Names the call in its error.

@@ -7,7 +7,6 @@ mod context;
 mod csr;
 mod identities;
 mod keeper;
-mod lease;
 mod metrics;
 mod objects;
 mod pauses;
@@ -28,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+use keelway_lease::{Election, Times};
 use kube::{
     Api,
     config::KubeconfigError,
@@ -37,7 +37,7 @@ use kube::{
 use prometheus_client::registry::Registry;
 use tokio::{join, select};
 
-use self::{context::Context, keeper::Keeper, lease::Election, metrics::Metrics, settings::Settings};
+use self::{context::Context, keeper::Keeper, metrics::Metrics, settings::Settings};
 use crate::{
     configuration::ConfigurationError,
     health::{self, Entrances, Health, HealthError},
@@ -59,6 +59,14 @@ pub use keelway_api::worker::CLUSTER_CONTROLLER_USER as USER;
 
 /// How long an answer of an API server may take to begin.
 const ANSWER: Duration = Duration::from_secs(15);
+/// Longer than the Leases of Kubernetes' own controllers: nothing that is done here is missed for half a minute, and a cluster whose API is
+/// slow is not made slower by replicas that begin again and again.
+const LEASE: Times = Times {
+    lasts: Duration::from_secs(30),
+    acts: Duration::from_secs(20),
+    renewal: Duration::from_secs(5),
+    again: Duration::from_millis(500),
+};
 /// How soon work begins again that ended early.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -115,7 +123,7 @@ pub async fn run(process: &Process, stop: impl Future<Output = ()>) -> Result<()
     let mut settings = Settings::read(&process.config).await?;
     let identity = &process.identity;
     // A reload finds its own Lease.
-    let holder = lease::process(identity);
+    let holder = keelway_lease::process(identity);
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     let is_ready = Arc::new(AtomicBool::new(false));
@@ -155,8 +163,8 @@ impl<'a> Replica<'a> {
         is_ready: &'a AtomicBool,
     ) -> Self {
         let Settings { configuration, client, .. } = settings;
-        let lease = &configuration.lease;
-        let election = Election::new(client.clone(), &lease.namespace, &lease.name, holder);
+        let LeaseName { namespace, name } = &configuration.lease;
+        let election = Election::new(client.clone(), (namespace, name), holder, LEASE);
         let context = Context::new(client.clone(), configuration.clone(), metrics.clone(), election.fence(), identity);
         Self { settings, identity, election, context: Arc::new(context), is_ready }
     }
@@ -224,7 +232,7 @@ async fn define(context: &Arc<Context>, definitions: &[DynamicObject]) -> Result
     Ok(())
 }
 
-fn report(what: &str, error: ControllerError) {
+fn report(what: &str, error: impl std::error::Error + Send + Sync + 'static) {
     let error = format!("{:#}", anyhow::Error::from(error));
     tracing::warn!(error, "{what}");
 }

@@ -25,6 +25,16 @@ pub(crate) const RELEASE: &str = "1.37.0";
 pub(crate) const CLIENTS: &str = "clients.crt";
 /// The file that says how it learns who somebody is.
 pub(crate) const AUTHENTICATION: &str = "authentication.json";
+/// What it was asked by accounts of Services, a line each.
+pub(crate) const AUDIT_LOG: &str = "audit.log";
+/// Which requests those are.
+const AUDIT_POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata, userGroups: ['system:serviceaccounts']}]
+";
+
 /// What a pass writes there.
 pub(crate) const GIVEN: &str = include_str!("../../../planner/src/pod/authentication.json");
 
@@ -144,6 +154,7 @@ impl Plane {
         let ca = write("ca.crt", plane.authority());
         let clients = write(CLIENTS, plane.authority());
         let authentication = write(AUTHENTICATION, GIVEN);
+        let audit_policy = write("audit.yaml", AUDIT_POLICY);
         let signer = write("ca.key", plane.authority.key_pem().expose());
         // The authority is in the chain: by it those who join know whom they meet.
         let chain = server.certificate_pem.clone() + plane.authority();
@@ -178,6 +189,8 @@ impl Plane {
             ("authentication-config", &authentication),
             ("tls-cert-file", &certificate),
             ("tls-private-key-file", &key),
+            ("audit-policy-file", &audit_policy),
+            ("audit-log-path", &path(AUDIT_LOG).display().to_string()),
             ("authorization-mode", "Node,RBAC"),
             ("enable-admission-plugins", "NodeRestriction"),
             ("enable-bootstrap-token-auth", "true"),

@@ -4,17 +4,24 @@
 //! with its stdin: it never outlives the test that it is for.
 
 use std::{
+    fs::File,
     io::{self, BufRead, Write},
     net::IpAddr,
     os::unix::net::UnixListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    sync::Mutex,
 };
 
 use anyhow::Context;
 use clap::{ArgGroup, Parser};
-use keelway_cri::fake::{Fake, serve};
+use keelway_cri::{
+    Deadlines,
+    fake::{Fake, serve},
+};
 use keelway_e2e::fake_machine::{Network, Order, Stage, change_root};
+use keelway_hypervisor_agent::{LocalMachine, access::Access, agent};
 use rustix::process::Pid;
+use tokio_util::sync::CancellationToken;
 
 /// Serves a fake container runtime and plays the programs of its containers, until stdin ends.
 #[derive(Debug, Parser)]
@@ -35,6 +42,9 @@ struct Arguments {
     /// Use the network of this process instead.
     #[arg(long, value_parser = pid)]
     beside: Option<Pid>,
+    /// Run an agent beside the runtime: its socket is `/agent.sock`, and what it says in `/agent.log`.
+    #[arg(long)]
+    agent: bool,
     /// An image that the machine has; may be given again.
     #[arg(long = "image")]
     images: Vec<String>,
@@ -55,23 +65,35 @@ fn main() -> anyhow::Result<()> {
         fake.add_image(image);
     }
     change_root(&arguments.root)?;
-    run(listener, fake)
+    run(listener, &fake, arguments.agent)
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn run(listener: UnixListener, fake: Fake) -> anyhow::Result<()> {
+async fn run(listener: UnixListener, fake: &Fake, has_agent: bool) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let stage = Stage::new(fake.clone());
+    let socket = if has_agent { Some(agent::Listener::bind(Path::new("/agent.sock"))?) } else { None };
     let orders = tokio::task::spawn_blocking({
         let stage = stage.clone();
         move || take_orders(&stage)
     });
     tokio::select! {
-        served = serve(listener, fake) => Ok(served?),
+        served = serve(listener, fake.clone()) => Ok(served?),
         () = stage.play() => Ok(()),
         ended = orders => ended?,
+        ended = keep(fake.clone(), socket) => ended,
     }
+}
+
+/// The machine's agent, where it has one.
+async fn keep(fake: Fake, socket: Option<agent::Listener>) -> anyhow::Result<()> {
+    let Some(socket) = socket else { return std::future::pending().await };
+    let log = File::create("/agent.log")?;
+    tracing_subscriber::fmt().with_env_filter("info").with_ansi(false).with_writer(Mutex::new(log)).init();
+    let access = Access::of_root(File::open("/")?.into());
+    let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
+    Ok(agent::run(machine, socket, CancellationToken::new()).await?)
 }
 
 fn take_orders(stage: &Stage) -> anyhow::Result<()> {

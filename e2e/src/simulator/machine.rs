@@ -102,6 +102,7 @@ impl Machine {
             },
             owner: self.disk.owner.clone(),
             applied: self.disk.applied.clone(),
+            term: 0,
             sandboxes: self.runtime.sandboxes.clone(),
             containers: self.runtime.containers.iter().map(|kept| kept.state.clone()).collect(),
             files: self.disk.files(),

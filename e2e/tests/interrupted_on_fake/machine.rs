@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
     pub(crate) socket: PathBuf,
-    root: PathBuf,
+    pub(crate) root: PathBuf,
     calls: PathBuf,
 }
 

@@ -19,6 +19,7 @@ mod files;
 mod input;
 mod interrupted;
 mod keys;
+mod kubernetes;
 mod life;
 mod look;
 mod managed;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keelway_api::{hypervisor::Applied, machine::MachineConfig};
+use keelway_api::{hypervisor::Applied, machine::MachineConfig, name::InstallationId};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +10,7 @@ use crate::{
     FilesError, LocalMachine,
     action::Action,
     converge::applied_by,
+    leader::Leader,
     refusal::{self, Refusal},
     report::ApplyReport,
     wire,
@@ -42,18 +43,30 @@ pub(super) enum AcceptError {
     Keep(#[source] FilesError),
 }
 
+/// Why a leader is not obeyed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FenceError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("who leads cannot be kept on disk")]
+    Keep(#[source] FilesError),
+}
+
 pub(super) struct Book {
     machine: Arc<LocalMachine>,
     /// One at a time writes the disk and then the memory.
     writing: Mutex<()>,
     held: watch::Sender<Option<Arc<Kept>>>,
+    /// The newest leader that the machine was told of.
+    leader: watch::Sender<Option<Leader>>,
 }
 
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the methods are not general over their lifetime")]
 impl Book {
     /// The config that was in effect when the agent ended last, if there was one.
     pub(super) async fn open(machine: Arc<LocalMachine>) -> Result<Self, BookError> {
-        let bytes = machine.with_files(|files| files.read_config()).await.map_err(BookError)?;
+        let (bytes, records) =
+            machine.with_files(|files| Ok((files.read_config()?, files.records()?))).await.map_err(BookError)?;
         let kept = bytes.and_then(|bytes| match wire::decode_config(&bytes) {
             Ok(config) => Some(Arc::new(Kept::new(config))),
             Err(error) => {
@@ -64,7 +77,12 @@ impl Book {
         if let Some(Applied { term, generation, .. }) = kept.as_ref().map(|kept| &kept.fence) {
             tracing::info!(term, generation, "going on with the config on disk");
         }
-        Ok(Self { machine, writing: Mutex::default(), held: watch::Sender::new(kept) })
+        Ok(Self {
+            machine,
+            writing: Mutex::default(),
+            held: watch::Sender::new(kept),
+            leader: watch::Sender::new(records.leader),
+        })
     }
 
     pub(super) fn current(&self) -> Option<Arc<Kept>> {
@@ -75,23 +93,59 @@ impl Book {
         self.held.subscribe()
     }
 
+    /// The newest leader of these machines that was heard of; 0 for none.
+    pub(super) fn term(&self, installation: &InstallationId) -> u64 {
+        self.leader.borrow().as_ref().map_or(0, |leader| leader.term_of(installation))
+    }
+
+    /// The newest leader, where it drives the machine of this owner; 0 for none.
+    pub(super) fn leads(&self, owner: Option<&InstallationId>) -> u64 {
+        let leader = self.leader.borrow();
+        let leader = leader.as_ref().filter(|leader| owner.is_none_or(|owner| *owner == leader.installation));
+        leader.map_or(0, |leader| leader.term)
+    }
+
+    /// Hears of a leader. Returns the newest one that was heard of.
+    pub(super) async fn fence(&self, leader: Leader) -> Result<u64, FenceError> {
+        let _writing = self.writing.lock().await;
+        let records = self.machine.with_files(|files| files.records()).await.map_err(FenceError::Keep)?;
+        let kept =
+            self.current().filter(|kept| records.owner.as_ref().is_none_or(|owner| *owner == kept.config.installation));
+        let obeys = records.owner.as_ref().or(kept.as_ref().map(|kept| &kept.config.installation));
+        refusal::check_owner(&leader.installation, obeys)?;
+        let known = self.term(&leader.installation).max(kept.as_ref().map_or(0, |kept| kept.fence.term));
+        if leader.term <= known {
+            return Ok(known);
+        }
+        // What holds nothing is left as it was found.
+        if kept.is_some() {
+            let record = leader.clone();
+            self.machine.with_files(move |files| files.record_leader(&record)).await.map_err(FenceError::Keep)?;
+        }
+        tracing::info!(term = leader.term, "obeys another leader");
+        let term = leader.term;
+        self.leader.send_replace(Some(leader));
+        Ok(term)
+    }
+
     /// Takes a config, which is on disk when this returns. The same one again is taken without a word.
     pub(super) async fn accept(&self, config: MachineConfig) -> Result<(), AcceptError> {
         let _writing = self.writing.lock().await;
         refusal::check_content(&config)?;
         let records = self.machine.with_files(|files| files.records()).await.map_err(AcceptError::Keep)?;
-        refusal::check_owner(&config, records.owner.as_ref())?;
+        refusal::check_owner(&config.installation, records.owner.as_ref())?;
         refusal::check_order(&config, records.applied.as_ref())?;
         if let Some(kept) = self.current() {
             // Who was adopted by another installation counts anew.
             if records.owner.is_none() || kept.config.installation == config.installation {
-                refusal::check_owner(&config, Some(&kept.config.installation))?;
+                refusal::check_owner(&config.installation, Some(&kept.config.installation))?;
                 refusal::check_order(&config, Some(&kept.fence))?;
             }
             if kept.config == config {
                 return Ok(());
             }
         }
+        refusal::check_term(&config, self.term(&config.installation), None)?;
         let bytes = wire::encode_config(&config);
         self.machine.with_files(move |files| files.write_config(&bytes)).await.map_err(AcceptError::Keep)?;
         let kept = Kept::new(config);

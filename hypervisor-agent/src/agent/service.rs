@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Se
 use super::{
     Entrances,
     board::Board,
-    book::{AcceptError, Book},
+    book::{AcceptError, Book, FenceError},
     exchange::Exchange,
     journal::Journal,
     network::Standing,
@@ -28,6 +28,7 @@ use crate::{
     enrollment::{RefusedEnrollment, Trust},
     fanout::Fanout,
     files::FileError,
+    leader::Leader,
     observe::ObserveError,
     passed::Passed,
     proto::{
@@ -113,6 +114,7 @@ impl Agent for Service {
         if let Some(kept) = self.book.current() {
             state.applied = Some(kept.fence.clone());
         }
+        state.term = self.book.leads(state.owner.as_ref());
         state.healthy.clone_from(&self.board.status().borrow().healthy);
         if let Some(standing) = &self.standing {
             state.identity = standing.identity().await;
@@ -163,6 +165,21 @@ impl Agent for Service {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn fence(&self, request: Request<proto::FenceRequest>) -> Result<Response<proto::FenceResponse>, Status> {
+        let proto::FenceRequest { installation, term } = request.into_inner();
+        let installation =
+            installation.parse().map_err(|error: NameError| Status::invalid_argument(error.to_string()))?;
+        // On a task of its own: disk and memory stay the same also where the caller is cut off between the two.
+        let book = Arc::clone(&self.book);
+        let fencing = tokio::spawn(async move { book.fence(Leader { installation, term }).await });
+        let fenced = fencing.await.map_err(|_| Status::internal("the leader was not heard to its end"))?;
+        let term = fenced.map_err(|error| match &error {
+            FenceError::Refused(_) => Status::failed_precondition(chain_text(&error)),
+            FenceError::Keep(_) => Status::internal(chain_text(&error)),
+        })?;
+        Ok(Response::new(proto::FenceResponse { term }))
     }
 
     async fn watch_state(

@@ -42,6 +42,7 @@ impl Model {
             },
             owner: None,
             applied: None,
+            term: 0,
             sandboxes: Vec::new(),
             containers: Vec::new(),
             files: BTreeMap::new(),

@@ -20,7 +20,10 @@ use super::{
     FileError, Files,
     folder::{Folder, UNFINISHED},
 };
-use crate::layout::{APPLIED, FILES, OWNER};
+use crate::{
+    layout::{APPLIED, FILES, LEADER, OWNER},
+    leader::Leader,
+};
 
 /// The machine's records and files.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +32,9 @@ pub struct Observed {
     pub owner: Option<InstallationId>,
     /// The config that it holds.
     pub applied: Option<Applied>,
+    /// The newest leader that it was told of.
+    #[serde(default)]
+    pub leader: Option<Leader>,
     /// By path relative to [`STATE_DIRECTORY`], which is itself the empty path.
     pub files: BTreeMap<String, FileState>,
     /// Data directories, by path relative to [`STATE_DIRECTORY`].
@@ -64,6 +70,7 @@ fn records(state: &Folder) -> Result<Observed, FileError> {
     Ok(Observed {
         owner: record(state, OWNER, |text| text.trim_end().parse().map_err(io::Error::other))?,
         applied: record(state, APPLIED, |text| Ok(serde_json::from_str(text)?))?,
+        leader: record(state, LEADER, |text| Ok(serde_json::from_str(text)?))?,
         ..Observed::default()
     })
 }

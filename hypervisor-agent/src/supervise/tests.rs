@@ -80,6 +80,7 @@ impl World {
             },
             owner: Some(config.installation.clone()),
             applied: None,
+            term: 0,
             sandboxes: vec![SandboxState {
                 id: "s".to_owned(),
                 pod: pod(),

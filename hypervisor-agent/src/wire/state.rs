@@ -42,6 +42,7 @@ impl From<&MachineState> for proto::MachineState {
             identity: state.identity.as_ref().map(Into::into),
             disk: state.disk.map(Into::into),
             system: state.system.as_ref().map(Into::into),
+            term: state.term,
         }
     }
 }
@@ -68,6 +69,7 @@ impl TryFrom<proto::MachineState> for MachineState {
             identity: state.identity.map(TryInto::try_into).transpose()?,
             disk: state.disk.map(Into::into),
             system: state.system.map(Into::into),
+            term: state.term,
         })
     }
 }

@@ -143,6 +143,7 @@ prop_compose! {
         systemd in any::<bool>(),
         owned in any::<bool>(),
         applied in option::of((any::<u64>(), any::<u64>())),
+        term in any::<u64>(),
         sandboxes in vec((name(), any::<u32>(), any::<bool>()), 0..3),
         containers in vec((any::<u32>(), phase(), any::<Option<u32>>()), 0..3),
         files in btree_map("[a-z/]{0,9}", (any::<[u32; 3]>(), option::of("[0-9a-f]{0,64}")), 0..3),
@@ -164,6 +165,7 @@ prop_compose! {
             runtime: RuntimeFacts { name: "containerd".to_owned(), version: "v2".to_owned(), cgroup_driver: driver },
             owner: owned.then(|| "00000000000000ff".parse().unwrap()),
             applied: applied.map(|(term, generation)| Applied { term, generation, digest: "d".to_owned() }),
+            term,
             sandboxes: sandboxes
                 .into_iter()
                 .map(|(pod, attempt, ready)| SandboxState {

@@ -69,6 +69,11 @@ impl Held {
         self.sources.entry(source.to_owned()).or_default();
     }
 
+    /// All watches begin anew: what they tell from now on is of now.
+    pub(super) fn begin_anew(&mut self) {
+        self.sources.clear();
+    }
+
     /// The watches that have not told of all that there is yet; none where all have.
     pub(super) fn unseen(&self) -> Option<String> {
         let unseen: Vec<&str> =

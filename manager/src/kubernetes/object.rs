@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use keelway_api::{cluster::FINALIZER, documents::SecretName};
+use keelway_api::{cluster, documents::SecretName, hypervisor};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
@@ -20,6 +20,8 @@ pub(super) struct Version {
     pub(super) uid: Option<String>,
     /// What is told on it of why it does not count.
     pub(super) refused: Option<String>,
+    /// Whether Keelway's finalizer keeps it there.
+    pub(super) kept: bool,
 }
 
 impl Version {
@@ -27,10 +29,12 @@ impl Version {
         let number = object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
         let conditions = object.data.pointer("/status/conditions").and_then(Json::as_array);
         let refused = conditions.into_iter().flatten().find(|condition| condition["type"] == ACCEPTED);
+        let finalizers = object.metadata.finalizers.as_deref().unwrap_or_default();
         Self {
             number: number.unwrap_or_default(),
             uid: object.metadata.uid.clone(),
             refused: refused.and_then(|condition| Some(condition["message"].as_str()?.to_owned())),
+            kept: finalizers.iter().any(|name| [cluster::FINALIZER, hypervisor::FINALIZER].contains(&name.as_str())),
         }
     }
 }
@@ -42,10 +46,9 @@ pub(super) fn path(resource: &ApiResource, object: &DynamicObject) -> Option<Pat
 
 /// Whether it is only there for others' sake: ours is done.
 pub(super) fn is_released(resource: &ApiResource, object: &DynamicObject) -> bool {
-    let finalizers = object.metadata.finalizers.as_deref().unwrap_or_default();
-    resource.kind == "Cluster"
+    matches!(resource.kind.as_str(), "Cluster" | "Hypervisor")
         && object.metadata.deletion_timestamp.is_some()
-        && !finalizers.iter().any(|name| name == FINALIZER)
+        && !Version::of(object).kept
 }
 
 /// The document, without what an API server or a client notes for itself.
@@ -56,6 +59,13 @@ pub(super) fn text(resource: &ApiResource, object: &DynamicObject) -> Vec<u8> {
     let own = matches!(resource.kind.as_str(), "Component" | "Secret");
     if let Some(metadata) = json.get_mut("metadata").and_then(Json::as_object_mut) {
         metadata.retain(|field, _| !is_noted(field, own));
+        // This store's own means to keep it.
+        if let Some(Json::Array(finalizers)) = metadata.get_mut("finalizers") {
+            finalizers.retain(|name| name != hypervisor::FINALIZER);
+        }
+        if metadata.get("finalizers").is_some_and(|left| *left == json!([])) {
+            metadata.remove("finalizers");
+        }
         if let Some(Json::Object(annotations)) = metadata.get_mut("annotations") {
             annotations.remove(LAST_APPLIED);
         }

@@ -4,10 +4,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::StreamExt;
+use futures::future::join_all;
 use keelway_api::{
     documents::SecretName,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
@@ -20,7 +21,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use super::{
     Shared,
@@ -30,7 +31,7 @@ use super::{
 
 /// The watches of a store. They end with it.
 pub(super) struct Watches {
-    tasks: Vec<AbortHandle>,
+    tasks: Vec<JoinHandle<()>>,
     given: Arc<Given>,
 }
 
@@ -39,14 +40,13 @@ struct Given {
     client: Client,
     secret: ApiResource,
     shared: Arc<Shared>,
-    tasks: Mutex<BTreeMap<SecretName, AbortHandle>>,
+    tasks: Mutex<BTreeMap<SecretName, JoinHandle<()>>>,
 }
 
 impl Drop for Watches {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
-        let tasks = self.given.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.values().for_each(AbortHandle::abort);
+        self.tasks.iter().for_each(JoinHandle::abort);
+        self.given.tasks().values().for_each(JoinHandle::abort);
     }
 }
 
@@ -75,12 +75,27 @@ impl Watches {
         ];
         Self { tasks, given }
     }
+
+    /// Ends them: when this returns, they tell of nothing more.
+    pub(super) async fn end(&mut self) {
+        let own = std::mem::take(&mut self.tasks);
+        own.iter().for_each(JoinHandle::abort);
+        join_all(own).await;
+        // Nobody adds to these any more.
+        let given = std::mem::take(&mut *self.given.tasks());
+        given.values().for_each(JoinHandle::abort);
+        join_all(given.into_values()).await;
+    }
 }
 
 impl Given {
+    fn tasks(&self) -> MutexGuard<'_, BTreeMap<SecretName, JoinHandle<()>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Watches what is referred to. Nothing is looked at before it was seen.
     fn watch(self: &Arc<Self>, names: BTreeSet<SecretName>) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks();
         for name in names {
             tasks.entry(name).or_insert_with_key(|name| {
                 let SecretName { namespace, name } = name;
@@ -112,9 +127,9 @@ struct Listing {
 }
 
 impl Watch {
-    fn begin(self, given: Arc<Given>) -> AbortHandle {
+    fn begin(self, given: Arc<Given>) -> JoinHandle<()> {
         self.shared.held().begin(&self.source);
-        tokio::spawn(async move { self.follow(&given).await }).abort_handle()
+        tokio::spawn(async move { self.follow(&given).await })
     }
 
     /// Lists come as streams, which API servers need less memory for; where one serves none, as pages.

@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::core::v1::Namespace;
 use keelway_api::{
-    Asked, Cluster, Documents,
+    Asked, Cluster, Documents, Hypervisor,
     cluster::FINALIZER,
     document::{Change, Document, DocumentName, DocumentRef},
+    hypervisor,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::NAMESPACE_PREFIX,
 };
@@ -81,9 +82,27 @@ impl Kubernetes {
                 if !self.is_there(name) {
                     self.create(name, &json).await?;
                 }
+                if !machine.deleted() {
+                    self.keep(name).await?;
+                }
                 self.status(name, &json).await?;
             }
         }
+        Ok(())
+    }
+
+    /// From now on the object of a machine is there until this store lets it go.
+    async fn keep(&self, name: &DocumentName) -> Result<(), KubernetesError> {
+        if self.shared.held().known(&path_of(name)).is_some_and(|version| version.kept) {
+            return Ok(());
+        }
+        let mut body = self.body(name, json!({}));
+        body["metadata"]["finalizers"] = json!([hypervisor::FINALIZER]);
+        self.precondition(name, &mut body);
+        let params = PatchParams::apply(MANAGER).force();
+        let object = self.api(name).patch(name.name(), &params, &Patch::Apply(body)).await;
+        let object = object.map_err(|cause| failed(name, cause))?;
+        self.shared.held().wrote(path_of(name), Version::of(&object));
         Ok(())
     }
 
@@ -119,6 +138,11 @@ impl Kubernetes {
             }
         }
         body["spec"] = json["spec"].clone();
+        if matches!(name, DocumentName::Hypervisor(_)) {
+            let mut finalizers = json["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+            finalizers.push(json!(hypervisor::FINALIZER));
+            body["metadata"]["finalizers"] = json!(finalizers);
+        }
         let object: DynamicObject = serde_json::from_value(body).map_err(|error| broken(name, error))?;
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let object = self.api(name).create(&params, &object).await.map_err(|cause| failed(name, cause))?;
@@ -157,10 +181,10 @@ impl Kubernetes {
     }
 
     async fn remove(&self, name: &DocumentName, since: &Documents) -> Result<(), KubernetesError> {
-        if let Some(DocumentRef::Cluster(cluster)) = since.get(name) {
-            self.release(name, cluster).await?;
-        } else {
-            self.delete(name).await?;
+        match since.get(name) {
+            Some(DocumentRef::Cluster(cluster)) => self.release(name, cluster).await?,
+            Some(DocumentRef::Hypervisor(machine)) => self.let_go(name, machine).await?,
+            Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) | None => self.delete(name).await?,
         }
         let mut held = self.shared.held();
         held.removed(path_of(name));
@@ -170,17 +194,30 @@ impl Kubernetes {
 
     /// A Cluster whose machines are clean: its namespace goes, then what keeps it.
     async fn release(&self, name: &DocumentName, cluster: &Cluster) -> Result<(), KubernetesError> {
+        if !cluster.deleted() {
+            return Err(KubernetesError::Deletion(name.clone()));
+        }
         if let Some(id) = cluster.id() {
             let namespaces: Api<Namespace> = Api::all(self.client.clone());
             let deleted = namespaces.delete(&id.namespace(), &DeleteParams::default()).await;
             unless_gone(deleted.map(drop)).map_err(|cause| failed(name, cause))?;
         }
-        if !cluster.deleted() {
-            self.delete(name).await?;
-        }
         let finalizers = cluster.metadata.finalizers.clone().unwrap_or_default();
         let others: Vec<String> = finalizers.into_iter().filter(|finalizer| finalizer != FINALIZER).collect();
-        match self.set_finalizers(name, &others).await {
+        self.without_finalizer(name, &others).await
+    }
+
+    /// A machine that nothing relies on: what keeps its object goes.
+    async fn let_go(&self, name: &DocumentName, machine: &Hypervisor) -> Result<(), KubernetesError> {
+        if !machine.deleted() {
+            return Err(KubernetesError::Deletion(name.clone()));
+        }
+        let others = machine.metadata.finalizers.clone().unwrap_or_default();
+        self.without_finalizer(name, &others).await
+    }
+
+    async fn without_finalizer(&self, name: &DocumentName, others: &[String]) -> Result<(), KubernetesError> {
+        match self.set_finalizers(name, others).await {
             Ok(object) => {
                 // Others may keep it there.
                 self.shared.held().wrote(path_of(name), Version::of(&object));

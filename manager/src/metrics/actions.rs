@@ -57,6 +57,7 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::Keep { .. } => "keep",
         Decision::Bear { .. } => "bear",
         Decision::Forget { .. } => "forget",
+        Decision::Release { .. } => "release",
     }
 }
 

@@ -6,7 +6,14 @@ mod helm;
 mod objects;
 mod values;
 
-use k8s_openapi::api::{apps::v1::Deployment, networking::v1::NetworkPolicy, rbac::v1::ClusterRole};
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        networking::v1::NetworkPolicy,
+        rbac::v1::{ClusterRole, Role},
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
 use keelway_api::release;
 use serde_json::{Value, json};
 
@@ -15,7 +22,7 @@ use objects::{Rendered, parse};
 /// What changes which objects there are, each by itself.
 const OPTIONS: [&[&str]; 18] = [
     &[],
-    &["replicas=3"],
+    &["replicas=1"],
     &["replicas=3", "podDisruptionBudget.maxUnavailable=50%"],
     &["replicas=0", "podDisruptionBudget.enabled=false"],
     &["crds.enabled=false"],
@@ -51,13 +58,29 @@ fn every_option_renders_what_an_api_server_takes() {
     }
 }
 
+/// What is written of the Lease is what the role of its namespace allows.
+#[test]
+fn the_lease_is_where_the_role_is() {
+    let objects = rendered(&[]);
+    let role: Role = objects.one("Role");
+    let namespace = role.metadata.namespace.clone().unwrap();
+    let rules = role.rules.unwrap();
+    let named = rules.iter().find(|rule| rule.resource_names.is_some()).unwrap();
+    assert_eq!(named.resource_names.as_deref(), Some(&["keelway-manager".to_owned()][..]));
+    assert_eq!(named.verbs, ["get", "list", "watch", "update"]);
+    let deployment: Deployment = objects.one("Deployment");
+    let arguments = deployment.spec.unwrap().template.spec.unwrap().containers[0].args.clone().unwrap();
+    assert!(arguments.contains(&format!("--leader-elect-resource-namespace={namespace}")), "{arguments:?}");
+}
+
 /// The least that a pod of the profile "restricted" has, and more.
 #[test]
 fn the_manager_has_no_right_on_its_node() {
     let deployment: Deployment = rendered(&[]).one("Deployment");
     let spec = deployment.spec.unwrap();
-    assert_eq!(spec.replicas, Some(1));
-    assert_eq!(spec.strategy.unwrap().type_.as_deref(), Some("Recreate"), "never two at a time");
+    assert_eq!(spec.replicas, Some(2));
+    let rolling = spec.strategy.unwrap().rolling_update.unwrap();
+    assert_eq!(rolling.max_unavailable, Some(IntOrString::Int(0)), "the next one stands by before one ends");
     let pod = spec.template.spec.unwrap();
     let security = pod.security_context.unwrap();
     assert_eq!(security.run_as_non_root, Some(true));
@@ -73,7 +96,7 @@ fn the_manager_has_no_right_on_its_node() {
     assert!(resources.limits.as_ref().unwrap().contains_key("memory"));
     assert!(container.liveness_probe.is_some() && container.readiness_probe.is_some());
     assert_eq!(container.image.as_deref(), Some(&*release::manager_image(None)));
-    assert_eq!(container.args.as_ref().unwrap()[..2], ["run", "--store=kubernetes"]);
+    assert_eq!(container.args.as_ref().unwrap()[..3], ["run", "--store=kubernetes", "--leader-elect"]);
 }
 
 #[test]
@@ -99,10 +122,8 @@ fn nobody_connects_but_who_is_named() {
 
 #[test]
 fn a_budget_is_for_more_than_one() {
-    assert!(!rendered(&[]).has("PodDisruptionBudget"));
-    assert!(rendered(&["replicas=2"]).has("PodDisruptionBudget"));
-    let many: Deployment = rendered(&["replicas=2"]).one("Deployment");
-    assert!(many.spec.unwrap().strategy.is_none());
+    assert!(rendered(&[]).has("PodDisruptionBudget"));
+    assert!(!rendered(&["replicas=1"]).has("PodDisruptionBudget"));
 }
 
 #[test]

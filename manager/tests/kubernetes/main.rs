@@ -17,6 +17,7 @@ mod kubectl;
 #[expect(dead_code, reason = "a control plane of another crate's tests, of which only the API is used here")]
 #[path = "../../../cluster-controller/tests/live/plane.rs"]
 mod plane;
+mod role;
 mod store;
 #[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;

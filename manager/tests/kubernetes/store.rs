@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use keelway_api::{document::DocumentName, name::ClusterRef};
+use keelway_api::document::DocumentName;
 use keelway_manager::kubernetes::Kubernetes;
 use keelway_reconciler::{Changing, Store};
 use kube::Client;
 use tokio::time::timeout;
 
-use crate::{contract, kubectl::Kubectl, plane::Plane};
+use crate::{contract, kubectl::Kubectl, plane::Plane, role};
 
 struct Server<'a> {
     client: Client,
@@ -45,8 +45,10 @@ impl contract::Subject for Server<'_> {
         !self.kubectl.says(&["get", "-n", &namespace, &object, "--ignore-not-found", "-o", "name"]).is_empty()
     }
 
-    fn delete(&self, ClusterRef { namespace, name }: &ClusterRef) {
-        self.kubectl.says(&["delete", "--wait=false", "-n", namespace, "kwc", name]);
+    fn delete(&self, name: &DocumentName) {
+        let namespace = name.namespace().unwrap_or_default();
+        let kind = name.kind().to_lowercase();
+        self.kubectl.says(&["delete", "--wait=false", "-n", &namespace, &kind, name.name()]);
     }
 }
 
@@ -56,9 +58,10 @@ fn place_of(name: &DocumentName) -> (String, String) {
 }
 
 pub(crate) async fn keeps_what_it_is_given(plane: &Plane, kubectl: &Kubectl) {
-    let subject = Server { client: plane.admin().await, kubectl };
+    let subject = Server { client: role::client(plane, kubectl).await, kubectl };
     contract::holds(&subject).await;
     what_is_not_sound_is_told_on_it(&subject).await;
+    role::is_what_was_used();
 }
 
 /// What no rule of the definitions can tell.

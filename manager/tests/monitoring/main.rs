@@ -36,6 +36,7 @@ fn what_is_told_is_as_prometheus_wants_it() {
         "keelway_hypervisors{role=\"Private\",state=\"NotReady\"} 1.0",
         "keelway_hypervisor_condition{hypervisor=\"hv-1\",condition=\"Ready\"} 0.0",
         "keelway_documents_refused 0.0",
+        "keelway_leading 1",
         "keelway_passes_total{result=\"failed\"} 0",
     ] {
         assert!(scrape.lines().any(|line| line == sample), "{sample}:\n{scrape}");

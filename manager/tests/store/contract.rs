@@ -22,7 +22,7 @@ apiVersion: keelway.dev/v1alpha1
 kind: Hypervisor
 metadata: {name: hv-1}
 spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.1]}}
-status: {installation: 00000000000000ff}
+status: {installation: 00000000000000ff, issued: {term: 1, generation: 7, digest: 0a1b2c}}
 ---
 apiVersion: keelway.dev/v1alpha1
 kind: Cluster
@@ -43,6 +43,12 @@ spec:
   ports: {client: 20001, peer: 20002}
   user: 1900000000
 status: {placement: it is the only one}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: etcd-0, namespace: keelway-0123456789abcdef, labels: {keelway.dev/cluster-id: 0123456789abcdef}}
+type: Opaque
+data: {note: bm90ZQ==}
 ";
 const SECOND_MACHINE: &str = "\
 apiVersion: keelway.dev/v1alpha1
@@ -62,8 +68,8 @@ pub(crate) trait Subject {
     fn take_away(&self, name: &DocumentName);
     /// Whether somebody else sees a document.
     fn has(&self, name: &DocumentName) -> bool;
-    /// Somebody else asks for a Cluster's deletion.
-    fn delete(&self, name: &ClusterRef);
+    /// Somebody else asks for the deletion of a Cluster or a Hypervisor.
+    fn delete(&self, name: &DocumentName);
 }
 
 /// All of it, one after the other in one world.
@@ -75,6 +81,7 @@ pub(crate) async fn holds(subject: &impl Subject) {
     what_is_keelways_own_is_written_again(subject, &store).await;
     drop(store);
     a_deletion_takes_its_time(subject).await;
+    a_machine_goes(subject).await;
 }
 
 pub(crate) fn world() -> Documents {
@@ -124,6 +131,7 @@ async fn what_is_saved_is_loaded<S: Subject>(subject: &S) -> S::Store {
     assert_eq!(essence(&load(&store).await), essence(&world()));
     let mut less = load(&store).await;
     less.components.clear();
+    less.secrets.clear();
     store.save(&less).await.unwrap();
     assert_eq!(essence(&load(&store).await), essence(&less));
     // What is told of its own writes later changes nothing.
@@ -132,6 +140,7 @@ async fn what_is_saved_is_loaded<S: Subject>(subject: &S) -> S::Store {
     }
     let mut more = load(&store).await;
     more.components = world().components;
+    more.secrets = world().secrets;
     store.save(&more).await.unwrap();
     assert_eq!(essence(&load(&store).await), essence(&world()));
     store
@@ -216,7 +225,7 @@ async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {
     assert!(documents.components.len() == 1 && documents.clusters.len() == 1, "what was written again is there");
     documents.clusters.get_mut(&c1()).unwrap().metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     store.save(&documents).await.unwrap();
-    subject.delete(&c1());
+    subject.delete(&DocumentName::Cluster(c1()));
     let deleted = |documents: &Documents| documents.clusters.get(&c1()).is_none_or(keelway_api::Cluster::deleted);
     let mut documents = until("the deletion that was asked for", &store, deleted).await;
     assert_eq!(
@@ -231,4 +240,22 @@ async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {
     let documents = load(&subject.open()).await;
     assert!(documents.clusters.is_empty() && documents.components.is_empty());
     assert_eq!(documents.hypervisors.len(), 2);
+}
+
+/// A store that keeps a deleted machine lets it go once it is told to.
+async fn a_machine_goes<S: Subject>(subject: &S) {
+    let store = subject.open();
+    let name = "hv-2".parse().unwrap();
+    let mut documents = load(&store).await;
+    let status = documents.hypervisors.get_mut(&name).unwrap().status.get_or_insert_default();
+    status.installation = Some("00000000000000ff".parse().unwrap());
+    store.save(&documents).await.unwrap();
+    subject.delete(&DocumentName::Hypervisor(name.clone()));
+    let deleted =
+        |documents: &Documents| documents.hypervisors.get(&name).is_some_and(keelway_api::Hypervisor::deleted);
+    let mut documents = until("the deletion that was asked for", &store, deleted).await;
+    documents.hypervisors.remove(&name);
+    store.save(&documents).await.unwrap();
+    drop(store);
+    assert_eq!(load(&subject.open()).await.hypervisors.len(), 1);
 }

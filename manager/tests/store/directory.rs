@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use keelway_api::{
-    Asked, Documents,
+    Asked, Documents, Time,
     document::{Document, DocumentName},
     name::ClusterRef,
 };
@@ -221,10 +221,16 @@ impl contract::Subject for Place {
         self.path(file_of(name)).exists()
     }
 
-    fn delete(&self, name: &ClusterRef) {
-        let path = file_of(&DocumentName::Cluster(name.clone()));
-        let text = self.read(&path).replace("metadata:", "metadata:\n  deletionTimestamp: 2026-01-31T12:00:00Z");
-        self.write(&path, &text);
+    fn delete(&self, name: &DocumentName) {
+        let path = file_of(name);
+        let (_, mut document) = Document::read(self.read(&path).as_bytes(), "", Asked::default()).unwrap();
+        let metadata = match &mut document {
+            Document::Cluster(cluster) => &mut cluster.metadata,
+            Document::Hypervisor(machine) => &mut machine.metadata,
+            Document::Component(_) | Document::Secret(_) => panic!("{name} is not deleted by people"),
+        };
+        metadata.deletion_timestamp = Some(Time("2026-01-31T12:00:00Z".parse().unwrap()));
+        self.write(&path, &document.as_ref().text());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Stores, and what people ask of them.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod contract;
 mod directory;

@@ -84,6 +84,7 @@ pub(crate) fn empty() -> MachineState {
         runtime,
         owner: None,
         applied: None,
+        term: 0,
         sandboxes: Vec::new(),
         containers: Vec::new(),
         files: BTreeMap::new(),

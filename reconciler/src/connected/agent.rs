@@ -12,6 +12,7 @@ use keelway_hypervisor_agent::{
     access::Access,
     client::{Client, ClientError},
     enrollment::Granted,
+    leader::Leader,
     report::chain_text,
 };
 use tokio::{sync::Notify, task::JoinHandle};
@@ -57,6 +58,10 @@ impl Agent {
             let silent = if let ClientError::RuntimeSilent(_) = error { Silent::Runtime } else { Silent::Asked };
             Unseen { silent, why: chain_text(&error) }
         })
+    }
+
+    pub(super) async fn fence(&self, leader: Leader) -> Result<u64, String> {
+        self.client.fence(&leader, LOOK).await.map_err(|error| chain_text(&error))
     }
 
     pub(super) async fn apply(&self, name: &HypervisorName, config: MachineConfig, run: &Run) -> Applying {

@@ -9,6 +9,7 @@ use std::{
 use futures::future::join_all;
 use keelway_api::{
     Documents,
+    document::{Change, DocumentName},
     jiff::Timestamp,
     machine::Seen,
     name::{ClusterRef, HypervisorName},
@@ -214,7 +215,14 @@ impl Keeper<'_> {
             let placed = after.components.iter().filter(|(name, _)| !before.components.contains_key(*name));
             let mut machines = placed.map(|(_, component)| &component.spec.hypervisor);
             let has_machines = machines.all(|name| machine(documents, name) == machine(before, name));
-            (has_machines && changes.iter().all(|change| is_same(change.name()))).then(|| {
+            // Nor is one taken away that a component was placed on meanwhile.
+            let is_used = |name: &HypervisorName| {
+                documents.components.values().any(|component| component.spec.hypervisor == *name)
+            };
+            let takes_used =
+                |change: &Change| matches!(change, Change::Remove(DocumentName::Hypervisor(name)) if is_used(name));
+            let is_free = !changes.iter().any(takes_used);
+            (has_machines && is_free && changes.iter().all(|change| is_same(change.name()))).then(|| {
                 let mut next = Documents::clone(documents);
                 for change in &changes {
                     next.make(change, after);

@@ -32,11 +32,12 @@ impl Keeper<'_> {
         let mut look = LOOK;
         let mut last = Instant::now();
         let mut number = 0_u64;
+        let mut obeys = false;
         loop {
             let Some((document, wake)) = self.machine_document(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
             let span = info_span!("pass", hypervisor = %name, pass = number);
-            let seen = self.context.machines.observe(&document).instrument(span.clone()).await;
+            let seen = self.look(&document, &mut obeys).instrument(span.clone()).await;
             let answers = matches!(seen, Seen::Known(_));
             self.state().saw(name, seen);
             let done = self
@@ -126,11 +127,12 @@ impl Keeper<'_> {
             (document.clone(), seen, known, wants)
         };
         let Seen::Known(found) = &*seen else { return Ok(None) };
+        let term = self.term();
         let mut pods = BTreeMap::new();
         for (wants, documents) in wants {
             pods.extend(wants.pods(&documents).map_err(|faults| faults.to_string())?);
         }
-        let Some((config, issue)) = machine_config(&document, found, &known, pods) else { return Ok(None) };
+        let Some((config, issue)) = machine_config(&document, found, &known, pods, term) else { return Ok(None) };
         let actions = converge(&config, found).map_err(|refusal| refusal.to_string())?;
         if !actions.is_empty()
             && let Some(machine) = self.state().machines.get_mut(name)

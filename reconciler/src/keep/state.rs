@@ -6,15 +6,16 @@ use std::{
 };
 
 use keelway_api::{
-    Documents, Hypervisor,
-    hypervisor::{Applied, Way},
+    Documents,
+    hypervisor::Applied,
     machine::{MachineState, Seen},
     name::{ClusterId, ClusterRef, HypervisorName},
 };
-use keelway_planner::{Wants, refusal};
+use keelway_planner::{Wants, refusal, term_of_documents, term_of_machine};
 use tokio::sync::Notify;
 
 use super::Task;
+use crate::connected::has_agent;
 
 /// What tasks know of each other.
 #[derive(Default)]
@@ -62,6 +63,7 @@ impl State {
     pub(super) fn saved(&mut self, documents: Arc<Documents>) {
         let before = std::mem::replace(&mut self.documents, documents);
         self.forget_what_is_gone();
+        self.tell_of_what_left(&before);
         let installation = |of: &Documents, name| of.hypervisors.get(name)?.status.as_ref()?.installation.clone();
         for (name, machine) in &self.machines {
             if installation(&before, name) != installation(&self.documents, name) {
@@ -77,6 +79,7 @@ impl State {
             return;
         }
         self.forget_what_is_gone();
+        self.tell_of_what_left(&before);
         let now = &*self.documents;
         let shared = now.hypervisors != before.hypervisors
             || now.given != before.given
@@ -109,6 +112,14 @@ impl State {
         };
         machines.retain(|name, machine| stays(documents.hypervisors.contains_key(name), &machine.wake));
         clusters.retain(|name, cluster| stays(documents.clusters.contains_key(name), &cluster.wake));
+    }
+
+    /// A deleted machine goes once no component is on it.
+    fn tell_of_what_left(&self, before: &Documents) {
+        let is_awaited = self.documents.hypervisors.values().any(keelway_api::Hypervisor::deleted);
+        if is_awaited && before.components.keys().ne(self.documents.components.keys()) {
+            self.wake_machines.notify_one();
+        }
     }
 
     /// Takes a look at a machine. Whoever relies on what changed is woken.
@@ -148,7 +159,7 @@ impl State {
         let Seen::Known(state) = seen else { return false };
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
         let place = |config: &Applied| (config.term, config.generation);
-        !goes_on_alone(document) || state.applied.as_ref().map(place) >= issued.map(place)
+        !has_agent(document) || state.applied.as_ref().map(place) >= issued.map(place)
     }
 
     /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left.
@@ -187,6 +198,12 @@ impl State {
         })
     }
 
+    /// The highest term that documents or machines know; 1 where nobody drove them yet.
+    pub(super) fn highest_term(&self) -> u64 {
+        let seen = self.machines.values().filter_map(|machine| machine.seen.as_deref()?.known());
+        seen.map(term_of_machine).max().unwrap_or_default().max(term_of_documents(&self.documents)).max(1)
+    }
+
     /// The machines of a cluster's components.
     pub(super) fn machines_of(&self, name: &ClusterRef) -> BTreeSet<HypervisorName> {
         let id = self.documents.clusters.get(name).and_then(|cluster| cluster.id());
@@ -217,11 +234,6 @@ impl State {
     }
 }
 
-/// Whether the machine does what it was told to while nobody listens.
-fn goes_on_alone(document: &Hypervisor) -> bool {
-    matches!(document.spec.endpoint.way(), Way::Agent(_) | Way::Network(_))
-}
-
 /// What a machine tells of itself alone.
 fn facts(state: &MachineState) -> MachineState {
     MachineState {
@@ -247,7 +259,13 @@ pub(super) fn clusters_on<'a>(
 /// What matters to a cluster of what a machine tells: where others listen matters to who is placed.
 fn part(seen: Option<&Seen<MachineState>>, id: &ClusterId) -> Option<MachineState> {
     let state = seen?.known()?.part_of(id);
-    Some(MachineState { ports: keelway_api::machine::PortFacts::default(), disk: None, applied: None, ..state })
+    Some(MachineState {
+        ports: keelway_api::machine::PortFacts::default(),
+        disk: None,
+        applied: None,
+        term: 0,
+        ..state
+    })
 }
 
 fn is_changed(now: &Documents, before: &Documents, name: &ClusterRef) -> bool {

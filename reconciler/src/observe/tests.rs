@@ -73,7 +73,7 @@ fn placed_of(text: &str) -> Documents {
     plan.documents
 }
 
-fn empty() -> MachineState {
+pub(crate) fn empty() -> MachineState {
     MachineState {
         runtime: RuntimeFacts {
             name: "test".to_owned(),
@@ -82,6 +82,7 @@ fn empty() -> MachineState {
         },
         owner: None,
         applied: None,
+        term: 0,
         sandboxes: Vec::new(),
         containers: Vec::new(),
         files: BTreeMap::new(),

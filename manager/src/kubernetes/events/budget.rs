@@ -31,8 +31,6 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "these are tests")]
-
     use super::*;
 
     #[test]

@@ -1,0 +1,52 @@
+//! A `v1/List`, as `kubectl get -o yaml` writes what it found: each item is a document.
+
+use super::{Owner, Reader, Stands, owner};
+use crate::{
+    documents::{Foreign, Place},
+    fault::Fault,
+    schema,
+    split::Chunk,
+    tree::{Node, Tree, Value},
+};
+
+impl<'a> Reader<'a> {
+    /// Takes in each item. Those of somebody else's are documents of their own from then on.
+    pub(super) fn list(&mut self, tree: Tree<'_>, chunk: Chunk<'a>) {
+        let Tree { root, faults, excess } = tree;
+        if excess.is_some() || !faults.is_empty() {
+            return excess.into_iter().chain(faults).for_each(|fault| self.refuse(fault.line, fault));
+        }
+        for (index, root) in items(root).into_iter().enumerate() {
+            let within = Tree { root, faults: Vec::new(), excess: None };
+            match owner(&within.root) {
+                Ok(Owner::Ours(kind)) => self.ours(kind, &within, Stands { chunk, item: Some(index) }),
+                Ok(Owner::Foreign) => {
+                    self.documents.give(&within);
+                    let text = Foreign(format!("---\n{}\n", schema::raw(&within.root)));
+                    self.documents.places.push(Place::Foreign(text));
+                }
+                Ok(Owner::List) => {
+                    let fault = Fault::of("items", "the list is an item of another one", "take it out of that");
+                    self.refuse(within.root.line, fault);
+                }
+                Err(fault) => self.refuse(within.root.line_of(&fault.field), fault),
+            }
+        }
+    }
+}
+
+fn items(list: Node<'_>) -> Vec<Node<'_>> {
+    let Value::Map(entries) = list.value else { return Vec::new() };
+    match entries.into_iter().find(|entry| entry.key == "items").map(|entry| entry.node.value) {
+        Some(Value::List(items)) => items,
+        Some(Value::Scalar(_) | Value::Map(_)) | None => Vec::new(),
+    }
+}
+
+/// One of them.
+pub(super) fn item<'n, 'a>(list: &'n Node<'a>, index: usize) -> Option<&'n Node<'a>> {
+    match &list.get("items")?.value {
+        Value::List(items) => items.get(index),
+        Value::Scalar(_) | Value::Map(_) => None,
+    }
+}

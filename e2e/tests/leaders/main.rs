@@ -1,0 +1,91 @@
+//! Two managers over one API server, of which one works: it is killed, and it stands still for longer than it may.
+//!
+//! The machines are fake, and the core of their agents is real.
+#![expect(clippy::unwrap_used, reason = "a test binary fails by panic")]
+#![expect(clippy::print_stdout, reason = "what was measured is told")]
+
+#[path = "../../../cluster-controller/tests/live/host.rs"]
+mod host;
+#[expect(dead_code, reason = "what an API server refuses is asked by the tests of the manager")]
+#[path = "../../../manager/tests/kubernetes/kubectl.rs"]
+mod kubectl;
+#[expect(dead_code, reason = "machines of another test, which looks at them more closely")]
+#[path = "../interrupted_on_fake/machine.rs"]
+mod machine;
+mod managers;
+#[expect(dead_code, reason = "a control plane of another crate's tests, of which only the API is used here")]
+#[path = "../../../cluster-controller/tests/live/plane.rs"]
+mod plane;
+#[path = "../../../cluster-controller/tests/live/wait.rs"]
+mod wait;
+mod world;
+
+use rustix::process::Signal;
+
+use managers::{LEASE, Manager};
+use plane::Plane;
+use world::World;
+
+/// How long the others may take: what is stated is once the Lease.
+const MOST: u32 = 3;
+
+#[test]
+fn one_of_two_managers_works() {
+    host::on_own_host("one_of_two_managers_works", || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(all());
+    });
+}
+
+async fn all() {
+    let plane = Plane::start().await;
+    let world = World::start(&plane).await;
+    let mut leader = world.manager("first");
+    leader.leads().await;
+    let mut other = world.manager("second");
+    world.ask_for("c0");
+    world.is_available("c0");
+    other.stands_by().await;
+    assert_eq!((leader.metric("keelway_leading"), other.metric("keelway_leading")), (1, 0));
+
+    // Killed in the middle of a birth.
+    world.ask_for("c1");
+    world.until_something_of(2).await;
+    leader.kill();
+    takes_over(&mut other, "the leader was killed").await;
+    world.is_available("c1");
+
+    // It stands still in the middle of another one, for longer than the Lease, and goes on then.
+    let mut stopped = other;
+    let mut next = world.manager("third");
+    next.stands_by().await;
+    world.ask_for("c2");
+    world.until_something_of(3).await;
+    stopped.signal(Signal::STOP);
+    takes_over(&mut next, "the leader stood still").await;
+    world.is_available("c2");
+    next.settles().await;
+    let before = world.calls();
+    stopped.signal(Signal::CONT);
+    assert!(!stopped.ends().await, "who has lost the Lease ends with a failure");
+    assert_eq!(world.calls(), before, "it does nothing more on any machine");
+    let refused = world.obey_the_newest();
+    println!("        {refused} configs of leaders before were refused");
+
+    world.is_as_asked_for(&["c0", "c1", "c2"]).await;
+
+    // An orderly end makes nobody wait.
+    let mut last = world.manager("fourth");
+    last.stands_by().await;
+    next.signal(Signal::TERM);
+    let took = last.leads().await;
+    println!("{:>7} ms  until another one led after an orderly end", took.as_millis());
+    assert!(next.ends().await);
+    world.delete_all(&["c0", "c1", "c2"]);
+    world.is_empty().await;
+}
+
+async fn takes_over(other: &mut Manager, why: &str) {
+    let took = other.leads().await;
+    println!("{:>7} ms  until the other one led: {why} (a Lease of {} ms)", took.as_millis(), LEASE.as_millis());
+    assert!(took < LEASE * MOST, "{why}: another one leads after {took:?}");
+}

@@ -1,0 +1,108 @@
+//! Managers as processes.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use keelway_e2e::process;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{plane::path, wait};
+
+/// Much shorter than the one that ships.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+
+/// One that ends with the test's host.
+pub(crate) struct Manager {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Manager {
+    pub(crate) fn start(name: &str, kubeconfig: &str) -> Self {
+        let log = path(&format!("manager-{name}.log"));
+        // The workspace's build puts it beside the tests' own programs.
+        let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway-manager");
+        let seconds = format!("--leader-elect-lease-duration={}s", LEASE.as_secs());
+        let process = Command::new(&program)
+            .args(["run", "--store=kubernetes", "--kubeconfig", kubeconfig, "--metrics-listen=127.0.0.1:0"])
+            .args(["--leader-elect", "--leader-elect-resource-namespace=default", &seconds])
+            .args(["--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"])
+            .arg("--images")
+            .arg(path("images"))
+            .env_clear()
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { process, log }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// What it said, in fields.
+    fn lines(&self) -> Vec<Value> {
+        let log = self.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.map(|line| line["fields"].clone()).collect()
+    }
+
+    /// Waits until it works. Returns how long that took.
+    pub(crate) async fn leads(&mut self) -> Duration {
+        let began = Instant::now();
+        wait::until("a manager leads", async || self.lines().iter().any(|line| line["term"].is_u64())).await;
+        began.elapsed()
+    }
+
+    /// Waits until it could lead, and does not.
+    pub(crate) async fn stands_by(&self) {
+        let is_ready = async || self.get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
+        wait::until("another manager stands by", is_ready).await;
+        assert!(self.lines().iter().all(|line| line["term"].is_null()), "{}", self.log());
+    }
+
+    /// Waits until it has nothing more to do.
+    pub(crate) async fn settles(&self) {
+        wait::until("it is settled", async || self.lines().iter().any(|line| line["message"] == "settled")).await;
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        let lines = self.lines();
+        let address = lines.iter().find_map(|line| line["address"].as_str())?;
+        let mut stream = TcpStream::connect(address).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let answer = self.get("/metrics").unwrap();
+        let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        process::signal(self.process.id(), signal);
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Waits until it has ended. Returns whether it did so in order.
+    pub(crate) async fn ends(&mut self) -> bool {
+        let id = self.process.id();
+        tokio::task::spawn_blocking(move || assert!(process::ends_within(id, LEASE * 10))).await.unwrap();
+        self.process.wait().unwrap().success()
+    }
+}

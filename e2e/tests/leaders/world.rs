@@ -1,0 +1,167 @@
+//! Four fake machines with agents, and an API server that has their documents.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use keelway_api::release;
+use keelway_cri::{ContainerState, SandboxState};
+
+use crate::{
+    kubectl::Kubectl,
+    machine::Machine,
+    managers::Manager,
+    plane::{Plane, path},
+    wait,
+};
+
+const PRIVATE: u8 = 3;
+/// How long `kubectl` waits for a cluster.
+const TIMEOUT: &str = "--timeout=300s";
+
+pub(crate) struct World {
+    /// The private ones, then the public one.
+    machines: Vec<Machine>,
+    kubectl: Kubectl,
+    kubeconfig: String,
+}
+
+impl World {
+    pub(crate) async fn start(plane: &Plane) -> Self {
+        let kubeconfig = plane.kubeconfig("admin", &["system:masters"]);
+        let kubectl = Kubectl::new(kubeconfig.clone());
+        let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/crds");
+        kubectl.says(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]);
+        let kinds = ["clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
+        kubectl.says(&["wait", "--for=condition=Established", TIMEOUT, &kinds[0], &kinds[1], &kinds[2]]);
+        fs::create_dir(path("images")).unwrap();
+        let mut world = Self { machines: Vec::new(), kubectl, kubeconfig };
+        for number in 0..=PRIVATE {
+            world.add(number).await;
+        }
+        world
+    }
+
+    /// All in one network.
+    async fn add(&mut self, number: u8) {
+        let folder = path(&format!("machine-{number}"));
+        fs::create_dir(&folder).unwrap();
+        let network = match self.machines.first() {
+            Some(first) => vec![format!("--beside={}", first.pid())],
+            None => (0..=PRIVATE).map(inner).chain([outer()]).map(|address| format!("--address={address}")).collect(),
+        };
+        let arguments: Vec<String> = network.into_iter().chain(["--agent".to_owned()]).collect();
+        let machine = Machine::start(&folder, &arguments).await;
+        let (role, public) = if number == PRIVATE { ("Public", outer()) } else { ("Private", String::new()) };
+        // They share a loopback.
+        let from = 20_000 + 1_000 * u16::from(number);
+        let document = format!(
+            "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  role: {role}\n  \
+             endpoint: {{agent: {{unix: {{path: {}}}}}}}\n  addresses: {{private: [{}], public: [{public}]}}\n  \
+             portRange: {{from: {from}, to: {}}}\n",
+            machine.root.join("agent.sock").display(),
+            inner(number),
+            from + 999,
+        );
+        self.kubectl.does(&["apply", "-f", "-"], &document);
+        self.machines.push(machine);
+    }
+
+    pub(crate) fn manager(&self, name: &str) -> Manager {
+        Manager::start(name, &self.kubeconfig)
+    }
+
+    pub(crate) fn ask_for(&self, name: &str) {
+        let version = release::newest().kubernetes;
+        let text = format!(
+            "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec: {{version: {version}}}\n"
+        );
+        self.kubectl.does(&["apply", "-f", "-"], &text);
+    }
+
+    pub(crate) fn is_available(&self, name: &str) {
+        self.kubectl.says(&["wait", "--for=condition=Available", TIMEOUT, &format!("kwc/{name}")]);
+    }
+
+    pub(crate) fn delete_all(&self, names: &[&str]) {
+        let names = names.iter().map(|name| format!("kwc/{name}"));
+        let arguments: Vec<String> = ["delete".to_owned(), TIMEOUT.to_owned()].into_iter().chain(names).collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.kubectl.says(&arguments);
+    }
+
+    /// Waits until the first pod of so many clusters was made somewhere.
+    pub(crate) async fn until_something_of(&self, clusters: usize) {
+        let begun = async || self.made().values().any(|count| *count == clusters);
+        wait::until("something of a cluster runs", begun).await;
+    }
+
+    /// What was done on each machine.
+    pub(crate) fn calls(&self) -> Vec<Vec<String>> {
+        self.machines.iter().map(Machine::calls).collect()
+    }
+
+    /// How often each pod was made.
+    fn made(&self) -> BTreeMap<String, usize> {
+        let mut made = BTreeMap::new();
+        for call in self.calls().into_iter().flatten().filter(|call| call.starts_with("RunPodSandbox ")) {
+            *made.entry(call).or_default() += 1;
+        }
+        made
+    }
+
+    /// Every machine that was told of a leader took no config of one before from then on. Returns how many it refused.
+    pub(crate) fn obey_the_newest(&self) -> usize {
+        let mut refused = 0;
+        for machine in &self.machines {
+            let log = fs::read_to_string(machine.root.join("agent.log")).unwrap();
+            let (mut newest, mut heard) = (0, BTreeSet::new());
+            for line in log.lines() {
+                let term = line.split("term=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+                match term {
+                    Some(term) if line.contains("obeys another leader") => {
+                        newest = newest.max(term);
+                        heard.insert(term);
+                    }
+                    Some(term) if line.contains("a config is in effect") => assert!(term >= newest, "{log}"),
+                    _ => refused += usize::from(line.contains("refused a config")),
+                }
+            }
+            assert_eq!(heard.len(), 3, "each leader told each machine: {log}");
+        }
+        refused
+    }
+
+    /// What machines hold is what documents say, and each pod was made once.
+    pub(crate) async fn is_as_asked_for(&self, clusters: &[&str]) {
+        let components = self.kubectl.says(&["get", "components", "-A", "-o", "name"]);
+        let mut sandboxes = 0;
+        for machine in &self.machines {
+            let seen = machine.seen("").await;
+            sandboxes += seen.sandboxes.len();
+            assert!(seen.sandboxes.iter().all(|(_, state)| *state == SandboxState::Ready), "{:?}", seen.sandboxes);
+            let runs = |state: &ContainerState| *state == ContainerState::Running;
+            assert!(seen.containers.iter().all(|(_, state)| runs(state)), "{:?}", seen.containers);
+        }
+        assert_eq!(sandboxes, components.lines().count());
+        let made = self.made();
+        assert!(made.values().all(|count| *count == clusters.len()), "a pod was made twice, or never: {made:?}");
+    }
+
+    /// Nothing is left of what was deleted.
+    pub(crate) async fn is_empty(&self) {
+        let left = |path| self.machines.iter().any(|machine| machine.root.join(path).exists());
+        wait::until("nothing is left on machines", async || !left("var/lib/keelway") && !left("var/log/keelway")).await;
+        assert_eq!(self.kubectl.says(&["get", "components", "-A", "-o", "name"]), "");
+    }
+}
+
+fn inner(number: u8) -> String {
+    format!("198.19.0.{}", 11 + number)
+}
+
+fn outer() -> String {
+    format!("198.18.0.{}", 11 + PRIVATE)
+}

@@ -1,0 +1,243 @@
+//! A manager over a management cluster that is Keelway's itself: with the rights of its manifest and no others. People use kubectl.
+
+use std::{collections::BTreeMap, fs, time::Instant};
+
+use keelway_api::{Documents, hypervisor::HypervisorRole, release};
+use keelway_e2e::{
+    ControlPlane, Found, Kubectl, Machine, Management, Running, World, deadline, host::on_own_host, machine::millis,
+    manager::Manager,
+};
+use serde_json::Value;
+
+use crate::workload;
+
+/// What a cluster's user reads of it, and gives to `keelway`.
+const DOCUMENTS: [&str; 5] =
+    ["get", "hypervisors,clusters.keelway.dev,components,secrets", "--all-namespaces", "-o", "yaml"];
+
+#[test]
+fn clusters_are_kept_as_a_management_cluster_says() {
+    on_own_host("kubernetes::clusters_are_kept_as_a_management_cluster_says", scenario);
+}
+
+fn scenario() {
+    let mut world = World::new("e2ekube");
+    let made = world.create(|keelway, fleet| {
+        let create = ["hypervisor", "local", "create", "--fleet", fleet, "--public", "2", "--private", "2"];
+        keelway.run(&create, &[])
+    });
+    let (own, given) = halves(&Documents::read(&made).unwrap());
+    let management = stage("management", || Management::start(&world.keelway, &own));
+    management.install();
+    let account = management.of_manager();
+    others_are_not_its(&management.kubectl, &Kubectl::new(&account));
+    let mut manager = Manager::with(&account);
+    let user = &management.kubectl;
+    let machines = Machine::all(&given);
+    let found: Vec<Found> = machines.iter().map(|machine| Found::on(machine, &world.fleet)).collect();
+
+    stage("applies", || applies(user, &given));
+    let plane = plane(&world, user);
+    stage("workload", || workload::write(&plane));
+    let before = stage("settles", || settled(&manager, &plane));
+    stage("shown", || is_shown(user, &plane));
+    stage("refused", || is_refused(user, &plane, &before));
+    stage("written again", || is_written_again(user, &plane, &before));
+    let scaled = stage("scales", || scales(user, &plane, &before));
+    stage("killed", || is_killed_and_begins_anew(&mut manager, &plane, &scaled));
+    stage("machine stays", || a_machine_that_is_used_stays(user, &plane));
+    stage("deletes", || deletes(user, &plane));
+    for (before, machine) in found.iter().zip(&machines) {
+        is_as_found(before, machine, &world.fleet);
+    }
+    stage("gone", || machines_go(user, &plane));
+    manager.stop();
+    assert!(!manager.log().to_lowercase().contains("forbidden"), "it has each right that it needs");
+}
+
+fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let value = body();
+    println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
+    value
+}
+
+/// A public and a private machine for the management cluster, and the same for its user.
+fn halves(made: &Documents) -> (Documents, Documents) {
+    let (mut own, mut given) = (Documents::default(), Documents::default());
+    for role in [HypervisorRole::Public, HypervisorRole::Private] {
+        let mut of_role = made.hypervisors.iter().filter(|(_, machine)| machine.spec.role == role);
+        for documents in [&mut own, &mut given] {
+            let (name, machine) = of_role.next().unwrap();
+            documents.hypervisors.insert(name.clone(), machine.clone());
+        }
+    }
+    (own, given)
+}
+
+/// What the manager's account does not need it may not do.
+fn others_are_not_its(administrator: &Kubectl, account: &Kubectl) {
+    let others: [&[&str]; 6] = [
+        &["get", "pods", "--all-namespaces"],
+        &["get", "nodes"],
+        &["get", "clusterroles"],
+        &["create", "serviceaccount", "another", "--dry-run=server"],
+        &["create", "clusterrolebinding", "another", "--clusterrole=view", "--user=me", "--dry-run=server"],
+        &["delete", "hypervisor", "nobody", "--ignore-not-found"],
+    ];
+    for words in others {
+        let refused = account.run(words);
+        assert!(refused.code() != 0 && refused.stderr.to_lowercase().contains("forbidden"), "{words:?}: {refused:?}");
+        let _ = administrator.run(words).succeeded();
+    }
+}
+
+/// Two machines and a cluster: all that a person writes.
+fn applies(user: &Kubectl, machines: &Documents) {
+    user.apply(&machines.write());
+    user.apply(&format!(
+        "{{apiVersion: keelway.dev/v1alpha1, kind: Cluster, metadata: {{name: c1}}, spec: {{version: {}}}}}",
+        release::newest().kubernetes
+    ));
+    user.wait("condition=Available", &["kwc/c1"]);
+}
+
+/// The cluster for its user, as `keelway` reads it out of the management cluster.
+fn plane<'a>(world: &'a World, user: &Kubectl) -> ControlPlane<'a> {
+    let text = user.run(&DOCUMENTS).succeeded().stdout;
+    let kubeconfig = world.keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
+    fs::write(world.keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
+    ControlPlane::new(&world.keelway, text, "c1.kubeconfig")
+}
+
+fn settled(manager: &Manager, plane: &ControlPlane<'_>) -> BTreeMap<String, Running> {
+    deadline::until("it says so", deadline::KUBERNETES, || manager.log().contains("\"settled\""));
+    plane.running()
+}
+
+/// Every column says something.
+fn is_shown(user: &Kubectl, plane: &ControlPlane<'_>) {
+    let table = |kind: &str| {
+        let shown = user.run(&["get", kind, "--all-namespaces"]).succeeded();
+        let rows: Vec<Vec<String>> =
+            shown.text().lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+        assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{kind}: {}", shown.text());
+        rows
+    };
+    let clusters = table("kwc");
+    assert_eq!(clusters[0], ["NAMESPACE", "NAME", "READY", "VERSION", "ENDPOINT", "ETCD", "AGE"]);
+    let endpoint = format!("https://{}", plane.ingress());
+    assert_eq!(clusters[1][..6], ["default", "c1", "True", release::newest().kubernetes, &endpoint, "1"]);
+    let components = table("components");
+    assert_eq!(components.len(), 1 + plane.components().len());
+    let ready = components[0].iter().position(|column| column == "READY").unwrap();
+    assert!(components[1..].iter().all(|row| row[ready] == "True"), "{components:?}");
+    let wide = user.run(&["get", "kwc,components,hypervisors", "--all-namespaces", "-o", "wide"]).succeeded();
+    for word in [plane.id().as_str(), "API SERVERS", "PLACEMENT", "RUNTIME", "containerd"] {
+        assert!(wide.text().contains(word), "{word}: {}", wide.text());
+    }
+    let described = user.run(&["describe", "kwc", "c1"]).succeeded();
+    for word in ["Type:                  Available", "Reason:                Serving", &endpoint] {
+        assert!(described.text().contains(word), "{word}: {}", described.text());
+    }
+}
+
+/// What rules can tell is refused at once; what they cannot is told on the object. What runs goes on.
+fn is_refused(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+    let members = ["patch", "kwc", "c1", "--type=merge", "--patch", r#"{"spec":{"etcd":{"replicas":2}}}"#];
+    let told = user.run(&members);
+    assert_ne!(told.code(), 0);
+    assert!(told.stderr.contains("write 1, 3, 5 or 7"), "{}", told.stderr);
+
+    // As an older copy of it has it.
+    let port = plane.ingress().port();
+    let with_port = |port: u16| {
+        let patch = format!("{{\"status\":{{\"ingressPort\":{port}}}}}");
+        let words = ["patch", "kwc", "c1", "--subresource=status", "--type=merge", "--patch", &patch];
+        let _ = user.run(&words).succeeded();
+    };
+    with_port(port + 1);
+    user.wait("condition=Accepted=false", &["kwc/c1"]);
+    let accepted = "jsonpath={.status.conditions[?(@.type==\"Accepted\")].message}";
+    let told = user.run(&["get", "kwc", "c1", "--output", accepted]).succeeded();
+    assert!(told.text().contains("put the newest one back"), "{}", told.text());
+    assert_eq!(plane.running(), *before);
+    with_port(port);
+    let is_accepted = || user.run(&["get", "kwc", "c1", "--output", accepted]).text().is_empty();
+    deadline::until("it is accepted again", deadline::READ, is_accepted);
+    assert_eq!(plane.running(), *before);
+}
+
+/// What is Keelway's own is not deleted by taking it away.
+fn is_written_again(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+    let namespace = plane.id().namespace();
+    let object = |name: &str| user.run(&["get", name, "--namespace", &namespace, "--output", "json"]);
+    for (name, content) in [("component/kube-scheduler-0", "spec"), ("secret/kubernetes-ca", "data")] {
+        let first: Value = object(name).succeeded().json();
+        let _ = user.run(&["delete", name, "--namespace", &namespace]).succeeded();
+        deadline::until(&format!("{name} is back"), deadline::READ, || object(name).code() == 0);
+        let second: Value = object(name).succeeded().json();
+        assert_ne!(first["metadata"]["uid"], second["metadata"]["uid"]);
+        // A failure must not print keys.
+        assert!(first[content] == second[content], "{name} is another one than before");
+    }
+    assert_eq!(plane.running(), *before);
+}
+
+fn scales(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) -> BTreeMap<String, Running> {
+    let _ = user.run(&["scale", "kwc", "c1", "--replicas", "2"]).succeeded();
+    let scaled = deadline::until("a second API server runs", deadline::KUBERNETES, || {
+        plane.running().contains_key("kube-apiserver-1")
+    });
+    println!("{}  until what a person asked for ran", millis(scaled));
+    user.wait("jsonpath={.status.replicas}=2", &["kwc/c1"]);
+    user.wait("condition=Degraded=false", &["kwc/c1"]);
+    let after = plane.running();
+    let kept: BTreeMap<String, Running> =
+        after.clone().into_iter().filter(|(name, _)| before.contains_key(name)).collect();
+    assert_eq!(kept, *before, "nothing else was touched");
+    after
+}
+
+fn is_killed_and_begins_anew(manager: &mut Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+    manager.kill();
+    let settled = manager.log().matches("\"settled\"").count();
+    manager.start_again();
+    deadline::until("it is settled again", deadline::READ, || manager.log().matches("\"settled\"").count() > settled);
+    assert_eq!(plane.running(), *before);
+}
+
+/// A machine is there for as long as components are on it, and gets no more of them.
+fn a_machine_that_is_used_stays(user: &Kubectl, plane: &ControlPlane<'_>) {
+    let name = format!("hypervisor/{}", plane.public().name());
+    let _ = user.run(&["delete", &name, "--wait=false"]).succeeded();
+    user.wait("condition=Deleting", &[&name]);
+    let message = "jsonpath={.status.conditions[?(@.type==\"Deleting\")].message}";
+    let told = user.run(&["get", &name, "--output", message]).succeeded();
+    assert!(told.text().contains("c1/ingress-0") && told.text().contains("spec.drain"), "{}", told.text());
+}
+
+/// The object is there for as long as anything of it is on machines.
+fn deletes(user: &Kubectl, plane: &ControlPlane<'_>) {
+    let _ = user.run(&["delete", "kwc", "c1"]).succeeded();
+    assert_eq!(plane.running(), BTreeMap::new());
+    let namespace = format!("namespace/{}", plane.id().namespace());
+    let machine = format!("hypervisor/{}", plane.public().name());
+    user.wait("delete", &[&namespace, &machine]);
+}
+
+fn is_as_found(before: &Found, machine: &Machine, fleet: &str) {
+    let difference = || before.difference(&Found::on(machine, fleet));
+    deadline::until(&format!("{} is as it was found", machine.name()), deadline::READ, || {
+        let difference = difference();
+        if !difference.is_empty() {
+            println!("{difference}");
+        }
+        difference.is_empty()
+    });
+}
+
+fn machines_go(user: &Kubectl, plane: &ControlPlane<'_>) {
+    let _ = user.run(&["delete", "hypervisor", plane.private().name()]).succeeded();
+    assert_eq!(user.run(&["get", "keelway", "--all-namespaces", "--output", "name"]).succeeded().text(), "");
+}

@@ -1,0 +1,176 @@
+//! Nothing is done but while the Lease is held.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::Poll,
+    time::Instant,
+};
+
+use http::{Method, Request, Response};
+use kube::{Client, client::Body};
+use tokio::time::timeout_at;
+use tower::{BoxError, service_fn};
+
+/// Another replica has the Lease, or may have it by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the Lease is no longer held")]
+pub struct NotHeld;
+
+/// Whether this replica acts now. Every effect asks first.
+#[derive(Debug, Clone, Default)]
+pub struct Fence(Arc<Mutex<Option<Instant>>>);
+
+impl Fence {
+    /// # Errors
+    /// Another replica may act.
+    pub fn check(&self) -> Result<(), NotHeld> {
+        if self.is_held() { Ok(()) } else { Err(NotHeld) }
+    }
+
+    /// Whether this replica acts.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.until().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Does something while the Lease is held: what is not over by then is given up. The clock is asked before each step, so that a process
+    /// that stood still takes no further one.
+    ///
+    /// # Errors
+    /// The Lease is not held, or no longer.
+    pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, NotHeld> {
+        let mut work = pin!(work);
+        while let Some(until) = self.until() {
+            let steps = poll_fn(
+                |context| {
+                    if self.is_held() { work.as_mut().poll(context).map(Some) } else { Poll::Ready(None) }
+                },
+            );
+            match timeout_at(until.into(), steps).await {
+                Ok(Some(done)) => return Ok(done),
+                // It was renewed meanwhile.
+                Err(_) if self.is_held() => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        Err(NotHeld)
+    }
+
+    /// A client by which nothing is written but while the Lease is held: a write that is not answered by then is given up.
+    #[must_use]
+    pub fn guard(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        let fence = self.clone();
+        let guarded = service_fn(move |request| fence.clone().send(client.clone(), request));
+        Client::new(guarded, namespace)
+    }
+
+    async fn send(self, client: Client, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let writes = request.method() != Method::GET;
+        let answer = async { Ok::<_, BoxError>(client.send(request).await?) };
+        if writes { self.while_held(answer).await? } else { answer.await }
+    }
+
+    pub(crate) fn until(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, until: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, time::Duration};
+
+    use k8s_openapi::api::coordination::v1::Lease;
+    use kube::{Api, api::PostParams};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(500);
+
+    #[test]
+    fn a_fence_holds_until_its_moment() {
+        let fence = Fence::default();
+        assert!(!fence.is_held());
+        fence.set(Some(Instant::now() + SOON * 60));
+        assert_eq!(fence.check(), Ok(()));
+        fence.set(Some(Instant::now()));
+        assert_eq!(fence.check(), Err(NotHeld));
+    }
+
+    #[tokio::test]
+    async fn work_goes_on_with_each_renewal_and_ends_without() {
+        let fence = Fence::default();
+        assert_eq!(fence.while_held(async {}).await, Err(NotHeld));
+        let began = Instant::now();
+        fence.set(Some(began + SOON));
+        let renewed = began + SOON * 2;
+        let work = async {
+            fence.set(Some(renewed));
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(fence.while_held(work).await, Err(NotHeld));
+        assert!(Instant::now() >= renewed);
+    }
+
+    /// Whoever stood still for too long finds that out before it goes on.
+    #[tokio::test]
+    async fn no_step_is_taken_late() {
+        let fence = Fence::default();
+        fence.set(Some(Instant::now() + SOON));
+        let late = Cell::new(false);
+        let work = async {
+            tokio::task::yield_now().await;
+            late.set(true);
+        };
+        let mut held = pin!(fence.while_held(work));
+        let mut first = true;
+        let ended = poll_fn(|context| {
+            let polled = held.as_mut().poll(context);
+            if std::mem::take(&mut first) {
+                while fence.is_held() {
+                    std::hint::spin_loop();
+                }
+            }
+            polled
+        });
+        assert_eq!(ended.await, Err(NotHeld));
+        assert!(!late.get());
+    }
+
+    /// An API server that answers what is read at once, and what is written never.
+    fn slow_to_write() -> Client {
+        let answer = async |request: Request<Body>| {
+            if request.method() != Method::GET {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, BoxError>(Response::new(Body::from(serde_json::to_vec(&Lease::default()).unwrap())))
+        };
+        Client::new(service_fn(answer), "default")
+    }
+
+    fn is_fenced(written: kube::Result<Lease>) -> bool {
+        let Err(kube::Error::Service(error)) = written else { return false };
+        error.downcast_ref() == Some(&NotHeld)
+    }
+
+    #[tokio::test]
+    async fn a_write_ends_with_the_fence() {
+        let fence = Fence::default();
+        let leases = Api::<Lease>::default_namespaced(fence.guard(slow_to_write()));
+        let write = async || leases.create(&PostParams::default(), &Lease::default()).await;
+        assert!(leases.get("a").await.is_ok(), "who does not hold the Lease may look");
+        assert!(is_fenced(write().await), "and write nothing");
+
+        let until = Instant::now() + SOON;
+        fence.set(Some(until));
+        assert!(is_fenced(write().await), "it is given up, though no answer came");
+        assert!(Instant::now() >= until, "and not before it must be");
+        assert!(leases.get("a").await.is_ok());
+    }
+}

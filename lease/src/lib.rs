@@ -1,0 +1,326 @@
+//! Which of several replicas acts: the one that holds a Lease.
+//!
+//! As in client-go, clocks of machines are not compared: a Lease is free once it was seen unchanged for as long as it lasts, by the clock
+//! of who waits, and its holder stops before that, counted from when it began to renew.
+
+mod fence;
+
+pub use fence::{Fence, NotHeld};
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio::time::{sleep_until, timeout_at};
+
+/// How often something is written again that somebody else wrote meanwhile: only renewals of the same replica do.
+const TRIES: usize = 8;
+
+/// How long a Lease lasts, and what its holder has of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// How long it lasts for those who wait.
+    pub lasts: Duration,
+    /// How long its holder acts without having renewed it: all that it does is over by then, as far as it knows (see [`Fence`]), and what
+    /// is left is for what is still on its way.
+    pub acts: Duration,
+    /// How often its holder renews it.
+    pub renewal: Duration,
+    /// How soon a renewal that failed is tried again.
+    pub again: Duration,
+}
+
+/// Why a Lease cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The API server does not tell of it.
+    #[error("cannot read the Lease")]
+    Read(#[source] Box<kube::Error>),
+    /// The API server did not do it.
+    #[error("cannot write the Lease")]
+    Write(#[source] Box<kube::Error>),
+    /// Nobody tells of it any more.
+    #[error("the Lease is watched no longer")]
+    Unwatched,
+    /// Another replica has it, or may have it by now.
+    #[error(transparent)]
+    NotHeld(#[from] NotHeld),
+}
+
+/// Who holds a Lease: a process, as in client-go. One that was started anew under the name of another has not done what that one began.
+#[must_use]
+pub fn process(name: &str) -> String {
+    format!("{name}_{:016x}", rand::random::<u64>())
+}
+
+/// A replica that wants a Lease.
+pub struct Election {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    times: Times,
+    fence: Fence,
+}
+
+/// What somebody who does not hold the Lease does about it.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// It is free.
+    Take,
+    /// It is another's. It is free this long after it changed.
+    Await(Duration),
+}
+
+impl Election {
+    /// For the Lease of this name in a namespace, as this holder.
+    #[must_use]
+    pub fn new(client: Client, (namespace, name): (&str, &str), identity: &str, times: Times) -> Self {
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: name.to_owned(), identity: identity.to_owned(), times, fence: Fence::default() }
+    }
+
+    /// Whether this replica holds it, for all that is done.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// Waits until this replica holds the Lease. Tells when it was seen whose it is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub async fn acquire(&self, seen_once: impl Fn()) -> Result<Lease, LeaseError> {
+        let mut seen = Box::pin(watcher::watch_object(self.api.clone(), &self.name).default_backoff());
+        let mut current: Option<Lease> = None;
+        let (mut free, mut was_anothers) = (None, false);
+        loop {
+            let next = match free {
+                None => seen.next().await,
+                Some(at) => {
+                    if let Ok(next) = timeout_at(at, seen.next()).await {
+                        next
+                    } else {
+                        free = None;
+                        if let Some(lease) = self.take(current.as_ref()).await? {
+                            return Ok(lease);
+                        }
+                        continue;
+                    }
+                }
+            };
+            match next {
+                Some(Ok(lease)) => {
+                    seen_once();
+                    current = lease;
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "cannot watch the Lease");
+                    continue;
+                }
+                None => return Err(LeaseError::Unwatched),
+            }
+            let step = self.decide(current.as_ref(), was_anothers);
+            was_anothers = step != Step::Take;
+            match step {
+                Step::Await(rest) => free = Some((Instant::now() + rest).into()),
+                Step::Take => match self.take(current.as_ref()).await? {
+                    Some(lease) => return Ok(lease),
+                    None => free = Some((Instant::now() + self.times.renewal).into()),
+                },
+            }
+        }
+    }
+
+    /// `was_anothers`: another one held it when it was there last. One that is deleted is free once its holder knows that it is.
+    fn decide(&self, lease: Option<&Lease>, was_anothers: bool) -> Step {
+        if lease.is_none() && was_anothers {
+            return Step::Await(self.times.lasts);
+        }
+        let spec = lease.and_then(|lease| lease.spec.as_ref());
+        match spec.and_then(|spec| spec.holder_identity.as_deref()) {
+            None | Some("") => Step::Take,
+            Some(holder) if holder == self.identity => Step::Take,
+            Some(_) => {
+                let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|n| u64::try_from(n).ok());
+                Step::Await(seconds.map_or(self.times.lasts, Duration::from_secs))
+            }
+        }
+    }
+
+    /// Writes this replica into the version that was seen; none where another one was faster.
+    async fn take(&self, seen: Option<&Lease>) -> Result<Option<Lease>, LeaseError> {
+        let began = Instant::now();
+        let mut lease = seen.cloned().unwrap_or_else(|| Lease {
+            metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+            spec: None,
+        });
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        if spec.holder_identity.as_ref() != Some(&self.identity) {
+            spec.acquire_time = Some(MicroTime(Timestamp::now()));
+            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default().saturating_add(1));
+        }
+        spec.holder_identity = Some(self.identity.clone());
+        spec.lease_duration_seconds = i32::try_from(self.times.lasts.as_secs()).ok();
+        spec.renew_time = Some(MicroTime(Timestamp::now()));
+        let parameters = PostParams::default();
+        let written = match seen {
+            None => self.api.create(&parameters, &lease).await,
+            Some(_) => self.api.replace(&self.name, &parameters, &lease).await,
+        };
+        match written {
+            Ok(lease) => {
+                self.fence.set(Some(began + self.times.acts));
+                Ok(Some(lease))
+            }
+            // It is gone, or another version of it is there by now: a watch tells of that.
+            Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(None),
+            Err(error) => Err(LeaseError::Write(Box::new(error))),
+        }
+    }
+
+    /// Renews the Lease until that fails for too long, or another replica has it.
+    pub async fn keep(&self, mut held: Lease) {
+        let Times { renewal, again, .. } = self.times;
+        let mut next = Instant::now() + renewal;
+        while let Some(until) = self.fence.until() {
+            if next >= until {
+                sleep_until(until.into()).await;
+                break;
+            }
+            sleep_until(next.into()).await;
+            next = Instant::now() + again;
+            match timeout_at(until.into(), self.take(Some(&held))).await {
+                Ok(Ok(Some(lease))) => {
+                    held = lease;
+                    next = Instant::now() + renewal;
+                }
+                // Somebody wrote it: whoever that is now holds it, unless it is still this replica.
+                Ok(Ok(None)) => match timeout_at(until.into(), self.api.get(&self.name)).await {
+                    Ok(Ok(lease)) if self.decide(Some(&lease), false) == Step::Take => held = lease,
+                    // It was deleted, and whoever comes first makes it anew.
+                    Ok(Err(error)) if has_code(&error, 404) => break,
+                    Ok(Err(_)) => {}
+                    Ok(Ok(_)) | Err(_) => break,
+                },
+                Ok(Err(error)) => {
+                    let error = chain(&error);
+                    tracing::warn!(error, "cannot renew the Lease");
+                }
+                Err(_) => break,
+            }
+        }
+        self.fence.set(None);
+    }
+
+    /// Writes an annotation into the Lease that this replica holds, for those who hold it later.
+    ///
+    /// # Errors
+    /// Another replica holds it, or it cannot be written.
+    pub async fn note(&self, annotation: &str, value: &str) -> Result<(), LeaseError> {
+        for _ in 0..TRIES {
+            let mut lease = self.api.get(&self.name).await.map_err(|error| LeaseError::Read(Box::new(error)))?;
+            if !self.holds(&lease) || !self.fence.is_held() {
+                return Err(NotHeld.into());
+            }
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(annotation.to_owned(), value.to_owned());
+            if self.take(Some(&lease)).await?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(NotHeld.into())
+    }
+
+    /// An annotation that this replica, or one before, wrote into the Lease.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn noted(&self, annotation: &str) -> Result<Option<String>, LeaseError> {
+        let mut lease = self.api.get(&self.name).await.map_err(|error| LeaseError::Read(Box::new(error)))?;
+        Ok(lease.metadata.annotations.as_mut().and_then(|noted| noted.remove(annotation)))
+    }
+
+    /// Gives the Lease up, so that another replica need not wait.
+    pub async fn release(&self) {
+        self.fence.set(None);
+        for _ in 0..TRIES {
+            let Ok(mut lease) = self.api.get(&self.name).await else { return };
+            let held = self.holds(&lease);
+            let Some(spec) = lease.spec.as_mut().filter(|_| held) else { return };
+            spec.holder_identity = Some(String::new());
+            match self.api.replace(&self.name, &PostParams::default(), &lease).await {
+                // A renewal was still on its way.
+                Err(error) if has_code(&error, 409) => {}
+                Err(error) => return tracing::debug!(%error, "could not give up the Lease"),
+                Ok(_) => return,
+            }
+        }
+    }
+
+    fn holds(&self, lease: &Lease) -> bool {
+        lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(&self.identity)
+    }
+}
+
+/// Whether the API server said this code.
+fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    const LASTS: Duration = Duration::from_secs(30);
+
+    fn held_by(holder: Option<&str>, seconds: Option<i32>) -> Lease {
+        let spec = LeaseSpec {
+            holder_identity: holder.map(str::to_owned),
+            lease_duration_seconds: seconds,
+            ..LeaseSpec::default()
+        };
+        Lease { spec: Some(spec), ..Lease::default() }
+    }
+
+    fn decide(lease: Option<&Lease>, was_anothers: bool) -> Step {
+        let nowhere = service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>()
+        });
+        let second = Duration::from_secs(1);
+        let times = Times { lasts: LASTS, acts: second * 20, renewal: second * 5, again: second };
+        let election = Election::new(Client::new(nowhere, "default"), ("default", "a"), "a", times);
+        election.decide(lease, was_anothers)
+    }
+
+    #[tokio::test]
+    async fn a_free_lease_and_one_of_our_own_are_taken() {
+        assert_eq!(decide(None, false), Step::Take);
+        for free in [None, Some(""), Some("a")] {
+            assert_eq!(decide(Some(&held_by(free, Some(15))), true), Step::Take);
+        }
+    }
+
+    #[tokio::test]
+    async fn anothers_lease_is_awaited_for_as_long_as_it_lasts() {
+        assert_eq!(decide(Some(&held_by(Some("b"), Some(7))), false), Step::Await(Duration::from_secs(7)));
+        assert_eq!(decide(Some(&held_by(Some("b"), None)), false), Step::Await(LASTS));
+        assert_eq!(decide(None, true), Step::Await(LASTS), "its holder does not know yet that it was deleted");
+    }
+}

@@ -1,0 +1,77 @@
+//! Machines on which nothing is done but while the Lease is held.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use keelway_api::{
+    Documents, Hypervisor,
+    machine::{MachineConfig, MachineState, Seen},
+    name::InstallationId,
+};
+use keelway_hypervisor_agent::{Connection, action::Action, site::Question};
+use keelway_lease::{Fence, NotHeld};
+use keelway_reconciler::{Applying, Certifying, Machines, Run};
+
+/// Who looks may always do so. An effect that is not over when the Lease is lost is given up: agents go on by themselves with what they
+/// took, and obey whoever leads next from the moment that they are told.
+pub struct Led {
+    machines: Arc<dyn Machines>,
+    fence: Fence,
+}
+
+impl Led {
+    /// These machines, while this is held.
+    #[must_use]
+    pub fn new(machines: Arc<dyn Machines>, fence: Fence) -> Self {
+        Self { machines, fence }
+    }
+
+    async fn do_while_held(&self, work: impl Future<Output = Applying>) -> Applying {
+        let done = self.fence.while_held(work).await;
+        done.unwrap_or_else(|NotHeld| Applying { effects: 0, failures: vec![NotHeld.to_string()] })
+    }
+}
+
+#[async_trait]
+impl Machines for Led {
+    fn introduce(&self, documents: &Documents) {
+        self.machines.introduce(documents);
+    }
+
+    async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
+        self.machines.observe(machine).await
+    }
+
+    async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {
+        let fenced = self.fence.while_held(self.machines.fence(machine, term)).await;
+        fenced.map_err(|NotHeld| NotHeld.to_string())?
+    }
+
+    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
+        self.do_while_held(self.machines.apply(machine, config, actions, run)).await
+    }
+
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
+        self.do_while_held(self.machines.adopt(machine, installation, run)).await
+    }
+
+    async fn certify(&self, machine: &Hypervisor, certifying: &Certifying<'_>, run: &Run) -> Applying {
+        self.do_while_held(self.machines.certify(machine, certifying, run)).await
+    }
+
+    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<Connection> {
+        self.machines.dial(machine, address, patience).await
+    }
+
+    async fn get(&self, machine: &Hypervisor, question: Question) -> Option<Result<u16, String>> {
+        self.machines.get(machine, question).await
+    }
+
+    async fn part(&self) {
+        self.machines.part().await;
+    }
+
+    async fn changed(&self, machines: &[&Hypervisor]) {
+        self.machines.changed(machines).await;
+    }
+}

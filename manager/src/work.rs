@@ -1,0 +1,115 @@
+//! Passes over a store, alone or in turns.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::bail;
+use k8s_openapi::api::coordination::v1::Lease;
+use keelway_api::jiff::Timestamp;
+use keelway_lease::Election;
+use keelway_manager::{
+    Reports,
+    kubernetes::{Kubernetes, Teller},
+    metrics::Metrics,
+};
+use keelway_reconciler::{
+    Changing, Context, DialledComponents, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, highest_known_term,
+    keep,
+};
+use rand::{SeedableRng, rngs::StdRng};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+/// The term of whoever holds the Lease, or held it last: documents and machines may know an older one.
+const TERM: &str = "keelway.dev/term";
+
+/// How soon the Lease is asked for again that could not be written.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Passes over a store.
+pub(crate) struct Work<S> {
+    pub(crate) store: Arc<S>,
+    pub(crate) machines: Arc<dyn Machines>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Where Events are told, where that is.
+    pub(crate) events: Option<Teller>,
+}
+
+impl<S: Store + Changing + 'static> Work<S> {
+    /// Works until it is told to stop, or another one leads.
+    pub(crate) async fn go_on(&self, driver: Driver, stop: &CancellationToken) -> Kept {
+        self.metrics.lead(true);
+        let components = Arc::new(DialledComponents::new(self.machines.clone()));
+        let run = Run { stop: stop.child_token(), progress: Arc::new(Silent) };
+        let (store, machines) = (self.store.clone(), self.machines.clone());
+        let context = Context { store, machines, components, clock: Arc::new(Timestamp::now), run };
+        let mut minter = PkiMinter::new(StdRng::from_rng(&mut rand::rng()));
+        let mut reports = Reports::new(self.metrics.clone());
+        if let Some(teller) = &self.events {
+            reports = reports.with_events(teller.clone());
+        }
+        let kept = keep(&context, driver, &mut minter, &*self.store, &mut reports).await;
+        self.machines.part().await;
+        kept
+    }
+}
+
+impl Work<Kubernetes> {
+    /// Waits for the Lease, and works for as long as it is held. Who has lost it ends: a process that is started anew has nothing left
+    /// over from before.
+    pub(crate) async fn take_turns(&self, election: &Election, stop: &CancellationToken) -> anyhow::Result<()> {
+        let held = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            held = self.stand_by(election) => held,
+        };
+        tracing::info!("leads");
+        let led = tokio::select! {
+            biased;
+            () = election.keep(held) => bail!("the Lease is lost, and another manager may lead by now"),
+            led = self.lead(election, stop) => led,
+        };
+        self.metrics.lead(false);
+        election.release().await;
+        led
+    }
+
+    /// Sees all that there is, and waits for the Lease.
+    async fn stand_by(&self, election: &Election) -> Lease {
+        while let Err(error) = self.store.seen().await {
+            tracing::warn!("{:#}", anyhow::Error::from(error));
+        }
+        loop {
+            match election.acquire(|| self.metrics.stand_by()).await {
+                Ok(held) => return held,
+                Err(error) => tracing::warn!("could not have the Lease: {:#}", anyhow::Error::from(error)),
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn lead(&self, election: &Election, stop: &CancellationToken) -> anyhow::Result<()> {
+        let begun = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            begun = self.begin(election) => begun?,
+        };
+        match self.go_on(Driver::Leader { term: begun }, stop).await {
+            Kept::Stopped => Ok(()),
+            Kept::Superseded { term } => {
+                // Whoever leads next begins after it.
+                election.note(TERM, &term.to_string()).await?;
+                bail!("a machine obeys the leader of term {term}, and this one is of term {begun}")
+            }
+        }
+    }
+
+    /// The term of this leader: one that was never given, whatever machines are out of reach.
+    async fn begin(&self, election: &Election) -> anyhow::Result<u64> {
+        self.store.look_anew().await?;
+        let documents = self.store.load().await.unwrap_or_default();
+        let known = highest_known_term(&*self.machines, &documents).await;
+        let noted = election.noted(TERM).await?.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let term = known.max(noted) + 1;
+        election.note(TERM, &term.to_string()).await?;
+        tracing::info!(term, "begins a term");
+        Ok(term)
+    }
+}

@@ -1,0 +1,98 @@
+//! Deleted machines: they stay while something relies on them, and get nothing more.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Documents, Hypervisor, Time,
+    condition::{self, Status, Verdict, reason::Reason},
+    hypervisor::{OnNetwork, Way},
+    machine::MachineState,
+    name::HypervisorName,
+};
+
+use crate::{
+    Decision, Observation,
+    plan::{Part, Plan},
+    words::count,
+};
+
+/// The most components that a message names.
+const MOST: usize = 8;
+
+/// Drops the document of each deleted machine that nothing relies on any more, and tells on the others what does.
+pub(crate) fn plan_deletions(plan: &mut Plan, part: Part<'_>, seen: &Observation, now: &Time) {
+    let deleted = plan.documents.hypervisors.iter().filter(|(_, machine)| machine.deleted());
+    let deleted: Vec<HypervisorName> = deleted.map(|(name, _)| name.clone()).collect();
+    for name in deleted {
+        let all = match part {
+            Part::World | Part::Cluster(_) => &plan.documents,
+            Part::Machines(all) => all,
+        };
+        let Some(says) = what_relies_on(&name, all, &plan.documents, seen) else {
+            plan.documents.hypervisors.remove(&name);
+            plan.documents.forget_installations();
+            plan.decisions.push(Decision::Release { hypervisor: name });
+            continue;
+        };
+        plan.wait(&name, says.message.clone());
+        let Some(machine) = plan.documents.hypervisors.get_mut(&name) else { continue };
+        let generation = machine.metadata.generation;
+        let conditions = &mut machine.status.get_or_insert_default().conditions;
+        condition::set(conditions, "Deleting", says, generation, now);
+    }
+}
+
+/// A machine that does not answer is asked for nothing: what documents tell is what is on it.
+fn what_relies_on(name: &HypervisorName, all: &Documents, machines: &Documents, seen: &Observation) -> Option<Verdict> {
+    let placed = all.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
+    let placed: Vec<String> =
+        placed.map(|(pod, component)| format!("{}/{}", component.spec.cluster, pod.component)).collect();
+    if !placed.is_empty() {
+        return Some(verdict(Reason::HoldsComponents, holds(name, &placed)));
+    }
+    if seen.machine(name).is_some_and(|state| has_pods_of(state, all)) {
+        return Some(verdict(Reason::HoldsComponents, "what is left of components on it to be taken away".to_string()));
+    }
+    let others: Vec<&str> =
+        machines.hypervisors.values().filter(|machine| is_via(machine, name)).filter_map(own_name).collect();
+    (!others.is_empty()).then(|| {
+        let message = format!(
+            "{} to be reached without it: name another machine in their spec.endpoint.agent.via",
+            others.join(", ")
+        );
+        verdict(Reason::ReachesOthers, message)
+    })
+}
+
+fn holds(name: &HypervisorName, placed: &[String]) -> String {
+    let named: Vec<&str> = placed.iter().take(MOST).map(String::as_str).collect();
+    let more = placed.len() - named.len();
+    let more = if more == 0 { String::new() } else { format!(" and {} more", count(more, "component")) };
+    format!(
+        "{}{more} to leave it: `keelway hypervisor drain {name}`, or spec.drain, moves what can move; members of stores go with \
+         their clusters",
+        named.join(", ")
+    )
+}
+
+fn has_pods_of(state: &MachineState, all: &Documents) -> bool {
+    let known = all.clusters.values().filter_map(|cluster| cluster.id());
+    let there: Vec<_> = state.clusters().collect();
+    known.into_iter().any(|id| there.contains(id))
+}
+
+fn is_via(machine: &Hypervisor, name: &HypervisorName) -> bool {
+    matches!(machine.spec.endpoint.way(), Way::Network(OnNetwork { via: Some(via), .. }) if via == name.as_str())
+}
+
+fn own_name(machine: &Hypervisor) -> Option<&str> {
+    machine.metadata.name.as_deref()
+}
+
+fn verdict(reason: Reason, message: String) -> Verdict {
+    Verdict { status: Status::True, reason: reason.as_str().to_string(), message }
+}

@@ -1,0 +1,185 @@
+//! A leader and a machine that remembers leaders.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use keelway_api::{
+    Documents, Hypervisor,
+    jiff::Timestamp,
+    machine::{MachineConfig, MachineState, Seen},
+    name::ClusterId,
+};
+use keelway_hypervisor_agent::{Connection, action::Action};
+use keelway_planner::{Health, Probe};
+use rand::{SeedableRng, rngs::StdRng};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    Applying, Changing, Components, Context, Minter, Outcome, PassError, PkiMinter, Run, Silent, Store, StoreError,
+    Task, Watcher, keep, observe::tests::empty,
+};
+
+const MACHINE: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-1}
+spec: {role: Private, endpoint: {agent: {unix: {path: /run/agent.sock}}}, addresses: {private: [10.0.0.1]}}
+status:
+  installation: 00000000000000ff
+  issued: {term: 3, generation: 8, digest: d}
+";
+
+/// A machine, and the only one who is asked anything.
+#[derive(Default)]
+struct Machine {
+    newest: AtomicU64,
+    /// Its agent ends once after it was told.
+    forgets: AtomicBool,
+    asked: Mutex<Vec<String>>,
+    looked: CancellationToken,
+}
+
+impl Machine {
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Machines for Machine {
+    async fn observe(&self, _: &Hypervisor) -> Seen<MachineState> {
+        self.asked.lock().unwrap().push("look".to_owned());
+        if self.forgets.swap(false, Ordering::Relaxed) {
+            self.newest.store(0, Ordering::Relaxed);
+        } else {
+            self.looked.cancel();
+        }
+        Seen::Known(MachineState { term: self.newest.load(Ordering::Relaxed), ..empty() })
+    }
+
+    async fn fence(&self, _: &Hypervisor, term: u64) -> Result<u64, String> {
+        self.asked.lock().unwrap().push(format!("fence {term}"));
+        Ok(self.newest.fetch_max(term, Ordering::Relaxed).max(term))
+    }
+
+    async fn apply(&self, _: &Hypervisor, _: MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
+        self.asked.lock().unwrap().push("apply".to_owned());
+        Applying::default()
+    }
+
+    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<Connection> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
+    async fn changed(&self, _: &[&Hypervisor]) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Documents in memory, and nobody who watches.
+#[derive(Default)]
+struct Nobody(Mutex<Arc<Documents>>);
+
+#[async_trait]
+impl Store for Nobody {
+    async fn load(&self) -> Result<Arc<Documents>, StoreError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
+        *self.0.lock().unwrap() = Arc::new(documents.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Changing for Nobody {
+    async fn changed(&self) {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[async_trait]
+impl Components for Nobody {
+    async fn health(&self, _: &Documents, _: &Probe) -> Health {
+        Health::Healthy
+    }
+
+    async fn bindings(&self, _: &Documents, _: &ClusterId) -> Seen<String> {
+        Seen::unreachable("there is no cluster")
+    }
+
+    async fn bind(&self, _: &Documents, _: &ClusterId, _: Timestamp) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Watcher for Nobody {
+    fn saved(&mut self, _: &Documents, _: &Documents) {}
+
+    fn began(&mut self, _: &Task) {}
+    fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
+    fn applied(&mut self, _: &Task, _: &Applying) {}
+    fn failed(&mut self, _: &Task, _: &PassError, _: Duration) {}
+    fn queued(&mut self, _: usize) {}
+    fn ended(&mut self, _: &Task) {}
+    fn unread(&mut self, _: &StoreError) {}
+}
+
+fn documents() -> Documents {
+    Documents::read(MACHINE.as_bytes()).unwrap()
+}
+
+/// Leads until the machine was looked at.
+async fn lead(machine: &Arc<Machine>, term: u64) -> Kept {
+    let store = Arc::new(Nobody(Mutex::new(Arc::new(documents()))));
+    let run = Run { stop: machine.looked.clone(), progress: Arc::new(Silent) };
+    let context = Context {
+        store: store.clone(),
+        machines: machine.clone(),
+        components: store.clone(),
+        clock: Arc::new(Timestamp::now),
+        run,
+    };
+    let mut minter: Box<dyn Minter> = Box::new(PkiMinter::new(StdRng::seed_from_u64(1)));
+    keep(&context, Driver::Leader { term }, &mut *minter, &*store, &mut Nobody::default()).await
+}
+
+#[tokio::test]
+async fn a_machine_is_told_who_leads_before_it_is_looked_at() {
+    let machine = Arc::new(Machine::default());
+    assert_eq!(lead(&machine, 4).await, Kept::Stopped);
+    assert_eq!(machine.asked(), ["fence 4", "look"]);
+}
+
+#[tokio::test]
+async fn an_agent_that_forgot_is_told_again_and_looked_at_anew() {
+    let machine = Arc::new(Machine { forgets: true.into(), ..Machine::default() });
+    assert_eq!(lead(&machine, 4).await, Kept::Stopped);
+    assert_eq!(machine.asked(), ["fence 4", "look", "fence 4", "look"]);
+}
+
+#[tokio::test]
+async fn who_meets_a_later_leader_does_nothing_more() {
+    let machine = Arc::new(Machine { newest: 6.into(), ..Machine::default() });
+    assert_eq!(lead(&machine, 4).await, Kept::Superseded { term: 6 });
+    assert_eq!(machine.asked(), ["fence 4"]);
+}
+
+#[tokio::test]
+async fn a_new_leader_asks_documents_and_machines_for_the_highest_term() {
+    let machine = Machine::default();
+    assert_eq!(highest_known_term(&machine, &documents()).await, 3);
+    machine.newest.store(6, Ordering::Relaxed);
+    assert_eq!(highest_known_term(&machine, &documents()).await, 6);
+    assert_eq!(machine.asked(), ["fence 0", "fence 0"]);
+}
