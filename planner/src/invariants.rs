@@ -278,7 +278,8 @@ fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
         let beside = ingresses.any(|spec| {
             (spec.role, spec.index) == (Role::Ingress, gateway.spec.index) && spec.hypervisor == gateway.spec.hypervisor
         });
-        !beside && cluster.is_some_and(|cluster| !cluster.deleted())
+        // What a person takes away of a paused one is not mended.
+        !beside && cluster.is_some_and(|cluster| !cluster.deleted() && !cluster.spec.paused)
     });
     alone.map(|(pod, _)| pod.to_string()).collect()
 }

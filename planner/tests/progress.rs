@@ -101,7 +101,13 @@ impl World {
         plan_progress(&mut plan, &seen, self.now);
         self.documents = plan.documents.clone();
         for (name, config) in &configs {
-            apply(self.machines.get_mut(name).unwrap(), config);
+            let machine = self.machines.get_mut(name).unwrap();
+            apply(machine, config);
+            // Nothing is left of what nobody wants any more.
+            if config.pods.is_empty() {
+                machine.files.clear();
+                machine.data.clear();
+            }
         }
         plan
     }

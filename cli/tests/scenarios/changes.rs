@@ -47,7 +47,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.paused = true;
-            world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned());
+            world.cluster("c1").spec.endpoint.host = Some("api.example.com".to_owned());
             world.pass();
             world.cluster("c1").spec.paused = false;
         },
