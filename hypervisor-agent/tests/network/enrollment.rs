@@ -83,7 +83,7 @@ async fn a_token_is_good_once() {
     let token = installation.token(MACHINE, 1);
     let mut machine = Machine::enrolling(&token);
     enrolled(&machine, &mut installation, &token).await.unwrap();
-    let (log, _logging) = Log::begin();
+    let log = Log::begin();
     assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
     machine.restart(Some(&token)).await;
     assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
@@ -112,7 +112,7 @@ async fn who_does_not_hold_the_token_enrols_nobody() {
     let token = installation.token(MACHINE, 1);
     let machine = Machine::enrolling(&token);
     let guess = installation.token(MACHINE, 1);
-    let (log, _logging) = Log::begin();
+    let log = Log::begin();
     assert!(refused(enrolled(&machine, &mut installation, &guess).await).contains("another token"));
     let guess = changed(&guess, |guess| guess.id.clone_from(&token.id));
     assert!(refused(enrolled(&machine, &mut installation, &guess).await).contains("proof"), "the id is no secret");

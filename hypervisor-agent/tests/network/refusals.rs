@@ -1,9 +1,10 @@
 //! Who is not answered.
 
 use std::{
+    cell::RefCell,
     io::Write,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Once},
 };
 
 use keelway_api::machine::MachineConfig;
@@ -90,26 +91,37 @@ async fn answer(machine: &Machine, says: &[u8]) -> Vec<u8> {
     timeout(WITHIN, answering).await.unwrap()
 }
 
-/// What was logged while this is there.
-#[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    /// What the test of this thread, and the agent that it has there, have logged.
+    static SAID: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is logged from now on, in this thread.
+pub(crate) struct Log(());
 
 impl Log {
-    pub(crate) fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
-        (log, tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish()))
+    pub(crate) fn begin() -> Self {
+        // One for all tests: where each has its own, whoever logs first decides for a moment what the others do not hear of.
+        static ALL: Once = Once::new();
+        ALL.call_once(|| {
+            let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
+            tracing::subscriber::set_global_default(subscriber.with_writer(|| Ear).finish()).unwrap();
+        });
+        SAID.take();
+        Self(())
     }
 
+    #[expect(clippy::unused_self, reason = "nothing is heard before it begins")]
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        SAID.with_borrow(|said| String::from_utf8(said.clone()).unwrap())
     }
 }
 
-impl Write for Log {
+struct Ear;
+
+impl Write for Ear {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        Write::write(&mut *self.0.lock().unwrap(), bytes)
+        SAID.with_borrow_mut(|said| Write::write(said, bytes))
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -138,7 +150,7 @@ async fn only_the_driver_of_the_installation_is_answered() {
             }),
         ),
     ];
-    let (log, _logging) = Log::begin();
+    let log = Log::begin();
     for (why, change) in unlike {
         let folder = installation.driver(change);
         assert_eq!(greet(&machine, &tls(Some(&folder))).await, None, "{why}");
@@ -209,7 +221,7 @@ async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
     let apply = async |config: &MachineConfig| timeout(WITHIN, client.apply(config, &|_| {})).await.unwrap();
     let current = config(2, SECRET);
     apply(&current).await.unwrap();
-    let (log, _logging) = Log::begin();
+    let log = Log::begin();
     let of_others = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(3, SECRET) };
     for (wrong, why) in [
         (config(1, SECRET), "stale documents"),
