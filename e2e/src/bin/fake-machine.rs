@@ -4,7 +4,8 @@
 //! with its stdin: it never outlives the test that it is for.
 
 use std::{
-    fs::File,
+    ffi::CStr,
+    fs::{self, File},
     io::{self, BufRead, Write},
     net::IpAddr,
     os::unix::net::UnixListener,
@@ -20,7 +21,10 @@ use keelway_cri::{
 };
 use keelway_e2e::fake_machine::{Network, Order, Stage, change_root};
 use keelway_hypervisor_agent::{LocalMachine, access::Access, agent};
-use rustix::process::Pid;
+use rustix::{
+    mount::{MountFlags, mount},
+    process::Pid,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Serves a fake container runtime and plays the programs of its containers, until stdin ends.
@@ -64,8 +68,18 @@ fn main() -> anyhow::Result<()> {
     for image in &arguments.images {
         fake.add_image(image);
     }
+    if arguments.agent {
+        mount_processes(&arguments.root)?;
+    }
     change_root(&arguments.root)?;
     run(listener, &fake, arguments.agent)
+}
+
+/// An agent opens sockets of components by the descriptors that it has of them.
+fn mount_processes(root: &Path) -> anyhow::Result<()> {
+    let place = root.join("proc");
+    fs::create_dir_all(&place)?;
+    mount("proc", place, "proc", MountFlags::empty(), None::<&CStr>).context("could not mount /proc")
 }
 
 #[tokio::main(flavor = "current_thread")]
