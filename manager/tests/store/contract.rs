@@ -8,7 +8,7 @@ use keelway_api::{
     condition::{self, Status, Verdict},
     document::{DocumentName, DocumentRef},
     jiff::Timestamp,
-    name::{ClusterRef, PodName},
+    name::{ClusterRef, HypervisorName, PodName},
 };
 use keelway_reconciler::{Changing, Store};
 use tokio::time::timeout;
@@ -245,7 +245,7 @@ async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {
 /// A store that keeps a deleted machine lets it go once it is told to.
 async fn a_machine_goes<S: Subject>(subject: &S) {
     let store = subject.open();
-    let name = "hv-2".parse().unwrap();
+    let name: HypervisorName = "hv-2".parse().unwrap();
     let mut documents = load(&store).await;
     let status = documents.hypervisors.get_mut(&name).unwrap().status.get_or_insert_default();
     status.installation = Some("00000000000000ff".parse().unwrap());
