@@ -40,7 +40,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation,
             plan.decisions.push(Decision::Forget { cluster: name.to_string() });
             continue;
         }
-        let on = format!("its components to leave {}", names(left.holding.union(&left.unseen)));
+        let on = format!("its components to leave {}", names(left.holding.union(&left.silent)));
         if left.holding.is_empty() {
             plan.block_in(&name, &name, on);
         } else {
@@ -61,37 +61,47 @@ fn is_paused(world: &World, name: &ClusterRef) -> bool {
 /// Machines that hold something of a cluster, or might.
 struct Left {
     holding: BTreeSet<HypervisorName>,
-    /// Those of its components that cannot be seen, but for those that are lost for good.
-    unseen: BTreeSet<HypervisorName>,
+    /// Those of its components that do not answer, but for those that are lost for good.
+    silent: BTreeSet<HypervisorName>,
 }
 
 impl Left {
     fn of(documents: &Documents, seen: &Observation, id: &ClusterId) -> Self {
-        let is_lost = |name: &HypervisorName| documents.hypervisors.get(name).is_some_and(Hypervisor::is_lost);
+        let is_given_up = |name: &HypervisorName| {
+            documents.hypervisors.get(name).is_some_and(Hypervisor::is_lost) && !answers(documents, name)
+        };
         let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
-        let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_lost(name));
+        let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_given_up(name));
+        // One that is being given a config answers, and what it holds is not known before it has that.
+        let (busy, silent): (BTreeSet<_>, BTreeSet<_>) = unseen.cloned().partition(|name| answers(documents, name));
         // Somebody may have taken the document of a component away that is still there.
         let holding = seen.machines.iter().filter(|(_, state)| state.known().is_some_and(|state| holds(state, id)));
-        Self { holding: holding.map(|(name, _)| name.clone()).collect(), unseen: unseen.cloned().collect() }
+        Self { holding: holding.map(|(name, _)| name.clone()).chain(busy).collect(), silent }
     }
 
     fn is_nothing(&self) -> bool {
-        self.holding.is_empty() && self.unseen.is_empty()
+        self.holding.is_empty() && self.silent.is_empty()
     }
 
     fn verdict(&self) -> Verdict {
-        let (reason, message) = if self.unseen.is_empty() {
+        let (reason, message) = if self.silent.is_empty() {
             (Reason::LeavingMachines, format!("its components leave {}", names(&self.holding)))
         } else {
             let message = format!(
                 "{} may hold something of it and cannot be asked: bring it back, or, where it is lost for good, annotate its \
                  Hypervisor with {LOST_ANNOTATION}=true",
-                names(&self.unseen)
+                names(&self.silent)
             );
             (Reason::MachinesNotAnswering, message)
         };
         Verdict { status: Status::True, reason: reason.as_str().to_string(), message }
     }
+}
+
+/// Whether a machine answered when it was asked last.
+fn answers(documents: &Documents, name: &HypervisorName) -> bool {
+    let status = documents.hypervisors.get(name).and_then(|machine| machine.status.as_ref());
+    status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
 fn names<'a>(machines: impl IntoIterator<Item = &'a HypervisorName>) -> String {

@@ -486,6 +486,8 @@ fn a_deleted_cluster_waits_for_a_machine_until_that_is_lost() {
     for (name, state) in &mut world.seen.machines {
         *state = if name.as_str() == "hv-1" { Seen::unreachable("no route to host") } else { Seen::Known(empty()) };
     }
+    // The first one writes down that it does not answer.
+    world.documents = world.plan_unchecked().documents;
     let plan = world.plan_unchecked();
     let status = plan.documents.clusters.values().next().unwrap().status.clone().unwrap();
     let deleting = status.conditions.iter().find(|found| found.type_ == "Deleting").unwrap();
