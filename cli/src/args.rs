@@ -1,6 +1,7 @@
 //! The command line.
 
 mod managed;
+mod pivot;
 mod worker;
 mod workers;
 
@@ -8,6 +9,7 @@ pub(crate) use managed::{
     ApplyArguments, DeleteArguments, GetDocumentsArguments, KindName, NamedArguments, Server, WatchArguments,
     WatchOutput,
 };
+pub(crate) use pivot::{EndArgument, PivotArguments};
 pub(crate) use worker::{
     JoinArguments, LeaveArguments, NodeOutput, NodeService, RunArguments, StatusOf, WorkerCommand,
 };
@@ -163,6 +165,14 @@ pub(crate) enum Command {
     /// Show what changes among documents of a manager, as it does
     #[command(after_help = "Example:\n  keelway watch\n  keelway watch clusters -o yaml")]
     Watch(WatchArguments),
+    /// Move all documents from one store to another; nothing changes on any machine
+    ///
+    /// A store is a directory (dir:PATH), a management cluster (kubernetes, or kubernetes:KUBECONFIG), or stdin and stdout (-). No manager
+    /// may work on either meanwhile. A move that is cut off goes on when it is begun again.
+    #[command(
+        after_help = "Example:\n  keelway pivot --to kubernetes < world.yaml\n  keelway pivot --from dir:/var/lib/keelway-manager --to kubernetes:management.kubeconfig\n  keelway pivot --from kubernetes > world.yaml"
+    )]
+    Pivot(PivotArguments),
     /// Show clusters, components and machines as the documents tell of them
     #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
     Status(StatusArguments),

@@ -50,6 +50,7 @@ const VIEWS: &[&[&str]] = &[
     &["status"],
     &["validate"],
     &["apply"],
+    &["pivot", "--to", "kubernetes"],
     &["diff", "-", "/dev/null"],
     &["logs", "c1/etcd-0"],
     &["events"],

@@ -6,6 +6,7 @@
 //!  components/NAMESPACE/NAME.yaml
 //!  secrets/NAMESPACE/NAME.yaml
 //!  lock                               who writes
+//!  left-for                           where all of it went, while it leaves
 //! ```
 //!
 //! What a person writes takes effect once it is sound: a file that is not is refused, and the document stays as it was. Where that
@@ -53,6 +54,14 @@ pub enum DirectoryError {
     /// Somebody else writes into it.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// Its documents went elsewhere, and not all of them have left.
+    #[error("the documents of {} have gone to {whither}: finish that with keelway pivot --from dir:{} --to {whither}", path.display(), path.display())]
+    Left {
+        /// The directory.
+        path: PathBuf,
+        /// Where they are.
+        whither: String,
+    },
     /// It cannot be made, read or watched.
     #[error("could not use {}", path.display())]
     Io {
@@ -103,8 +112,21 @@ impl Directory {
     /// Opens a directory to write into it, and makes it where there is none. Nobody else may have it open.
     ///
     /// # Errors
-    /// Somebody else has it open, or it cannot be made, read or watched.
+    /// Somebody else has it open, its documents went elsewhere, or it cannot be made, read or watched.
     pub fn open(root: &Path) -> Result<Self, DirectoryError> {
+        let directory = Self::open_to_leave(root)?;
+        let left = directory.read_left_for();
+        match left.map_err(|cause| DirectoryError::Io { path: root.to_owned(), cause })? {
+            Some(whither) => Err(DirectoryError::Left { path: root.to_owned(), whither }),
+            None => Ok(directory),
+        }
+    }
+
+    /// The same, also where its documents are about to go elsewhere.
+    ///
+    /// # Errors
+    /// Somebody else has it open, or it cannot be made, read or watched.
+    pub fn open_to_leave(root: &Path) -> Result<Self, DirectoryError> {
         let fail = |cause| DirectoryError::Io { path: root.to_owned(), cause };
         let files = Files::open(root).map_err(fail)?;
         let lock = Lock::take(root)?;
@@ -117,6 +139,26 @@ impl Directory {
     #[must_use]
     pub fn refused(&self) -> BTreeMap<PathBuf, Faults> {
         self.held().refused.clone()
+    }
+
+    /// Where it is.
+    pub(crate) fn root(&self) -> &Path {
+        self.files.root()
+    }
+
+    /// Where its documents have gone, while they leave.
+    pub(crate) fn read_left_for(&self) -> io::Result<Option<String>> {
+        self.files.read_left_for()
+    }
+
+    /// Notes where its documents have gone, durably; `None` once they have left.
+    pub(crate) fn write_left_for(&self, whither: Option<&str>) -> io::Result<()> {
+        self.files.write_left_for(whither)
+    }
+
+    /// Takes files away, whatever is in them.
+    pub(crate) fn take_away(&self, paths: impl Iterator<Item = PathBuf>) -> io::Result<()> {
+        paths.into_iter().try_for_each(|path| self.files.take_away(&path))
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

@@ -5,9 +5,7 @@ use std::{fs, time::Duration};
 use anyhow::{Context as _, bail};
 use keelway_api::jiff::SignedDuration;
 use keelway_lease::{Election, Times, process};
-
-/// The Lease, of which there is one for all managers of a store.
-const LEASE: &str = "keelway-manager";
+use keelway_manager::kubernetes::LEASE;
 
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_field_names, reason = "the flags are called so")]

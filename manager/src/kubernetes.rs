@@ -41,6 +41,9 @@ use crate::{metrics::Kept, place::path_of};
 /// The name by which API servers know what the manager wrote.
 pub const MANAGER: &str = "keelway-manager";
 
+/// The Lease of all managers of one store.
+pub const LEASE: &str = "keelway-manager";
+
 /// How long it may take until everything was seen for the first time.
 const PATIENCE: Duration = Duration::from_secs(30);
 

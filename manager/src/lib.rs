@@ -7,6 +7,7 @@ pub mod health;
 pub mod kubernetes;
 pub mod led;
 pub mod metrics;
+pub mod pivot;
 mod place;
 pub mod proto;
 mod reports;

@@ -10,6 +10,7 @@ use keelway_manager::{
     Reports,
     kubernetes::{Kubernetes, Teller},
     metrics::Metrics,
+    pivot::LEFT_FOR,
 };
 use keelway_reconciler::{
     Changing, Context, DialledComponents, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, highest_known_term,
@@ -103,6 +104,11 @@ impl Work<Kubernetes> {
 
     /// The term of this leader: one that was never given, whatever machines are out of reach.
     async fn begin(&self, election: &Election) -> anyhow::Result<u64> {
+        if let Some(whither) = election.noted(LEFT_FOR).await?.filter(|whither| !whither.is_empty()) {
+            bail!(
+                "the documents have gone to {whither}: finish that with keelway pivot --from kubernetes --to {whither}"
+            );
+        }
         self.store.look_anew().await?;
         let documents = self.store.load().await.unwrap_or_default();
         let known = highest_known_term(&*self.machines, &documents).await;

@@ -26,6 +26,7 @@ mod node;
 mod node_evict;
 mod node_local;
 mod observe;
+mod pivot;
 mod plan;
 mod reconcile;
 mod reference;
@@ -75,6 +76,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Delete(arguments) => managed::delete(&arguments),
         Command::Watch(arguments) => managed::watch(&arguments),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
+        Command::Pivot(arguments) => pivot::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),
         Command::Observe => observe::run(&global),
         Command::Status(arguments) => status::run(&global, &arguments),

@@ -13,6 +13,7 @@ mod kubectl;
 #[path = "../interrupted_on_fake/machine.rs"]
 mod machine;
 mod managers;
+mod moves;
 #[expect(dead_code, reason = "a control plane of another crate's tests, of which only the API is used here")]
 #[path = "../../../cluster-controller/tests/live/plane.rs"]
 mod plane;
@@ -82,6 +83,8 @@ async fn all() {
     let took = last.leads().await;
     println!("{:>7} ms  until another one led after an orderly end", took.as_millis());
     assert!(next.ends().await);
+
+    let _last = moves::there_and_back(&world, last).await;
     world.delete_all(&["c0", "c1", "c2"]);
     world.is_empty().await;
 }

@@ -26,14 +26,31 @@ pub(crate) struct Manager {
 
 impl Manager {
     pub(crate) fn start(name: &str, kubeconfig: &str) -> Self {
+        let seconds = format!("--leader-elect-lease-duration={}s", LEASE.as_secs());
+        Self::run(name, |command| {
+            command
+                .args(["--store=kubernetes", "--kubeconfig", kubeconfig])
+                .args(["--leader-elect", "--leader-elect-resource-namespace=default", &seconds])
+                .args(["--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"]);
+        })
+    }
+
+    /// One that is alone with a directory.
+    pub(crate) fn over_directory(name: &str, directory: &Path) -> Self {
+        Self::run(name, |command| {
+            command.arg(format!("--store=dir:{}", directory.display()));
+            command.arg("--listen").arg(path("manager.sock"));
+        })
+    }
+
+    fn run(name: &str, store: impl FnOnce(&mut Command)) -> Self {
         let log = path(&format!("manager-{name}.log"));
         // The workspace's build puts it beside the tests' own programs.
         let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway-manager");
-        let seconds = format!("--leader-elect-lease-duration={}s", LEASE.as_secs());
-        let process = Command::new(&program)
-            .args(["run", "--store=kubernetes", "--kubeconfig", kubeconfig, "--metrics-listen=127.0.0.1:0"])
-            .args(["--leader-elect", "--leader-elect-resource-namespace=default", &seconds])
-            .args(["--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"])
+        let mut command = Command::new(&program);
+        command.args(["run", "--metrics-listen=127.0.0.1:0"]);
+        store(&mut command);
+        let process = command
             .arg("--images")
             .arg(path("images"))
             .env_clear()

@@ -74,6 +74,20 @@ impl World {
         Manager::start(name, &self.kubeconfig)
     }
 
+    /// Where the documents are, as the command line names it.
+    pub(crate) fn as_store(&self) -> String {
+        format!("kubernetes:{}", self.kubeconfig)
+    }
+
+    /// The names of all documents.
+    pub(crate) fn documents(&self) -> String {
+        let ours = ["get", "hypervisors,clusters,components", "-A", "-o", "name"];
+        let secrets = ["get", "secrets", "-A", "-o", "name", "-l"];
+        let labels = ["keelway.dev/cluster-id", "keelway.dev/installation-id"];
+        let secrets = labels.map(|label| self.kubectl.says(&[&secrets[..], &[label]].concat()));
+        [vec![self.kubectl.says(&ours)], secrets.to_vec()].concat().concat()
+    }
+
     pub(crate) fn ask_for(&self, name: &str) {
         let version = release::newest().kubernetes;
         let text = format!(

@@ -18,6 +18,8 @@ use crate::{
 
 /// What stands before the name of a file that is not complete yet.
 const UNFINISHED: &str = ".keelway-";
+/// Where documents went.
+const LEFT_FOR: &str = "left-for";
 /// What follows the name of a file that could not be used.
 const REFUSED: &str = ".refused";
 
@@ -114,6 +116,33 @@ impl Files {
         match fs::rename(self.root.join(path), self.root.join(&aside)) {
             Ok(()) => Ok(Some(aside.into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn read_left_for(&self) -> io::Result<Option<String>> {
+        let bytes = self.bytes(Path::new(LEFT_FOR))?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()))
+    }
+
+    pub(super) fn write_left_for(&self, whither: Option<&str>) -> io::Result<()> {
+        let Some(whither) = whither else { return self.take_away(Path::new(LEFT_FOR)) };
+        let beside = self.root.join(format!("{UNFINISHED}{LEFT_FOR}"));
+        write(&beside, format!("{whither}\n").as_bytes())?;
+        fs::rename(beside, self.root.join(LEFT_FOR))?;
+        File::open(&self.root)?.sync_all()
+    }
+
+    /// Takes a file away, durably, if it is there.
+    pub(super) fn take_away(&self, path: &Path) -> io::Result<()> {
+        let file = self.root.join(path);
+        match fs::remove_file(&file) {
+            Ok(()) => file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
     }

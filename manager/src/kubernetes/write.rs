@@ -265,7 +265,7 @@ impl Kubernetes {
         self.shared.held().known(&path_of(name)).is_some()
     }
 
-    fn api(&self, name: &DocumentName) -> Api<DynamicObject> {
+    pub(crate) fn api(&self, name: &DocumentName) -> Api<DynamicObject> {
         self.resources.api(&self.client, name)
     }
 

@@ -4,5 +4,6 @@
 
 mod contract;
 mod directory;
+mod pivot;
 mod place;
 mod server;

@@ -1,0 +1,46 @@
+//! A world that moves into a directory, and back: nothing happens on any machine.
+
+use std::{path::Path, process::Command};
+
+use rustix::process::Signal;
+
+use crate::{managers::Manager, plane::path, world::World};
+
+/// Of managers over the API server, the one that works ends, and another one works in the end.
+pub(crate) async fn there_and_back(world: &World, mut manager: Manager) -> Manager {
+    manager.settles().await;
+    let (before, documents) = (world.calls(), world.documents());
+    let (cluster, directory) = (world.as_store(), format!("dir:{}", path("moved").display()));
+    let refused = pivot(&cluster, &directory).unwrap_err();
+    assert!(refused.contains("a manager holds the Lease default/keelway-manager: stop it first"), "{refused}");
+
+    manager.signal(Signal::TERM);
+    assert!(manager.ends().await);
+    let told = pivot(&cluster, &directory).unwrap();
+    assert!(told.contains("moved: 4 Hypervisors, 3 Clusters, "), "{told}");
+    assert_eq!(world.documents(), "", "all of them have left");
+    let mut alone = Manager::over_directory("alone", &path("moved"));
+    alone.settles().await;
+    let refused = pivot(&directory, &cluster).unwrap_err();
+    assert!(refused.contains("is in use by process"), "{refused}");
+
+    alone.signal(Signal::TERM);
+    assert!(alone.ends().await);
+    pivot(&directory, &cluster).unwrap();
+    let mut manager = world.manager("back");
+    manager.leads().await;
+    manager.settles().await;
+    assert_eq!(world.calls(), before, "nothing happens on any machine");
+    assert_eq!(world.documents(), documents);
+    manager
+}
+
+/// What it says, where it succeeds or where it fails.
+fn pivot(from: &str, to: &str) -> Result<String, String> {
+    let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway");
+    let mut command = Command::new(program);
+    command.args(["pivot", "--from", from, "--to", to, "--namespace", "default"]).env_clear();
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    if output.status.success() { Ok(said) } else { Err(said) }
+}

@@ -1,0 +1,279 @@
+//! Documents of a management cluster.
+
+use std::{
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
+use keelway_api::{
+    Documents, cluster,
+    document::{DocumentName, DocumentRef},
+    hypervisor,
+    name::InstallationId,
+    registry::is_pull_secret,
+};
+use keelway_lease::{Election, LeaseError, Times, process};
+use keelway_reconciler::{Store, StoreError};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+    core::DynamicObject,
+    runtime::{
+        WatchStreamExt as _,
+        wait::{await_condition, conditions::is_deleted},
+        watcher::watch_object,
+    },
+};
+use serde_json::json;
+use tokio::{task::AbortHandle, time::timeout};
+
+use super::End;
+use crate::kubernetes::{Kubernetes, LEASE, MANAGER};
+
+/// Where the documents of a management cluster have gone: an annotation of the Lease that its managers work by.
+pub const LEFT_FOR: &str = "keelway.dev/left-for";
+
+/// Who holds the Lease of managers during a move.
+const PIVOT: &str = "keelway-pivot";
+/// Of the Lease, as managers have it.
+const TIMES: Times = Times {
+    lasts: Duration::from_secs(15),
+    acts: Duration::from_secs(10),
+    renewal: Duration::from_secs(2),
+    again: Duration::from_secs(2),
+};
+/// How long a manager may take to end that was asked to: one that was killed holds the Lease for as long as that lasts.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a namespace may take to end that documents have left.
+const ENDING: Duration = Duration::from_secs(120);
+
+/// Why a management cluster cannot be had alone.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagementClusterError {
+    /// Nobody installed Keelway there.
+    #[error(
+        "there is no namespace {0}: install Keelway in the cluster first, with no replica, or name its namespace with --namespace"
+    )]
+    NoNamespace(String),
+    /// The kubeconfig cannot be used.
+    #[error("could not use the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
+    Kubeconfig {
+        /// Where it was looked for; none: where kubectl looks.
+        path: Option<PathBuf>,
+        /// Why.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It does not answer, or refuses.
+    #[error("could not ask the API server")]
+    Api(#[source] Box<kube::Error>),
+    /// A manager works on it.
+    #[error(
+        "a manager holds the Lease {0}/{LEASE}: stop it first, as with kubectl -n {0} scale deployment --all --replicas 0"
+    )]
+    Held(String),
+    /// There is no Lease to hold.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+/// A management cluster on which no manager works meanwhile.
+pub struct ManagementCluster {
+    client: Client,
+    store: Kubernetes,
+    election: Arc<Election>,
+    renewal: AbortHandle,
+    title: String,
+}
+
+impl ManagementCluster {
+    /// Waits until no manager works on it. `kubeconfig`: else that which kubectl would use; `namespace`: where managers have their Lease.
+    ///
+    /// # Errors
+    /// One goes on, or the API server refuses.
+    pub async fn take(kubeconfig: Option<&Path>, namespace: &str) -> Result<Self, ManagementClusterError> {
+        let title = kubeconfig.map_or_else(|| "kubernetes".to_owned(), |path| format!("kubernetes:{}", path.display()));
+        let client = client(kubeconfig).await.map_err(|cause| {
+            let path = kubeconfig.map(Path::to_owned);
+            ManagementClusterError::Kubeconfig { path, cause }
+        })?;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        match namespaces.get_opt(namespace).await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(ManagementClusterError::NoNamespace(namespace.to_owned())),
+            Err(error) => return Err(ManagementClusterError::Api(Box::new(error))),
+        }
+        let election = Arc::new(Election::new(client.clone(), (namespace, LEASE), &process(PIVOT), TIMES));
+        let held = || ManagementClusterError::Held(namespace.to_owned());
+        let lease = tokio::select! {
+            lease = timeout(PATIENCE, election.acquire(|| {})) => lease.map_err(|_| held())??,
+            () = is_renewed(Api::namespaced(client.clone(), namespace)) => return Err(held()),
+        };
+        let keeping = election.clone();
+        let renewal = tokio::spawn(async move { keeping.keep(lease).await }).abort_handle();
+        let client = election.fence().guard(client);
+        let store = Kubernetes::open(client.clone());
+        Ok(Self { client, store, election, renewal, title })
+    }
+
+    /// Lets managers work on it.
+    pub async fn give_back(&self) {
+        self.renewal.abort();
+        self.election.release().await;
+    }
+
+    async fn take_away(&self, name: &DocumentName, document: DocumentRef<'_>) -> kube::Result<()> {
+        let api = self.store.api(name);
+        match document {
+            DocumentRef::Secret(secret) if is_pull_secret(secret) => return Ok(()),
+            DocumentRef::Hypervisor(_) | DocumentRef::Cluster(_) => unless_gone(self.release(&api, name).await)?,
+            DocumentRef::Component(_) | DocumentRef::Secret(_) => {}
+        }
+        unless_gone(api.delete(name.name(), &DeleteParams::background()).await.map(drop))
+    }
+
+    /// Takes Keelway's finalizers off an object.
+    async fn release(&self, api: &Api<DynamicObject>, name: &DocumentName) -> kube::Result<()> {
+        let object = api.get(name.name()).await?;
+        let others = object.metadata.finalizers.unwrap_or_default();
+        let others: Vec<String> = others
+            .into_iter()
+            .filter(|name| ![cluster::FINALIZER, hypervisor::FINALIZER].contains(&name.as_str()))
+            .collect();
+        let patch =
+            json!({ "metadata": { "finalizers": others, "resourceVersion": object.metadata.resource_version } });
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch(name.name(), &params, &Patch::Merge(patch)).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Store for ManagementCluster {
+    async fn load(&self) -> Result<Arc<Documents>, StoreError> {
+        self.store.load().await
+    }
+
+    async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
+        self.store.save(documents).await
+    }
+}
+
+#[async_trait]
+impl End for ManagementCluster {
+    fn title(&self) -> String {
+        self.title.clone()
+    }
+
+    async fn left_for(&self) -> Result<Option<String>, StoreError> {
+        let noted = self.election.noted(LEFT_FOR).await.map_err(|cause| failed("load", cause))?;
+        Ok(noted.filter(|whither| !whither.is_empty()))
+    }
+
+    async fn leave_for(&self, whither: Option<&str>) -> Result<(), StoreError> {
+        self.election.note(LEFT_FOR, whither.unwrap_or_default()).await.map_err(|cause| failed("save", cause))
+    }
+
+    /// The namespaces of users. Those of clusters are made with what is in them.
+    async fn prepare(&self, documents: &Documents) -> Result<(), StoreError> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let clusters = documents.clusters.keys().map(|name| name.namespace.clone());
+        let secrets = documents.given.keys().chain(documents.secrets.keys()).map(|name| name.namespace.clone());
+        let all = clusters.chain(secrets.filter(|name| !name.starts_with("keelway-")));
+        for name in all.collect::<std::collections::BTreeSet<_>>() {
+            let patch = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+            let made = namespaces.patch(&name, &PatchParams::apply(MANAGER), &Patch::Apply(patch)).await;
+            made.map_err(|cause| failed("save", cause))?;
+        }
+        for name in own_namespaces(documents) {
+            is_not_ending(&namespaces, &name).await.map_err(|cause| StoreError { operation: "save", cause })?;
+        }
+        Ok(())
+    }
+
+    async fn forget(&self, documents: &Documents) -> Result<(), StoreError> {
+        // Whoever refers to something goes before it.
+        let mut names: Vec<DocumentName> = documents.names().collect();
+        names.sort_by_key(|name| match name {
+            DocumentName::Component(_) => 0,
+            DocumentName::Secret(_) => 1,
+            DocumentName::Cluster(_) => 2,
+            DocumentName::Hypervisor(_) => 3,
+        });
+        for name in names {
+            let Some(document) = documents.get(&name) else { continue };
+            self.take_away(&name, document).await.map_err(|cause| failed("save", cause))?;
+        }
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        for name in own_namespaces(documents) {
+            let deleted = namespaces.delete(&name, &DeleteParams::background()).await.map(drop);
+            unless_gone(deleted).map_err(|cause| failed("save", cause))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns once a manager renews its Lease: it goes on.
+async fn is_renewed(api: Api<Lease>) {
+    let mut seen = pin!(watch_object(api, LEASE).default_backoff());
+    let mut last = None;
+    while let Some(next) = seen.next().await {
+        let Ok(Some(Lease { spec: Some(spec), .. })) = next else { continue };
+        let holder = spec.holder_identity.filter(|holder| !holder.is_empty() && !holder.starts_with(PIVOT));
+        let Some(renewed) = holder.map(|holder| (holder, spec.renew_time)) else { continue };
+        if last.replace(renewed.clone()).is_some_and(|last| last.0 == renewed.0 && last.1 != renewed.1) {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+async fn client(kubeconfig: Option<&Path>) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+    let options = KubeConfigOptions::default();
+    let config = match kubeconfig {
+        Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?,
+        None => Config::infer().await?,
+    };
+    Ok(Client::try_from(config)?)
+}
+
+/// Of clusters, and of the installation.
+fn own_namespaces(documents: &Documents) -> impl Iterator<Item = String> {
+    let clusters = documents.clusters.values().filter_map(|cluster| Some(cluster.id()?.namespace()));
+    clusters.chain(documents.installation().map(InstallationId::namespace))
+}
+
+/// Waits for the end of a namespace that is being deleted: nothing is taken into it before that.
+async fn is_not_ending(
+    namespaces: &Api<Namespace>,
+    name: &str,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let Some(Namespace { metadata, .. }) = namespaces.get_opt(name).await? else { return Ok(()) };
+    if let (Some(uid), Some(_)) = (metadata.uid, metadata.deletion_timestamp) {
+        let gone = await_condition(namespaces.clone(), name, is_deleted(&uid));
+        timeout(ENDING, gone)
+            .await
+            .map_err(|_| format!("the namespace {name} is being deleted, and does not end"))??;
+    }
+    Ok(())
+}
+
+/// What is gone already need not be taken away.
+fn unless_gone(done: kube::Result<()>) -> kube::Result<()> {
+    if let Err(kube::Error::Api(status)) = &done
+        && status.code == 404
+    {
+        return Ok(());
+    }
+    done
+}
+
+fn failed(operation: &'static str, cause: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    StoreError { operation, cause: Box::new(cause) }
+}

@@ -1,0 +1,62 @@
+//! Documents that come from stdin, or go to stdout.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use keelway_api::Documents;
+use keelway_reconciler::{Store, StoreError};
+
+use super::End;
+
+/// Documents that nobody keeps: those that came stay with whoever gave them.
+#[derive(Debug, Default)]
+pub struct Stream(Mutex<Arc<Documents>>);
+
+impl Stream {
+    /// With these in it.
+    #[must_use]
+    pub fn of(documents: Documents) -> Self {
+        Self(Mutex::new(Arc::new(documents)))
+    }
+
+    /// What is in it now.
+    #[must_use]
+    pub fn documents(&self) -> Arc<Documents> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[async_trait]
+impl Store for Stream {
+    async fn load(&self) -> Result<Arc<Documents>, StoreError> {
+        Ok(self.documents())
+    }
+
+    async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(documents.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl End for Stream {
+    fn title(&self) -> String {
+        "-".to_owned()
+    }
+
+    async fn left_for(&self) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+
+    async fn leave_for(&self, _: Option<&str>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn prepare(&self, _: &Documents) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn forget(&self, _: &Documents) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
