@@ -220,7 +220,7 @@ impl Plane {
                 ("cluster-signing-key-file", &signer),
                 (
                     "controllers",
-                    "certificatesigningrequest-signing-controller,node-ipam-controller,garbage-collector-controller",
+                    "certificatesigningrequest-signing-controller,node-ipam-controller,garbage-collector-controller,namespace-controller",
                 ),
             ]),
         );

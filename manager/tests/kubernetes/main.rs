@@ -40,6 +40,8 @@ async fn all() {
     definitions::explain_every_field(&kubectl);
     definitions::refuse_what_validation_refuses(&plane.admin().await).await;
     definitions::show_and_scale(&kubectl);
+    // The store makes them itself.
+    kubectl.says(&["delete", "namespace", "keelway-0123456789abcdef", "keelway-fedcba9876543210", "--timeout=120s"]);
     store::keeps_what_it_is_given(&plane, &kubectl).await;
     events::are_told_once(&plane, &kubectl).await;
 }
