@@ -11,6 +11,7 @@ use std::{
 use anyhow::Context;
 use async_trait::async_trait;
 use keelway_api::Documents;
+use keelway_manager::pivot::End as Place;
 use keelway_reconciler::{Store, StoreError};
 
 /// What a file is called, around the process id, that holds documents until stdout has them.
@@ -89,6 +90,30 @@ impl Store for Pipe {
             tracing::debug!("saved");
         }
         kept
+    }
+}
+
+/// Documents that move to stdout are in the file before they leave where they were.
+#[async_trait]
+impl Place for Pipe {
+    fn title(&self) -> String {
+        format!("- ({})", self.file.display())
+    }
+
+    async fn left_for(&self) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+
+    async fn leave_for(&self, _: Option<&str>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn prepare(&self, _: &Documents) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn forget(&self, _: &Documents) -> Result<(), StoreError> {
+        Ok(())
     }
 }
 

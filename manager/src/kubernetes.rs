@@ -33,6 +33,7 @@ use tokio::{sync::Notify, time::timeout};
 use api::Resources;
 use held::{Held, Looked};
 use watch::Watches;
+pub(crate) use write::unless_gone;
 
 pub use events::Teller;
 

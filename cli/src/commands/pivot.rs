@@ -11,13 +11,16 @@ use keelway_manager::{
 use super::{print_documents, session::runtime_of_passes};
 use crate::{
     args::{EndArgument, Global, PivotArguments},
+    directories::state_directory,
     exit::{Code, Failure},
     input::Input,
+    pipe::Pipe,
 };
 
 /// One end of a move, for as long as that takes.
 enum Taken {
-    Stream(Stream),
+    Stdin(Stream),
+    Stdout(Pipe),
     Directory(Box<Directory>),
     Kubernetes(Box<ManagementCluster>),
 }
@@ -34,8 +37,9 @@ pub(super) fn run(global: &Global, arguments: &PivotArguments) -> Result<Code, F
     };
     let documents = input.as_ref().map(Input::documents).transpose()?.unwrap_or_default();
     let moved = runtime_of_passes()?.block_on(async {
-        let from = Taken::begin(from, documents, namespace).await?;
-        let to = match Taken::begin(to, Documents::default(), namespace).await {
+        let from = Taken::begin(from, Taken::Stdin(Stream::of(documents)), namespace).await?;
+        let stdout = Pipe::new(Documents::default(), &state_directory(), global.quiet);
+        let to = match Taken::begin(to, Taken::Stdout(stdout), namespace).await {
             Ok(to) => to,
             Err(failure) => {
                 from.end().await;
@@ -43,21 +47,19 @@ pub(super) fn run(global: &Global, arguments: &PivotArguments) -> Result<Code, F
             }
         };
         let moved = pivot(from.as_end(), to.as_end()).await.map_err(failed);
+        let moved = moved.and_then(|moved| to.print(&moved).map(|()| moved));
         from.end().await;
         to.end().await;
         moved
     })?;
-    if *to == EndArgument::Stream {
-        print_documents(&moved)?;
-    }
     tell(global, &moved);
     Ok(Code::Done)
 }
 
 impl Taken {
-    async fn begin(argument: &EndArgument, documents: Documents, namespace: &str) -> Result<Self, Failure> {
+    async fn begin(argument: &EndArgument, stream: Self, namespace: &str) -> Result<Self, Failure> {
         Ok(match argument {
-            EndArgument::Stream => Self::Stream(Stream::of(documents)),
+            EndArgument::Stream => stream,
             EndArgument::Directory(path) => {
                 Self::Directory(Box::new(Directory::open_to_leave(path).map_err(Failure::other)?))
             }
@@ -70,10 +72,20 @@ impl Taken {
 
     fn as_end(&self) -> &dyn End {
         match self {
-            Self::Stream(stream) => stream,
+            Self::Stdin(stream) => stream,
+            Self::Stdout(pipe) => pipe,
             Self::Directory(directory) => &**directory,
             Self::Kubernetes(cluster) => &**cluster,
         }
+    }
+
+    /// Writes what came to stdout, where that is where it goes.
+    fn print(&self, moved: &Documents) -> Result<(), Failure> {
+        if let Self::Stdout(pipe) = self {
+            print_documents(moved)?;
+            pipe.done();
+        }
+        Ok(())
     }
 
     async fn end(self) {

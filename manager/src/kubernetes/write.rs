@@ -307,7 +307,7 @@ impl Kubernetes {
 }
 
 /// What is gone already need not be taken away.
-fn unless_gone(done: kube::Result<()>) -> kube::Result<()> {
+pub(crate) fn unless_gone(done: kube::Result<()>) -> kube::Result<()> {
     if let Err(kube::Error::Api(status)) = &done
         && status.code == 404
     {

@@ -34,7 +34,7 @@ use serde_json::json;
 use tokio::{task::AbortHandle, time::timeout};
 
 use super::End;
-use crate::kubernetes::{Kubernetes, LEASE, MANAGER};
+use crate::kubernetes::{Kubernetes, LEASE, MANAGER, unless_gone};
 
 /// Where the documents of a management cluster have gone: an annotation of the Lease that its managers work by.
 pub const LEFT_FOR: &str = "keelway.dev/left-for";
@@ -262,16 +262,6 @@ async fn is_not_ending(
             .map_err(|_| format!("the namespace {name} is being deleted, and does not end"))??;
     }
     Ok(())
-}
-
-/// What is gone already need not be taken away.
-fn unless_gone(done: kube::Result<()>) -> kube::Result<()> {
-    if let Err(kube::Error::Api(status)) = &done
-        && status.code == 404
-    {
-        return Ok(());
-    }
-    done
 }
 
 fn failed(operation: &'static str, cause: impl std::error::Error + Send + Sync + 'static) -> StoreError {
