@@ -12,29 +12,58 @@ pub(super) struct Kind {
     pub(super) result: &'static str,
 }
 
+/// All that can be told: what is decided or minted is done, where its pass went through; effects may fail.
+pub(super) const KINDS: [Kind; 17] = [
+    done("bear"),
+    done("bind"),
+    failed("bind"),
+    done("certify"),
+    failed("certify"),
+    done("converge"),
+    failed("converge"),
+    done("forget"),
+    done("give"),
+    done("keep"),
+    done("mint-authority"),
+    done("mint-certificate"),
+    done("mint-key"),
+    done("mint-revocation-list"),
+    done("place"),
+    done("release"),
+    done("retire"),
+];
+
+const fn done(kind: &'static str) -> Kind {
+    Kind { kind, result: "done" }
+}
+
+const fn failed(kind: &'static str) -> Kind {
+    Kind { kind, result: "failed" }
+}
+
 /// How often each was done, and failed. What is decided or minted is saved before anything else, so that it is done once the pass went
 /// through.
 pub(super) fn of(outcome: &Outcome) -> BTreeMap<Kind, u64> {
     let plan = &outcome.plan;
     let mut found = Counts::default();
-    plan.decisions.iter().for_each(|decision| found.add(of_decision(decision), "done", 1));
-    plan.mint.iter().for_each(|request| found.add(of_mint(request), "done", 1));
+    plan.decisions.iter().for_each(|decision| found.add(done(of_decision(decision)), 1));
+    plan.mint.iter().for_each(|request| found.add(done(of_mint(request)), 1));
     let bindings: Vec<String> = plan.bindings.iter().map(ToString::to_string).collect();
     let (of_clusters, of_agents): (Vec<_>, Vec<_>) =
         outcome.failures.iter().partition(|failure| bindings.contains(&failure.at));
     let bound = bindings.len().saturating_sub(of_clusters.len()).min(outcome.effects);
-    found.add("bind", "done", bound);
-    found.add("bind", "failed", of_clusters.len());
-    found.add("certify", "done", outcome.effects - bound);
-    found.add("certify", "failed", of_agents.len());
+    found.add(done("bind"), bound);
+    found.add(failed("bind"), of_clusters.len());
+    found.add(done("certify"), outcome.effects - bound);
+    found.add(failed("certify"), of_agents.len());
     found.0
 }
 
 /// How many effects a machine took, and what failed there: which effects these are is the business of the machine's own core.
 pub(super) fn on_machine(applying: &Applying) -> BTreeMap<Kind, u64> {
     let mut found = Counts::default();
-    found.add("converge", "done", applying.effects);
-    found.add("converge", "failed", applying.failures.len());
+    found.add(done("converge"), applying.effects);
+    found.add(failed("converge"), applying.failures.len());
     found.0
 }
 
@@ -42,9 +71,9 @@ pub(super) fn on_machine(applying: &Applying) -> BTreeMap<Kind, u64> {
 struct Counts(BTreeMap<Kind, u64>);
 
 impl Counts {
-    fn add(&mut self, kind: &'static str, result: &'static str, number: usize) {
+    fn add(&mut self, kind: Kind, number: usize) {
         if number > 0 {
-            *self.0.entry(Kind { kind, result }).or_default() += u64::try_from(number).unwrap_or(u64::MAX);
+            *self.0.entry(kind).or_default() += u64::try_from(number).unwrap_or(u64::MAX);
         }
     }
 }
@@ -112,12 +141,14 @@ pub(super) mod tests {
         outcome.plan.bindings = vec!["0123456789abcdef".parse().unwrap(), "fedcba9876543210".parse().unwrap()];
         outcome.effects = 5;
         outcome.failures = vec![failure("0123456789abcdef"), failure("hv-1"), failure("hv-2")];
+        let told = of(&outcome);
+        assert!(told.keys().all(|kind| KINDS.contains(kind)), "{told:?}");
         let lines: Vec<String> =
-            of(&outcome).iter().map(|(Kind { kind, result }, number)| format!("{kind} {result} {number}")).collect();
+            told.iter().map(|(Kind { kind, result }, number)| format!("{kind} {result} {number}")).collect();
         let expected =
             ["bear done 1", "bind done 1", "bind failed 1", "certify done 4", "certify failed 2", "keep done 1"];
         assert_eq!(lines, expected);
         let applying = Applying { effects: 3, failures: Vec::new() };
-        assert_eq!(on_machine(&applying), BTreeMap::from([(Kind { kind: "converge", result: "done" }, 3)]));
+        assert_eq!(on_machine(&applying), BTreeMap::from([(done("converge"), 3)]));
     }
 }

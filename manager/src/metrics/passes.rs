@@ -1,7 +1,6 @@
 //! What is counted while passes go by.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -58,6 +57,7 @@ impl Passes {
         for result in RESULTS {
             passes.results.get_or_create(&[("result", result)]).inc_by(0);
         }
+        passes.act(actions::KINDS.map(|kind| (kind, 0)));
         let told = "Passes by what came of them: settled, waiting, changed, incomplete or failed";
         registry.register("passes", told, passes.results.clone());
         registry.register("pass_duration_seconds", "How long passes took", passes.durations.clone());
@@ -103,7 +103,7 @@ impl Passes {
         self.carried_out.load(Ordering::Relaxed) > 0
     }
 
-    fn act(&self, actions: BTreeMap<Kind, u64>) {
+    fn act(&self, actions: impl IntoIterator<Item = (Kind, u64)>) {
         for (Kind { kind, result }, number) in actions {
             self.actions.get_or_create(&[("kind", kind), ("result", result)]).inc_by(number);
         }
@@ -169,6 +169,7 @@ mod tests {
             "keelway_passes_total{result=\"settled\"} 1",
             "keelway_passes_total{result=\"failed\"} 1",
             "keelway_passes_total{result=\"incomplete\"} 0",
+            "keelway_actions_total{kind=\"converge\",result=\"failed\"} 0",
             "keelway_pass_duration_seconds_count 2",
             "keelway_pass_duration_seconds_bucket{le=\"0.01\"} 0",
             "keelway_pass_duration_seconds_bucket{le=\"0.025\"} 2",

@@ -13,8 +13,10 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long a line of the log may take.
+/// How long a line of the log, or a figure, may take.
 const SAID: Duration = Duration::from_secs(30);
+
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
 
 const MACHINE: &str = "\
 apiVersion: keelway.dev/v1alpha1
@@ -90,6 +92,23 @@ impl Manager {
         answer
     }
 
+    /// Waits until it tells this of itself, and has all of its metrics.
+    pub(crate) fn tells(&self, samples: &[&str]) -> String {
+        eventually(|| {
+            let scrape = self.metrics();
+            let untold: Vec<_> = samples.iter().filter(|sample| !scrape.lines().any(|line| line == **sample)).collect();
+            if untold.is_empty() { Ok(scrape) } else { Err(format!("it does not tell {untold:?}:\n{scrape}")) }
+        })
+    }
+
+    /// Waits until it says that it does what it is there for.
+    pub(crate) fn is_ready(&self) {
+        eventually(|| {
+            let answer = self.get("/readyz", "");
+            if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(answer) }
+        });
+    }
+
     /// Its metrics, in Prometheus' text format.
     pub(crate) fn metrics(&self) -> String {
         let answer = self.get("/metrics", "");
@@ -103,6 +122,18 @@ impl Drop for Manager {
     fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+}
+
+/// What is told follows what is logged, and nothing tells of it but the next question.
+fn eventually<T>(ask: impl Fn() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + SAID;
+    loop {
+        match ask() {
+            Ok(told) => return told,
+            Err(why) => assert!(Instant::now() < deadline, "{why}"),
+        }
+        thread::sleep(BETWEEN_QUESTIONS);
     }
 }
 
