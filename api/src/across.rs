@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Cluster, Component, Documents,
+    Cluster, Component, Documents, Shared,
     cluster::MemberPhase,
     component::Stage,
     document::DocumentName,
@@ -55,7 +55,7 @@ fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
         return Vec::new();
     }
     let is_there = |name: &SecretName| documents.secrets.get(name).is_some_and(|secret| is_pull_secret(secret));
-    let of_cluster = |(cluster, document): (&ClusterRef, &Cluster)| {
+    let of_cluster = |(cluster, document): (&ClusterRef, &Shared<Cluster>)| {
         let references = document.spec.images.pull_secrets.iter().enumerate();
         let cluster = cluster.clone();
         let missing = references.filter_map(move |(index, reference)| {
@@ -396,5 +396,5 @@ fn keys(documents: &Documents, seen: &Seen<'_>) -> Found {
 /// Clusters that have an id and are not being deleted.
 fn living(documents: &Documents) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &Cluster)> {
     let clusters = documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted());
-    clusters.filter_map(|(name, cluster)| Some((name, cluster.id()?, cluster)))
+    clusters.filter_map(|(name, cluster)| Some((name, cluster.id()?, &**cluster)))
 }

@@ -1,7 +1,7 @@
 //! One document by itself: its name, its text, and what became of it between two worlds.
 
 use core::fmt;
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Secret;
 
@@ -14,6 +14,7 @@ use crate::{
     kind::Kind,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     read::Seen,
+    shared::Shared,
     write::canonical,
 };
 
@@ -34,26 +35,26 @@ pub enum DocumentName {
 #[derive(Clone, PartialEq)]
 pub enum Document {
     /// A machine.
-    Hypervisor(Box<Hypervisor>),
+    Hypervisor(Shared<Hypervisor>),
     /// A cluster.
-    Cluster(Box<Cluster>),
+    Cluster(Shared<Cluster>),
     /// A component.
-    Component(Box<Component>),
+    Component(Shared<Component>),
     /// A Secret, of ours or of its user's.
-    Secret(Arc<Secret>),
+    Secret(Shared<Secret>),
 }
 
 /// The same where it stands.
 #[derive(Clone, Copy, PartialEq)]
 pub enum DocumentRef<'a> {
     /// A machine.
-    Hypervisor(&'a Hypervisor),
+    Hypervisor(&'a Shared<Hypervisor>),
     /// A cluster.
-    Cluster(&'a Cluster),
+    Cluster(&'a Shared<Cluster>),
     /// A component.
-    Component(&'a Component),
+    Component(&'a Shared<Component>),
     /// A Secret, of ours or of its user's.
-    Secret(&'a Arc<Secret>),
+    Secret(&'a Shared<Secret>),
 }
 
 /// What is to be done in a store, so that it has another world than before.
@@ -147,13 +148,13 @@ impl Documents {
     pub fn put(&mut self, name: &DocumentName, document: Document) {
         match (name, document) {
             (DocumentName::Hypervisor(name), Document::Hypervisor(document)) => {
-                self.hypervisors.insert(name.clone(), *document);
+                self.hypervisors.insert(name.clone(), document);
             }
             (DocumentName::Cluster(name), Document::Cluster(document)) => {
-                self.clusters.insert(name.clone(), *document);
+                self.clusters.insert(name.clone(), document);
             }
             (DocumentName::Component(name), Document::Component(document)) => {
-                self.components.insert(name.clone(), *document);
+                self.components.insert(name.clone(), document);
             }
             (DocumentName::Secret(name), Document::Secret(document)) => {
                 if is_ours(&document) {
@@ -190,12 +191,33 @@ impl Documents {
         found
     }
 
+    /// The documents that are others than before, that came or that went. What both worlds share is not looked into.
+    #[must_use]
+    pub fn names_changed_since(&self, before: &Self) -> BTreeSet<DocumentName> {
+        let machines = self.hypervisors.changed_since(&before.hypervisors).cloned().map(DocumentName::Hypervisor);
+        let clusters = self.clusters.changed_since(&before.clusters).cloned().map(DocumentName::Cluster);
+        let components = self.components.changed_since(&before.components).cloned().map(DocumentName::Component);
+        let secrets = self.secrets.changed_since(&before.secrets).chain(self.given.changed_since(&before.given));
+        let changed = machines.chain(clusters).chain(components).chain(secrets.cloned().map(DocumentName::Secret));
+        changed.filter(|name| self.get(name) != before.get(name)).collect()
+    }
+
     /// What a store does that has the world `before` to have this one, in an order that may be cut off after each step: what is
     /// referred to is there before whoever refers to it and goes after, and a cluster never tells less than its components.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Change> {
         let mut changes: Vec<(u8, Change)> = Vec::new();
-        for name in self.all_names().filter(|name| self.get(name) != before.get(name)) {
+        for name in self.names_changed_since(before) {
+            if self.get(&name).is_none() {
+                let step = match &name {
+                    DocumentName::Component(_) => 6,
+                    DocumentName::Secret(_) => 7,
+                    DocumentName::Cluster(_) => 8,
+                    DocumentName::Hypervisor(_) => 9,
+                };
+                changes.push((step, Change::Remove(name)));
+                continue;
+            }
             let is_new = before.get(&name).is_none();
             let step = match &name {
                 DocumentName::Hypervisor(_) => 0,
@@ -210,15 +232,6 @@ impl Documents {
                 DocumentName::Component(_) => 5,
             };
             changes.push((step, Change::Put(name)));
-        }
-        for name in before.all_names().filter(|name| self.get(name).is_none()) {
-            let step = match name {
-                DocumentName::Component(_) => 6,
-                DocumentName::Secret(_) => 7,
-                DocumentName::Cluster(_) => 8,
-                DocumentName::Hypervisor(_) => 9,
-            };
-            changes.push((step, Change::Remove(name)));
         }
         changes.sort();
         changes.into_iter().map(|(_, change)| change).collect()
@@ -267,7 +280,7 @@ impl DocumentRef<'_> {
             Self::Hypervisor(document) => canonical(Kind::Hypervisor, document),
             Self::Cluster(document) => canonical(Kind::Cluster, document),
             Self::Component(document) => canonical(Kind::Component, document),
-            Self::Secret(document) => canonical(Kind::Secret, &**document),
+            Self::Secret(document) => canonical(Kind::Secret, document),
         }
     }
 
@@ -275,9 +288,9 @@ impl DocumentRef<'_> {
     #[must_use]
     pub fn owned(self) -> Document {
         match self {
-            Self::Hypervisor(document) => Document::Hypervisor(Box::new(document.clone())),
-            Self::Cluster(document) => Document::Cluster(Box::new(document.clone())),
-            Self::Component(document) => Document::Component(Box::new(document.clone())),
+            Self::Hypervisor(document) => Document::Hypervisor(document.clone()),
+            Self::Cluster(document) => Document::Cluster(document.clone()),
+            Self::Component(document) => Document::Component(document.clone()),
             Self::Secret(document) => Document::Secret(document.clone()),
         }
     }

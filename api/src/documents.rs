@@ -1,10 +1,7 @@
 //! The documents of a world: typed, by name, and in the order in which they were read.
 
 use core::{cmp::Ordering, fmt};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::BTreeSet;
 
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
@@ -16,6 +13,7 @@ use crate::{
         ClusterId, ClusterRef, HypervisorName, INSTALLATION_NAMESPACE_PREFIX, InstallationId, NAMESPACE_PREFIX, PodName,
     },
     registry::is_pull_secret,
+    shared::{Map, Shared},
 };
 
 /// Where a Secret is found: namespace and name.
@@ -29,22 +27,22 @@ pub struct SecretName {
 
 /// Everything that one `keelway` command reads or writes.
 ///
-/// Maps hold what Keelway works with; documents of others are kept byte for byte in their place.
+/// Maps hold what Keelway works with; documents of others are kept byte for byte in their place. A copy costs nothing before it is
+/// changed, and then what is changed of it.
 #[derive(Clone, Default)]
 pub struct Documents {
     /// Machines.
-    pub hypervisors: BTreeMap<HypervisorName, Hypervisor>,
+    pub hypervisors: Map<HypervisorName, Hypervisor>,
     /// Clusters.
-    pub clusters: BTreeMap<ClusterRef, Cluster>,
+    pub clusters: Map<ClusterRef, Cluster>,
     /// Components of all clusters.
-    pub components: BTreeMap<PodName, Component>,
+    pub components: Map<PodName, Component>,
     /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`, and those for pulling images.
-    /// Copies of the documents share them: they are most of the bytes.
-    pub secrets: BTreeMap<SecretName, Arc<Secret>>,
+    pub secrets: Map<SecretName, Secret>,
     /// Secrets of their user's, which documents may refer to. They are read only, and written as the text that they came in.
-    pub given: BTreeMap<SecretName, Arc<Secret>>,
+    pub given: Map<SecretName, Secret>,
     /// The order of reading. What is not in it is written after it, by kind and name.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Shared<Vec<Place>>,
 }
 
 /// What stands at one place of the input.
@@ -111,17 +109,9 @@ impl PartialEq for Documents {
         self.hypervisors == other.hypervisors
             && self.clusters == other.clusters
             && self.components == other.components
-            && are_equal(&self.secrets, &other.secrets)
-            && self.in_order() == other.in_order()
+            && self.secrets == other.secrets
+            && (self.places == other.places || self.in_order() == other.in_order())
     }
-}
-
-/// What is shared is not looked into.
-fn are_equal(ones: &BTreeMap<SecretName, Arc<Secret>>, others: &BTreeMap<SecretName, Arc<Secret>>) -> bool {
-    let same = |((name, one), (other_name, other)): ((_, &Arc<Secret>), (_, &Arc<Secret>))| {
-        name == other_name && (Arc::ptr_eq(one, other) || one == other)
-    };
-    ones.len() == others.len() && ones.iter().zip(others).all(same)
 }
 
 /// The Secret of the key that a cluster's Secrets are encrypted with at rest. Under another key they cannot be read.
@@ -138,6 +128,12 @@ impl SecretName {
     #[must_use]
     pub fn of_installation(installation: &InstallationId, name: &str) -> Self {
         Self { namespace: installation.namespace(), name: name.to_owned() }
+    }
+
+    /// Whether it is in the namespace of a cluster.
+    #[must_use]
+    pub fn is_of_a_cluster(&self) -> bool {
+        self.namespace.starts_with(NAMESPACE_PREFIX) && !self.namespace.starts_with(INSTALLATION_NAMESPACE_PREFIX)
     }
 
     /// The Secret, as one of ours that holds nothing.
@@ -171,6 +167,13 @@ pub fn is_ours(secret: &Secret) -> bool {
 impl Documents {
     /// The components of one cluster, by name.
     pub fn components_of<'a>(&'a self, id: &'a ClusterId) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
+        self.shared_components_of(id).map(|(name, component)| (name, &**component))
+    }
+
+    fn shared_components_of<'a>(
+        &'a self,
+        id: &'a ClusterId,
+    ) -> impl Iterator<Item = (&'a PodName, &'a Shared<Component>)> {
         self.components.range(PodName::before_all_of(id)..).take_while(move |(name, _)| name.cluster == *id)
     }
 
@@ -178,7 +181,7 @@ impl Documents {
     pub fn components_of_mut<'a>(
         &'a mut self,
         id: &'a ClusterId,
-    ) -> impl Iterator<Item = (&'a PodName, &'a mut Component)> {
+    ) -> impl Iterator<Item = (&'a PodName, &'a mut Shared<Component>)> {
         let from = PodName::before_all_of(id);
         self.components.range_mut(from..).take_while(move |(name, _)| name.cluster == *id)
     }
@@ -193,8 +196,8 @@ impl Documents {
 
     /// Puts values into a Secret of ours, which is made where there is none of its name.
     pub fn keep(&mut self, name: &SecretName, values: impl IntoIterator<Item = (String, ByteString)>) {
-        let secret = self.secrets.entry(name.clone()).or_insert_with(|| Arc::new(name.empty()));
-        Arc::make_mut(secret).data.get_or_insert_default().extend(values);
+        let secret = self.secrets.entry(name.clone()).or_insert_with(|| name.empty().into());
+        secret.data.get_or_insert_default().extend(values);
     }
 
     /// Takes away everything of one cluster: its document, its components, its Secrets.
@@ -223,7 +226,7 @@ impl Documents {
         let Some(cluster) = self.clusters.get(reference) else { return part };
         part.clusters.insert(reference.clone(), cluster.clone());
         if let Some(id) = cluster.id() {
-            let components = self.components_of(id).map(|(name, component)| (name.clone(), component.clone()));
+            let components = self.shared_components_of(id).map(|(name, component)| (name.clone(), component.clone()));
             part.components = components.collect();
             let namespace = id.namespace();
             let secrets = self.secrets.range(SecretName::of(id, "")..);
@@ -234,11 +237,21 @@ impl Documents {
     }
 
     /// Every Secret that is no cluster's.
-    pub fn shared_secrets(&self) -> impl Iterator<Item = (&SecretName, &Arc<Secret>)> {
-        let is_shared = |name: &SecretName| {
-            !name.namespace.starts_with(NAMESPACE_PREFIX) || name.namespace.starts_with(INSTALLATION_NAMESPACE_PREFIX)
-        };
-        self.secrets.iter().filter(move |(name, _)| is_shared(name))
+    pub fn shared_secrets(&self) -> impl Iterator<Item = (&SecretName, &Shared<Secret>)> {
+        let first = |namespace: &str| SecretName { namespace: namespace.to_owned(), name: String::new() };
+        let before = self.secrets.range(..first(NAMESPACE_PREFIX));
+        // Those of clusters stand between, as ids begin with a hexadecimal digit.
+        let after = self.secrets.range(first(INSTALLATION_NAMESPACE_PREFIX)..);
+        before.chain(after).filter(|(name, _)| !name.is_of_a_cluster())
+    }
+
+    /// Takes the documents of another world in the place of those that are equal to them, so that they are there once.
+    pub fn share(&mut self, other: &Self) {
+        self.hypervisors.share(&other.hypervisors);
+        self.clusters.share(&other.clusters);
+        self.components.share(&other.components);
+        self.secrets.share(&other.secrets);
+        self.given.share(&other.given);
     }
 
     /// All machines, with every Secret that is no cluster's.

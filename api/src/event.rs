@@ -36,10 +36,10 @@ pub struct Event {
 pub fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
     let mut told = Vec::new();
     for (name, document) in &after.hypervisors {
-        told.extend(of_machine(name, before.hypervisors.get(name), document));
+        told.extend(of_machine(name, before.hypervisors.get(name).map(|machine| &**machine), document));
     }
     for (name, document) in &after.clusters {
-        told.extend(of_cluster(name, before.clusters.get(name), document));
+        told.extend(of_cluster(name, before.clusters.get(name).map(|cluster| &**cluster), document));
     }
     for (name, document) in before.clusters.iter().filter(|(name, _)| !after.clusters.contains_key(name)) {
         told.push(Event::of(name, document, Happening::ClusterDeleted, "nothing of it is left on any machine"));

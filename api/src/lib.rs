@@ -23,6 +23,7 @@ pub mod release;
 pub mod reserved;
 pub mod role;
 mod schema;
+pub mod shared;
 mod split;
 mod tree;
 pub mod validated;
@@ -41,3 +42,4 @@ pub use k8s_openapi::{
 };
 pub use observation::{Health, Observation};
 pub use read::{Asked, KeyCheck};
+pub use shared::Shared;

@@ -178,6 +178,12 @@ impl ClusterId {
     pub fn namespace(&self) -> String {
         format!("{NAMESPACE_PREFIX}{self}")
     }
+
+    /// The cluster that a namespace is of.
+    #[must_use]
+    pub fn of_namespace(namespace: &str) -> Option<Self> {
+        namespace.strip_prefix(NAMESPACE_PREFIX)?.parse().ok()
+    }
 }
 
 /// What an installation's namespace is called before its id.

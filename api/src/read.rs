@@ -3,10 +3,7 @@
 mod list;
 mod one;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use serde::de::DeserializeOwned;
@@ -363,10 +360,10 @@ fn title((kind, namespace, name): &Identity) -> String {
 fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
     schema::prune(kind, &mut json);
     Ok(match kind {
-        Kind::Hypervisor => Document::Hypervisor(Box::new(decode(json)?)),
-        Kind::Cluster => Document::Cluster(Box::new(decode(json)?)),
-        Kind::Component => Document::Component(Box::new(decode(json)?)),
-        Kind::Secret => Document::Secret(Arc::new(with_string_data(decode(json)?))),
+        Kind::Hypervisor => Document::Hypervisor(decode::<crate::Hypervisor>(json)?.into()),
+        Kind::Cluster => Document::Cluster(decode::<crate::Cluster>(json)?.into()),
+        Kind::Component => Document::Component(decode::<crate::Component>(json)?.into()),
+        Kind::Secret => Document::Secret(with_string_data(decode(json)?).into()),
         Kind::Observation => return Err(vec![of_no_world()]),
     })
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, time::Instant};
 
 use keelway_api::{
     ByteString, Cluster, Component, Documents, Hypervisor, ObjectMeta, Secret,
@@ -109,7 +109,7 @@ fn world() -> impl Strategy<Value = Documents> {
             let part = component("c1", &id, placement);
             documents.components.insert(part.spec.pod().unwrap(), part);
             let name = SecretName::of(&id, "kubernetes-ca");
-            documents.secrets.insert(name, Arc::new(secret(&id, "kubernetes-ca", value, note)));
+            documents.secrets.insert(name, secret(&id, "kubernetes-ca", value, note));
             documents
         },
     )
@@ -286,7 +286,7 @@ fn many_documents_are_read() {
         let added = cluster(&format!("c{number}"), id.clone(), String::new());
         documents.clusters.insert(added.reference(), added);
         let name = SecretName::of(&id, "kubernetes-ca");
-        documents.secrets.insert(name, Arc::new(secret(&id, "kubernetes-ca", vec![1; 300], String::new())));
+        documents.secrets.insert(name, secret(&id, "kubernetes-ca", vec![1; 300], String::new()));
     }
     let start = Instant::now();
     let written = documents.write();

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keelway_api::{Documents, Hypervisor, hypervisor::Way, name::HypervisorName};
+use keelway_api::{Documents, Hypervisor, Shared, hypervisor::Way, name::HypervisorName};
 
 use crate::pipe::{PREFIX, SUFFIX};
 
@@ -44,13 +44,13 @@ impl LeftOver {
 }
 
 /// Where a machine is found: over a network one is told from others at the same place by its name.
-fn place<'a>((name, machine): (&'a HypervisorName, &'a Hypervisor)) -> (Way<'a>, Option<&'a HypervisorName>) {
+fn place<'a>((name, machine): (&'a HypervisorName, &'a Shared<Hypervisor>)) -> (Way<'a>, Option<&'a HypervisorName>) {
     let way = machine.spec.endpoint.way();
     (way, matches!(way, Way::Network(_)).then_some(name))
 }
 
 /// Term and generation of the last config that was written down for a machine.
-fn issued(machine: Option<&Hypervisor>) -> Option<(u64, u64)> {
+fn issued(machine: Option<&Shared<Hypervisor>>) -> Option<(u64, u64)> {
     let issued = machine?.status.as_ref()?.issued.as_ref()?;
     Some((issued.term, issued.generation))
 }

@@ -44,7 +44,7 @@ impl<'a> ControlPlane<'a> {
 
     /// Its components by name.
     pub fn components(&self) -> BTreeMap<String, &Component> {
-        self.documents.components.iter().map(|(pod, component)| (pod.component.to_string(), component)).collect()
+        self.documents.components.iter().map(|(pod, component)| (pod.component.to_string(), &**component)).collect()
     }
 
     /// What runs on all machines, by component.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use keelway_api::{
-    Component, Documents, Hypervisor,
+    Component, Documents, Hypervisor, Shared,
     hypervisor::{Endpoint, HypervisorRole, Way},
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::ClusterId,
@@ -58,10 +58,10 @@ impl Machine {
     pub fn all(documents: &Documents) -> Vec<Self> {
         let executor =
             Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
-        let machine = |document: &Hypervisor| {
+        let machine = |document: &Shared<Hypervisor>| {
             let _entered = executor.enter();
             let runtime = Runtime::on_socket(socket(document), Deadlines::default()).unwrap();
-            Self { document: document.clone(), runtime, executor: executor.clone() }
+            Self { document: Hypervisor::clone(document), runtime, executor: executor.clone() }
         };
         documents.hypervisors.values().map(machine).collect()
     }

@@ -179,12 +179,14 @@ fn with_status_of(document: Document, before: DocumentRef<'_>) -> Document {
     match (document, before) {
         (Document::Cluster(mut new), DocumentRef::Cluster(before)) => {
             new.status.clone_from(&before.status);
-            new.metadata = of_servers(new.metadata, &before.metadata, new.spec != before.spec);
+            let metadata = std::mem::take(&mut new.metadata);
+            new.metadata = of_servers(metadata, &before.metadata, new.spec != before.spec);
             Document::Cluster(new)
         }
         (Document::Hypervisor(mut new), DocumentRef::Hypervisor(before)) => {
             new.status.clone_from(&before.status);
-            new.metadata = of_servers(new.metadata, &before.metadata, new.spec != before.spec);
+            let metadata = std::mem::take(&mut new.metadata);
+            new.metadata = of_servers(metadata, &before.metadata, new.spec != before.spec);
             Document::Hypervisor(new)
         }
         (document, _) => document,

@@ -236,7 +236,7 @@ pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &Observation) 
 pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) {
     let wanted = bindings_digest();
     for (name, id, _) in world.looked_after() {
-        if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
+        if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted()) {
             continue;
         }
         match seen.bindings.get(id) {

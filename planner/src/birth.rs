@@ -106,7 +106,7 @@ pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Sta
 pub(crate) fn plan_initialization(plan: &mut Plan, world: &World, seen: &Observation) {
     for (name, id, _) in world.looked_after() {
         let documents = &plan.documents;
-        if documents.clusters.get(name).is_none_or(Cluster::is_initialized) || !serves(documents, id, seen) {
+        if documents.clusters.get(name).is_none_or(|cluster| cluster.is_initialized()) || !serves(documents, id, seen) {
             continue;
         }
         if let Some(document) = plan.documents.clusters.get_mut(name) {
@@ -137,7 +137,8 @@ pub(crate) fn lost_its_data(documents: &Documents, seen: &Observation, pod: &Pod
     if spec.role != Role::Etcd {
         return false;
     }
-    let start = start_of(documents.clusters.get(&spec.cluster), &pod.component);
+    let cluster = documents.clusters.get(&spec.cluster).map(|cluster| &**cluster);
+    let start = start_of(cluster, &pod.component);
     let machine = seen.machine(&spec.hypervisor).filter(|_| start != Start::Never);
     machine.is_some_and(|machine| !machine.data_of(pod, DATA).allows(start))
 }

@@ -122,18 +122,17 @@ impl Wants {
     }
 }
 
-/// The config of a machine that was seen, of these pods, which are all that its clusters want. `known` are all clusters that there are,
-/// `term` is the driver's.
-/// The second is what is to be written down of it, which has to be saved before the machine takes it.
+/// The config of a machine that was seen, of these pods, which are all that its clusters want. `is_known` tells whether there is a cluster,
+/// `term` is the driver's. The second is what is to be written down of it, which has to be saved before the machine takes it.
 #[must_use]
 pub fn machine_config(
     document: &Hypervisor,
     state: &MachineState,
-    known: &BTreeSet<ClusterId>,
+    is_known: impl Fn(&ClusterId) -> bool,
     pods: BTreeMap<PodName, Pod>,
     term: u64,
 ) -> Option<(MachineConfig, Option<Applied>)> {
-    let config = composed(document, state, |id| known.contains(id), (pods, term))?;
+    let config = composed(document, state, is_known, (pods, term))?;
     let issue = to_issue(document, &config);
     Some((config, issue))
 }

@@ -8,7 +8,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    Documents, Hypervisor, Time,
+    Documents, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
     hypervisor::LOST_ANNOTATION,
@@ -26,7 +26,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation,
     let deleted: Vec<(ClusterRef, ClusterId)> = world
         .clusters
         .iter()
-        .filter(|(name, _)| plan.documents.clusters.get(name).is_some_and(keelway_api::Cluster::deleted))
+        .filter(|(name, _)| plan.documents.clusters.get(name).is_some_and(|cluster| cluster.deleted()))
         .map(|(name, (id, _))| (name.clone(), id.clone()))
         .collect();
     for (name, id) in deleted {
@@ -68,7 +68,7 @@ struct Left {
 impl Left {
     fn of(documents: &Documents, seen: &Observation, id: &ClusterId) -> Self {
         let is_given_up = |name: &HypervisorName| {
-            documents.hypervisors.get(name).is_some_and(Hypervisor::is_lost) && !answers(documents, name)
+            documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost()) && !answers(documents, name)
         };
         let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
         let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_given_up(name));

@@ -15,7 +15,7 @@ use crate::{Observation, plan::Plan, pod::server_name, words::count, world::Worl
 /// tell.
 pub(crate) fn wait_for_connections(plan: &mut Plan, world: &World, seen: &Observation) {
     for (name, id, _) in world.looked_after() {
-        if plan.documents.clusters.get(name).is_none_or(keelway_api::Cluster::deleted) {
+        if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted()) {
             continue;
         }
         for (ingress, what) in waits(&plan.documents, seen, id) {

@@ -110,7 +110,7 @@ fn forget(documents: &mut Documents, id: &InstallationId) {
     secrets.retain(|SecretName { namespace: of, name }, _| {
         let is_left = match name.split_once('-') {
             Some((TOKEN_PREFIX, name)) => machine(name).is_some(),
-            Some((AGENT_PREFIX, name)) => machine(name).is_some_and(has_none),
+            Some((AGENT_PREFIX, name)) => machine(name).is_some_and(|machine| has_none(machine)),
             _ => true,
         };
         is_left || *of != namespace

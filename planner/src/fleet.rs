@@ -63,7 +63,7 @@ impl<'a> Others<'a> {
 
     fn clusters(&self) -> impl Iterator<Item = &'a Cluster> {
         let clusters = self.all.into_iter().flat_map(|all| &all.documents.clusters);
-        clusters.filter(|(name, _)| !self.own.clusters.contains_key(*name)).map(|(_, cluster)| cluster)
+        clusters.filter(|(name, _)| !self.own.clusters.contains_key(*name)).map(|(_, cluster)| &**cluster)
     }
 
     fn users(&self) -> impl Iterator<Item = u32> {
@@ -72,7 +72,9 @@ impl<'a> Others<'a> {
 
     fn components(&self) -> impl Iterator<Item = &'a Component> {
         let components = self.all.into_iter().flat_map(|all| all.documents.components.values());
-        components.filter(|component| !self.own.clusters.contains_key(&component.spec.cluster))
+        components
+            .map(|component| &**component)
+            .filter(|component| !self.own.clusters.contains_key(&component.spec.cluster))
     }
 }
 
@@ -100,7 +102,8 @@ impl<'a> Fleet<'a> {
             let ports = Ports::of(machine, facts);
             rooms.insert(&machine.name, Room { machine, load: 0, left, ports, disk_pressure });
         }
-        for component in documents.components.values().chain(others.components()) {
+        let own = documents.components.values().map(|component| &**component);
+        for component in own.chain(others.components()) {
             let Some(room) = rooms.get_mut(&component.spec.hypervisor) else { continue };
             room.take(&component.spec);
         }
@@ -111,13 +114,17 @@ impl<'a> Fleet<'a> {
         for (name, room) in rooms.iter().filter(|(name, room)| open(name, room)) {
             order.entry(room.place()).or_default().insert((room.load, *name));
         }
-        let all = documents.components.values().chain(others.components());
+        let own = documents.components.values().map(|component| &**component);
+        let all = own.chain(others.components());
         let of_components = all.map(|component| component.spec.user);
         // Files of clusters that nobody tells of are there too.
         let of_files = seen.machines.values().filter_map(Seen::known).flat_map(|state| state.files.values());
         let users = of_components.chain(of_files.map(|file| file.user)).chain(others.users()).collect();
         let public = rooms.values().filter(|room| room.machine.role == Role::Ingress.row().runs_on);
-        let reserved = ports::reserved(documents.clusters.values(), documents.components.values());
+        let reserved = ports::reserved(
+            documents.clusters.values().map(|cluster| &**cluster),
+            documents.components.values().map(|component| &**component),
+        );
         let by_others = ports::reserved(others.clusters(), others.components());
         let ingress = IngressPorts::of(reserved.chain(by_others), public.map(|room| &room.ports));
         Self { rooms, order, ingress, users, next_user: FIRST_USER, given_back: BTreeSet::new() }

@@ -45,9 +45,8 @@ pub fn identify_machines(documents: &mut Documents, mut random: impl FnMut() -> 
         None => random().parse()?,
     };
     for machine in documents.hypervisors.values_mut() {
-        let status = machine.status.get_or_insert_default();
-        if status.installation.is_none() {
-            status.installation = Some(installation.clone());
+        if machine.status.as_ref().is_none_or(|status| status.installation.is_none()) {
+            machine.status.get_or_insert_default().installation = Some(installation.clone());
             changed = true;
         }
     }

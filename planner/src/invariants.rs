@@ -12,7 +12,7 @@ use core::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
-    Cluster, Component, Documents, Hypervisor,
+    Cluster, Component, Documents, Hypervisor, Shared,
     cluster::MemberPhase,
     hypervisor::HypervisorRole,
     machine::{Amount, MachineConfig, PortFacts, ServerAdmin, Start},
@@ -124,11 +124,12 @@ fn staying(documents: &Documents, id: &ClusterId, role: Role) -> usize {
 impl<'a> Step<'a> {
     fn new_components(&self) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
         let before = self.before;
-        self.after.components.iter().filter(move |(pod, _)| !before.components.contains_key(pod))
+        let new = self.after.components.iter().filter(move |(pod, _)| !before.components.contains_key(*pod));
+        new.map(|(pod, component)| (pod, &**component))
     }
 
     fn machine(&self, component: &Component) -> Option<&'a Hypervisor> {
-        self.after.hypervisors.get(&component.spec.hypervisor)
+        self.after.hypervisors.get(&component.spec.hypervisor).map(|machine| &**machine)
     }
 
     /// Why a port may not be newly given on a machine.
@@ -196,7 +197,7 @@ fn ingress_ports_are_reserved(step: &Step) -> Vec<String> {
     let mut found = Vec::new();
     let mut owners: BTreeMap<u16, &ClusterRef> = BTreeMap::new();
     for (name, cluster) in &step.after.clusters {
-        let before = step.before.clusters.get(name).and_then(ingress_port);
+        let before = step.before.clusters.get(name).and_then(|cluster| ingress_port(cluster));
         let Some(port) = ingress_port(cluster) else {
             found.extend(before.map(|port| format!("{name} lost {port}")));
             continue;
@@ -211,7 +212,7 @@ fn ingress_ports_are_reserved(step: &Step) -> Vec<String> {
     }
     for (pod, component) in &step.after.components {
         let public = step.machine(component).is_some_and(|machine| machine.spec.role == HypervisorRole::Public);
-        let own = step.after.clusters.get(&component.spec.cluster).and_then(ingress_port);
+        let own = step.after.clusters.get(&component.spec.cluster).and_then(|cluster| ingress_port(cluster));
         if component.spec.role == Role::Ingress && component.spec.ports.get(API).copied() != own {
             found.push(format!("{pod} does not have its cluster's port"));
         }
@@ -537,7 +538,7 @@ fn documents_go_last(step: &Step) -> Vec<String> {
 fn secrets_stay(step: &Step) -> Vec<String> {
     let gone = step.before.secrets.keys().filter(|name| !step.after.secrets.contains_key(name));
     gone.filter(|name| {
-        let of_cluster = |cluster: &Cluster| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
+        let of_cluster = |cluster: &Shared<Cluster>| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
         let cluster_stays = step.after.clusters.values().any(of_cluster);
         let of_component =
             |pod: &&PodName| pod.cluster.namespace() == name.namespace && pod.component.as_str() == name.name;

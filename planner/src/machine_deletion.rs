@@ -57,8 +57,12 @@ fn what_relies_on(name: &HypervisorName, all: &Documents, machines: &Documents, 
     if seen.machine(name).is_some_and(|state| has_pods_of(state, all)) {
         return Some(verdict(Reason::HoldsComponents, "what is left of components on it to be taken away".to_string()));
     }
-    let others: Vec<&str> =
-        machines.hypervisors.values().filter(|machine| is_via(machine, name)).filter_map(own_name).collect();
+    let others: Vec<&str> = machines
+        .hypervisors
+        .values()
+        .filter(|machine| is_via(machine, name))
+        .filter_map(|machine| own_name(machine))
+        .collect();
     (!others.is_empty()).then(|| {
         let message = format!(
             "{} to be reached without it: name another machine in their spec.endpoint.agent.via",

@@ -9,7 +9,7 @@ use alloc::{
 use core::fmt;
 
 use keelway_api::{
-    Documents, Hypervisor, Time,
+    Documents, Time,
     fault::Faults,
     jiff::Timestamp,
     machine::{DISK_RESERVE, STATE_DIRECTORY, Seen, Silent},
@@ -185,7 +185,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
 
 /// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.
 fn wait_for_machines(plan: &mut Plan, seen: &Observation, now: Timestamp) {
-    let is_lost = |name| plan.documents.hypervisors.get(name).is_some_and(Hypervisor::is_lost);
+    let is_lost = |name| plan.documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost());
     let awaited: Vec<_> =
         seen.machines.iter().filter(|(name, state)| state.known().is_some() || !is_lost(name)).collect();
     for (name, state) in awaited {

@@ -7,7 +7,7 @@ use alloc::{
 use core::net::{IpAddr, SocketAddr};
 
 use keelway_api::{
-    Component, Documents,
+    Component, Documents, Shared,
     component::Stage,
     documents::SecretName,
     fault::Faults,
@@ -83,7 +83,7 @@ pub struct Identity {
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
 pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
     let world = World::of(documents)?;
-    let probe = |(pod, component): (&PodName, &Component)| {
+    let probe = |(pod, component): (&PodName, &Shared<Component>)| {
         let machine = world.machines.get(&component.spec.hypervisor)?;
         let mut probe = of(pod, component, machine)?;
         if component.spec.role == Role::KubeApiserver {

@@ -9,7 +9,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    Cluster, Component, Documents, Hypervisor, Time,
+    Cluster, Component, Documents, Hypervisor, Shared, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
     hypervisor::{HypervisorStatus, NodeInfo},
@@ -180,7 +180,7 @@ impl<'a> Running<'a> {
 fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
     let known = seen.machines.iter().filter_map(|(name, state)| Some((name, Running::of(state.known()?))));
     let running: BTreeMap<&HypervisorName, Running> = known.collect();
-    let says = |(pod, document): (&PodName, &Component)| {
+    let says = |(pod, document): (&PodName, &Shared<Component>)| {
         let spec = &document.spec;
         let cluster = plan.documents.clusters.get(&spec.cluster);
         if birth::lost_its_data(&plan.documents, seen, pod, spec) {
@@ -195,15 +195,15 @@ fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
     let Documents { components, clusters, .. } = &mut plan.documents;
     for ((pod, document), says) in components.iter_mut().zip(verdicts) {
         let cluster = &document.spec.cluster;
-        let is_left = |cluster: &Cluster| cluster.deleted() || cluster.spec.paused;
-        let is_left = clusters.get(cluster).is_some_and(is_left);
+        let is_left = clusters.get(cluster).is_some_and(|cluster| cluster.deleted() || cluster.spec.paused);
         if says.status != Status::True && !is_left && !document.is_leaving() {
             let what = format!("{cluster}/{}", pod.component);
             let holds_up = Some((cluster.clone(), cause(&says.reason)));
             plan.waiting.push(Waiting { what, on: says.message.clone(), holds_up });
         }
+        let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
-        condition::set(&mut status.conditions, "Ready", says, document.metadata.generation, now);
+        condition::set(&mut status.conditions, "Ready", says, generation, now);
     }
 }
 

@@ -19,7 +19,7 @@ pub fn highest_term(documents: &Documents, seen: &Observation) -> u64 {
 /// The highest term that documents know; 0 for none.
 #[must_use]
 pub fn term_of_documents(documents: &Documents) -> u64 {
-    documents.hypervisors.values().map(term_of_document).max().unwrap_or_default()
+    documents.hypervisors.values().map(|document| term_of_document(document)).max().unwrap_or_default()
 }
 
 /// The highest term that a machine knows; 0 for none.

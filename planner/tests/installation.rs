@@ -4,8 +4,6 @@
 #[expect(dead_code, reason = "nothing runs on these machines")]
 mod model;
 
-use std::sync::Arc;
-
 use keelway_api::{Documents, jiff::Timestamp, machine::Seen};
 use keelway_planner::{MintRequest, Observation, identify, installation_authority, plan};
 use model::{empty, mint};
@@ -261,11 +259,11 @@ mod enrolled {
         let list = installation_revoked(world.documents.installation().unwrap());
         let serials = ByteString(b"40000000000000000000000000000000\n".to_vec());
         world.documents.keep(&list, [(REVOKED_SERIALS.to_owned(), serials)]);
-        Arc::make_mut(world.documents.secrets.get_mut(&list).unwrap()).data.as_mut().unwrap().remove(REVOCATION_LIST);
+        world.documents.secrets.get_mut(&list).unwrap().data.as_mut().unwrap().remove(REVOCATION_LIST);
         let plan = world.pass_at(hour(1));
         let signs = |wanted: &MintRequest| matches!(wanted, MintRequest::RevocationList { serials, .. } if serials == &["40000000000000000000000000000000"]);
         assert!(plan.mint.len() == 1 && signs(&plan.mint[0]), "{:?}", plan.mint);
-        let list = Arc::make_mut(world.documents.secrets.get_mut(&list).unwrap()).data.as_mut().unwrap();
+        let list = world.documents.secrets.get_mut(&list).unwrap().data.as_mut().unwrap();
         list.insert(REVOCATION_LIST.to_owned(), ByteString(b"another".to_vec()));
         assert_eq!(ordered(&world.pass_at(hour(1))), Some(&AgentOrder::Trust));
     }

@@ -210,11 +210,11 @@ fn the_same_number_with_other_content_is_of_two_writers() {
 /// What a driver of this term would give to each machine.
 fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
     let configs = machine_configs(&world.documents, &world.seen).unwrap();
-    let known = world.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
+    let known: BTreeSet<_> = world.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
     let number = |(name, config): (HypervisorName, keelway_api::machine::MachineConfig)| {
         let state = world.seen.machines[&name].known()?;
         let document = &world.documents.hypervisors[&name];
-        let (config, _) = machine_config(document, state, &known, config.pods, term)?;
+        let (config, _) = machine_config(document, state, |id| known.contains(id), config.pods, term)?;
         Some((config.term, config.generation))
     };
     configs.into_iter().filter_map(number).collect()
@@ -292,6 +292,7 @@ fn what_changes_all_the_time_is_written_anew_every_five_minutes() {
         let now = Timestamp::from_second(60 * minute).unwrap();
         world.documents = plan(world.documents.clone(), &world.seen, now).unwrap().documents;
         let machine = world.documents.hypervisors.values().next().unwrap().clone();
+        let machine = machine.into_inner();
         let status = machine.status.unwrap();
         let heard = status.last_heartbeat_time.unwrap().0.as_second() / 60;
         assert_eq!(machine.metadata.creation_timestamp.unwrap().0.as_second(), 0);
@@ -395,7 +396,7 @@ fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
     world.documents = plan.documents;
     let plan = world.plan();
     assert_eq!(plan.documents.components.len(), 6);
-    assert!(!serde_json::to_string(&plan.documents.hypervisors).unwrap().contains("DiskPressure"));
+    assert!(!serde_json::to_string(&*plan.documents.hypervisors).unwrap().contains("DiskPressure"));
 }
 
 #[test]

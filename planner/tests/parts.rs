@@ -109,17 +109,13 @@ impl Model {
         seen: &Observation,
         told: &[(Documents, BTreeMap<HypervisorName, Wants>)],
     ) -> BTreeMap<HypervisorName, MachineConfig> {
-        let known = self.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
-        let config = |(name, document): (&HypervisorName, &keelway_api::Hypervisor)| {
+        let known: BTreeSet<_> = self.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
+        let config = |(name, document): (&HypervisorName, &keelway_api::Shared<keelway_api::Hypervisor>)| {
             let state = seen.machines[name].known()?;
             let wants = told.iter().filter_map(|(documents, wants)| wants.get(name)?.pods(documents).ok());
-            let (config, _) = machine_config(
-                document,
-                state,
-                &known,
-                wants.flatten().collect(),
-                highest_term(&self.documents, seen),
-            )?;
+            let term = highest_term(&self.documents, seen);
+            let (config, _) =
+                machine_config(document, state, |id| known.contains(id), wants.flatten().collect(), term)?;
             Some((name.clone(), config))
         };
         self.documents.hypervisors.iter().filter_map(config).collect()

@@ -7,7 +7,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Component, Documents, argument,
+    Component, Documents, Shared, argument,
     documents::SecretName,
     jiff::Timestamp,
     machine::{MachineState, Pod, Seen, ServerAdmin},
@@ -90,7 +90,7 @@ impl World {
             (name.clone(), seen)
         };
         // Whoever asks dials the place in the documents: what is left of an earlier one elsewhere does not answer for it.
-        let health = |(number, (pod, component)): (usize, (&PodName, &Component))| {
+        let health = |(number, (pod, component)): (usize, (&PodName, &Shared<Component>))| {
             let state = &self.machines[&component.spec.hypervisor];
             let runs = state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
             let well = runs && !bit(round.ill, number);

@@ -1,6 +1,6 @@
 //! Certificates of an installation, before any of its agents on a network can be reached.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use keelway_api::{
     ByteString, Documents, condition,
@@ -129,7 +129,7 @@ fn revoked(
     all.extend(serials.iter().cloned());
     let lines: String = all.into_iter().map(|serial| serial + "\n").collect();
     documents.keep(&list, [(REVOKED_SERIALS.to_owned(), ByteString(lines.into_bytes()))]);
-    if let Some(data) = documents.secrets.get_mut(&list).and_then(|secret| Arc::make_mut(secret).data.as_mut()) {
+    if let Some(data) = documents.secrets.get_mut(&list).and_then(|secret| secret.data.as_mut()) {
         data.remove(REVOCATION_LIST);
     }
     enroll(&documents, minter, now)

@@ -11,6 +11,7 @@
 
 mod cluster;
 mod driver;
+mod index;
 mod looked;
 mod machine;
 mod machines;

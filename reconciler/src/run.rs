@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use keelway_api::Hypervisor;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{Context, Minter, Outcome, PassError, health, pace::Pace, pass};
@@ -73,7 +74,7 @@ async fn until_next(context: &Context, outcome: &Outcome, deadline: Instant) {
         return;
     }
     let documents = &outcome.plan.documents;
-    let machines: Vec<_> = documents.hypervisors.values().collect();
+    let machines: Vec<&Hypervisor> = documents.hypervisors.values().map(|machine| &**machine).collect();
     tokio::select! {
         // In one order, so that a run can be repeated.
         biased;

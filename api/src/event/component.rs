@@ -21,7 +21,7 @@ pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
     let mut told = Vec::new();
     for (pod, now) in &after.components {
         let Some(cluster) = after.clusters.get(&now.spec.cluster) else { continue };
-        told.extend(of_component(cluster, pod, before.components.get(pod), now));
+        told.extend(of_component(cluster, pod, before.components.get(pod).map(|component| &**component), now));
     }
     for (pod, was) in before.components.iter().filter(|(pod, _)| !after.components.contains_key(*pod)) {
         // Of a cluster that is gone as a whole that is told alone.

@@ -69,7 +69,9 @@ impl Wanted {
     }
 
     fn machines<'a>(&self, documents: &'a Documents) -> impl Iterator<Item = (&'a HypervisorName, &'a Hypervisor)> {
-        documents.hypervisors.iter().filter(|(name, _)| self.machine.as_ref().is_none_or(|wanted| wanted == *name))
+        let wanted = |name| self.machine.as_ref().is_none_or(|wanted| wanted == name);
+        let machines = documents.hypervisors.iter().filter(move |(name, _)| wanted(*name));
+        machines.map(|(name, machine)| (name, &**machine))
     }
 
     fn has(&self, event: &MachineEvent) -> bool {

@@ -46,7 +46,7 @@ fn enroll(
         return Err(Failure::usage("a token that lives for no time enrols nobody", "give --ttl 1m or more"));
     }
     let wanted = match documents.hypervisors.get(&name) {
-        Some(there) => changed(there.clone(), arguments)?,
+        Some(there) => changed(Hypervisor::clone(there), arguments)?,
         None => new(arguments)?,
     };
     ValidatedHypervisor::parse(&wanted).map_err(|faults| Failure::faults(Faults(faults), &Input::flags()))?;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use keelway_api::{Documents, Hypervisor};
+use keelway_api::{Documents, Hypervisor, Shared};
 use keelway_local_hypervisor::{
     Agent, CreateRequest, FLEET_LABEL, Fleet, Launcher, Power, Search, Step, create, destroy, destroy_machines, power,
     run_machine,
@@ -113,7 +113,8 @@ fn destroy_those_of(global: &Global, input: &Input) -> Result<Documents, Failure
         let name = machine.metadata.name.as_deref();
         documents.components.values().any(|component| Some(component.spec.hypervisor.as_str()) == name)
     };
-    let local: Vec<Hypervisor> = documents.hypervisors.values().filter(|machine| is_local(machine)).cloned().collect();
+    let local = documents.hypervisors.values().filter(|machine| is_local(machine));
+    let local: Vec<Hypervisor> = local.cloned().map(Shared::into_inner).collect();
     if let Some(machine) = local.iter().find(|machine| holds(machine)) {
         let name = machine.metadata.name.clone().unwrap_or_default();
         return Err(Failure::usage(

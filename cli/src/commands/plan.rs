@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
-use keelway_api::{Cluster, Documents, Observation, name::ClusterRef};
+use keelway_api::{Cluster, Documents, Observation, Shared, name::ClusterRef};
 use keelway_hypervisor_agent::action::Action;
 use keelway_reconciler::{Preview, preview, preview_offline};
 
@@ -91,7 +91,7 @@ struct Names<'a>(BTreeMap<String, &'a ClusterRef>);
 
 impl<'a> Names<'a> {
     fn of(documents: &'a Documents) -> Self {
-        let named = |(name, cluster): (&'a ClusterRef, &Cluster)| Some((cluster.id()?.namespace(), name));
+        let named = |(name, cluster): (&'a ClusterRef, &Shared<Cluster>)| Some((cluster.id()?.namespace(), name));
         Self(documents.clusters.iter().filter_map(named).collect())
     }
 

@@ -22,7 +22,7 @@ pub(super) fn list_tokens(of: &OfCluster) -> String {
 /// The cluster that is named.
 pub(super) fn cluster<'a>(documents: &'a Documents, of: &OfCluster) -> Result<&'a Cluster, Failure> {
     let name = of.reference();
-    documents.clusters.get(&name).ok_or_else(|| {
+    documents.clusters.get(&name).map(|cluster| &**cluster).ok_or_else(|| {
         let there = documents.clusters.keys().map(ToString::to_string).collect();
         absent("Cluster", &name.to_string(), &there)
     })

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use keelway_api::{
-    Asked, Cluster, Documents, Hypervisor,
+    Asked, Cluster, Documents, Hypervisor, Shared,
     cluster::MemberPhase,
     component::Stage,
     documents::{ENCRYPTION_SECRET, SecretName},
@@ -265,11 +265,11 @@ impl World {
     }
 
     /// The document that tells of what its machine holds, else the one of the last config.
-    fn newest(&self, name: &HypervisorName) -> Option<Hypervisor> {
+    fn newest(&self, name: &HypervisorName) -> Option<Shared<Hypervisor>> {
         let applied = self.machines.get(name).and_then(|machine| machine.disk.applied.as_ref());
         let all = self.history.iter().chain([&self.saved]).rev();
-        let all: Vec<&Hypervisor> = all.filter_map(|documents| documents.hypervisors.get(name)).collect();
-        let tells = |document: &&&Hypervisor| {
+        let all: Vec<&Shared<Hypervisor>> = all.filter_map(|documents| documents.hypervisors.get(name)).collect();
+        let tells = |document: &&&Shared<Hypervisor>| {
             let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
             applied.is_some() && issued == applied
         };
@@ -315,14 +315,14 @@ impl World {
         };
         let of_id = |id: &ClusterId| {
             let mut all = self.saved.clusters.values();
-            all.find(|cluster| cluster.id() == Some(id)).is_some_and(born)
+            all.find(|cluster| cluster.id() == Some(id)).is_some_and(|cluster| born(cluster))
         };
         match document {
             Document::Hypervisor(name) => {
                 self.saved.components.values().any(|component| component.spec.hypervisor == *name)
             }
             Document::Cluster(name) => {
-                let id = self.saved.clusters.get(name).and_then(Cluster::id);
+                let id = self.saved.clusters.get(name).and_then(|cluster| cluster.id());
                 id.is_some_and(|id| {
                     self.saved.components_of(id).next().is_some()
                         || self.saved.secrets.keys().any(|secret| secret.namespace == id.namespace())
@@ -335,7 +335,7 @@ impl World {
                 is_member && of_id(&name.cluster)
             }
             Document::Secret(name) => {
-                let mut ids = self.saved.clusters.values().filter_map(Cluster::id);
+                let mut ids = self.saved.clusters.values().filter_map(|cluster| cluster.id());
                 let id = ids.find(|id| id.namespace() == name.namespace);
                 name.name == ENCRYPTION_SECRET && id.is_some_and(of_id)
             }

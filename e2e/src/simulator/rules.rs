@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
-    Cluster, Documents,
+    Documents,
     machine::{ContainerPhase, MachineConfig, MachineState, Seen},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
@@ -147,13 +147,13 @@ impl World {
 
     pub(super) fn is_deleted(&self, id: &ClusterId) -> bool {
         let cluster = self.saved.clusters.values().find(|cluster| cluster.id() == Some(id));
-        cluster.is_none_or(Cluster::deleted)
+        cluster.is_none_or(|cluster| cluster.deleted())
     }
 
     /// Roles of clusters that work, and that have more than one replica to go on with.
     pub(super) fn working(&self) -> BTreeSet<(ClusterId, Role)> {
         let mut working = BTreeSet::new();
-        for id in self.saved.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(Cluster::id) {
+        for id in self.saved.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(|cluster| cluster.id()) {
             for role in RELIED_ON {
                 if self.replicas(id, role).count() > 1 && self.works(id, role) {
                     working.insert((id.clone(), role));

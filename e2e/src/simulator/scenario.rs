@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use keelway_api::{
-    Cluster, Hypervisor, ObjectMeta, Time,
+    Cluster, Hypervisor, ObjectMeta, Shared, Time,
     cluster::{CertificatesSpec, ClusterSpec, MemberPhase},
     duration::Span,
     hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec, PortRange},
@@ -101,7 +101,7 @@ impl World {
                 machine.disk = super::disk::Disk::default();
             }
         }
-        let is_public = |machine: &&Hypervisor| machine.spec.role == HypervisorRole::Public;
+        let is_public = |machine: &&Shared<Hypervisor>| machine.spec.role == HypervisorRole::Public;
         let public = u32::try_from(self.saved.hypervisors.values().filter(is_public).count()).unwrap();
         for cluster in self.saved.clusters.values_mut() {
             cluster.spec.paused = false;

@@ -55,7 +55,8 @@ pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
 /// Everything of one role on one machine: containers and sandboxes, of all clusters.
 pub(crate) fn a_role_on_one_machine(plane: &Plane<'_>, load: &Load) {
     for role in Role::ALL {
-        let all: Vec<&Component> = plane.documents.components.values().filter(|c| c.spec.role == role).collect();
+        let of_role = plane.documents.components.values().filter(|c| c.spec.role == role);
+        let all: Vec<&Component> = of_role.map(|component| &**component).collect();
         let beside =
             |component: &&&Component| all.iter().filter(|c| c.spec.hypervisor == component.spec.hypervisor).count();
         let crowded = &all.iter().max_by_key(beside).unwrap().spec.hypervisor;

@@ -100,7 +100,7 @@ fn are_enrolled(text: &[u8]) {
         let status = machine.status.as_ref().unwrap();
         condition::is_true(&status.conditions, "Enrolled") && status.agent.as_ref().unwrap().not_after.is_some()
     };
-    assert!(documents.hypervisors.values().all(is_enrolled));
+    assert!(documents.hypervisors.values().all(|machine| is_enrolled(machine)));
     let of_installation = documents.installation().unwrap().namespace();
     let secrets = documents.secrets.keys().filter(|name| name.namespace == of_installation);
     let names: Vec<&str> = secrets.map(|name| name.name.as_str()).collect();

@@ -167,8 +167,9 @@ fn each_serves_its_own(keelway: &Keelway, documents: &[u8]) {
             let verified = kubectl.run(&["--tls-server-name", &address, "get", "--raw", "/readyz"]);
             assert_eq!(verified.succeeded().text(), "ok", "{name} as {address}");
         }
-        let server = read(documents).clusters.into_values().find(|cluster| cluster.reference().name == other);
-        let server = server.unwrap().status.unwrap().endpoints[0].clone();
+        let read = read(documents);
+        let server = read.clusters.values().find(|cluster| cluster.reference().name == other).unwrap();
+        let server = server.status.as_ref().unwrap().endpoints[0].clone();
         let refused = kubectl.run(&["--server", &server, "--insecure-skip-tls-verify=true", "get", "--raw", "/api"]);
         assert_ne!(refused.code(), 0, "{name}'s administrator opens {other}");
         assert!(refused.stderr.contains("Unauthorized"), "{name}'s administrator at {other}: {}", refused.stderr);
@@ -271,7 +272,7 @@ fn another_installation_is_refused(
     let second = injected(keelway, made, "c3");
     let refused = keelway.run(&["reconcile"], &second);
     assert_eq!(refused.code(), 1, "{}", refused.stderr);
-    let owner = read(documents).hypervisors.into_values().next().unwrap().status.unwrap().installation.unwrap();
+    let owner = read(documents).installation().unwrap().clone();
     let mend = format!("keelway hypervisor adopt --from {owner}");
     assert!(refused.stderr.contains(&mend), "{}", refused.stderr);
 
@@ -281,7 +282,7 @@ fn another_installation_is_refused(
     let wrong = adopt("0123456789abcdef", &second);
     assert_eq!((wrong.code(), &wrong.stdout), (1, &second), "{}", wrong.stderr);
     let adopted = adopt(owner.as_str(), &second).succeeded().stdout;
-    let other = read(&adopted).hypervisors.into_values().find_map(|machine| machine.status?.installation).unwrap();
+    let other = read(&adopted).installation().unwrap().clone();
     // The new owner's pass leaves what it does not know alone. Its other machines are still refused.
     let pass = keelway.run(&["reconcile", "--once"], &adopted);
     assert_eq!(pass.code(), 1, "{}", pass.stderr);

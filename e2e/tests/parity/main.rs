@@ -100,7 +100,8 @@ async fn loses_a_machine(way: &mut impl Way, world: &World) {
     way.put(&made).await;
     let is_available =
         |cluster: &Cluster| cluster.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Available"));
-    let mut documents = until(way, "a cluster", |documents| documents.clusters.values().any(is_available)).await;
+    let mut documents =
+        until(way, "a cluster", |documents| documents.clusters.values().any(|cluster| is_available(cluster))).await;
     let [_, public] = &world.machines;
     kill(public.pid());
     let now = Some(Time(Timestamp::now()));
@@ -111,7 +112,8 @@ async fn loses_a_machine(way: &mut impl Way, world: &World) {
         let mut deleting = conditions.filter(|condition| condition.type_ == "Deleting");
         deleting.any(|condition| condition.reason == Reason::MachinesNotAnswering.as_str())
     };
-    let mut documents = until(way, "it waits", |documents| documents.clusters.values().any(waits)).await;
+    let mut documents =
+        until(way, "it waits", |documents| documents.clusters.values().any(|cluster| waits(cluster))).await;
     let name = "hv-public".parse().unwrap();
     let lost = documents.hypervisors.get_mut(&name).unwrap();
     lost.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());

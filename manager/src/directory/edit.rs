@@ -145,7 +145,7 @@ fn marked(document: DocumentRef<'_>) -> Option<Document> {
         DocumentRef::Cluster(cluster) if cluster.id().is_some() => {
             let mut cluster = cluster.clone();
             cluster.metadata.deletion_timestamp.get_or_insert(Time(Timestamp::now()));
-            Some(Document::Cluster(Box::new(cluster)))
+            Some(Document::Cluster(cluster))
         }
         DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_) | DocumentRef::Component(_) | DocumentRef::Secret(_) => {
             None

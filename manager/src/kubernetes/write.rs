@@ -61,7 +61,7 @@ impl Kubernetes {
                     self.status(name, &json).await?;
                 }
             }
-            DocumentRef::Secret(secret) => self.own(name, &serde_json::to_value(&**secret).unwrap_or_default()).await?,
+            DocumentRef::Secret(secret) => self.own(name, &serde_json::to_value(secret).unwrap_or_default()).await?,
             DocumentRef::Cluster(cluster) => {
                 if matches!(before, Some(DocumentRef::Cluster(before)) if before.spec != cluster.spec) {
                     return Err(KubernetesError::Spec(name.clone()));

@@ -3,11 +3,11 @@
 use std::{
     collections::BTreeMap,
     str,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use keelway_api::{
-    Documents, Secret,
+    Documents, Secret, Shared,
     documents::SecretName,
     jiff::Timestamp,
     name::{ClusterId, ClusterRef},
@@ -27,7 +27,7 @@ use super::{
 pub(super) struct Certificates(Mutex<BTreeMap<SecretName, Read>>);
 
 /// A Secret, and what its certificates say.
-type Read = (Arc<Secret>, Option<Dates>);
+type Read = (Shared<Secret>, Option<Dates>);
 
 /// The first of each among some certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl Certificates {
     /// What the certificates in each Secret say.
     fn read<'a>(&self, documents: &'a Documents) -> Vec<(&'a SecretName, Dates)> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|name, (read, _)| documents.secrets.get(name).is_some_and(|secret| Arc::ptr_eq(secret, read)));
-        let mut dates = |name: &SecretName, secret: &Arc<Secret>| {
+        known.retain(|name, (read, _)| documents.secrets.get(name).is_some_and(|secret| secret.is_one_with(read)));
+        let mut dates = |name: &SecretName, secret: &Shared<Secret>| {
             known.entry(name.clone()).or_insert_with(|| (secret.clone(), dates_in(&name.name, secret))).1
         };
         documents.secrets.iter().filter_map(|(name, secret)| Some((name, dates(name, secret)?))).collect()
@@ -153,7 +153,7 @@ mod tests {
             ..Secret::default()
         };
         let name = SecretName { namespace: namespace.to_owned(), name: name.to_owned() };
-        documents.secrets.insert(name, Arc::new(secret));
+        documents.secrets.insert(name, secret);
     }
 
     fn at(hours: i64) -> f64 {

@@ -106,7 +106,7 @@ pub(super) mod tests {
 
     pub(in crate::metrics) fn documents(clusters: impl IntoIterator<Item = Cluster>) -> Documents {
         let mut documents = Documents::default();
-        documents.clusters.extend(clusters.into_iter().map(|cluster| (cluster.reference(), cluster)));
+        documents.clusters.extend(clusters.into_iter().map(|cluster| (cluster.reference(), cluster.into())));
         documents
     }
 

@@ -226,7 +226,7 @@ async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {
     documents.clusters.get_mut(&c1()).unwrap().metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     store.save(&documents).await.unwrap();
     subject.delete(&DocumentName::Cluster(c1()));
-    let deleted = |documents: &Documents| documents.clusters.get(&c1()).is_none_or(keelway_api::Cluster::deleted);
+    let deleted = |documents: &Documents| documents.clusters.get(&c1()).is_none_or(|cluster| cluster.deleted());
     let mut documents = until("the deletion that was asked for", &store, deleted).await;
     assert_eq!(
         (documents.clusters.len(), documents.components.len()),
@@ -251,8 +251,7 @@ async fn a_machine_goes<S: Subject>(subject: &S) {
     status.installation = Some("00000000000000ff".parse().unwrap());
     store.save(&documents).await.unwrap();
     subject.delete(&DocumentName::Hypervisor(name.clone()));
-    let deleted =
-        |documents: &Documents| documents.hypervisors.get(&name).is_some_and(keelway_api::Hypervisor::deleted);
+    let deleted = |documents: &Documents| documents.hypervisors.get(&name).is_some_and(|machine| machine.deleted());
     let mut documents = until("the deletion that was asked for", &store, deleted).await;
     documents.hypervisors.remove(&name);
     store.save(&documents).await.unwrap();

@@ -101,7 +101,7 @@ async fn what_is_asked_for_during_a_pass_stays() {
     }
     let error = served.store.save(&documents).await.unwrap_err();
     assert!(error.cause.to_string().contains("changed by somebody else"), "{}", error.cause);
-    assert!(next(&served.store).await.clusters.values().all(keelway_api::Cluster::deleted));
+    assert!(next(&served.store).await.clusters.values().all(|cluster| cluster.deleted()));
 
     let loaded = served.store.load().await.unwrap();
     served.client.apply(WRITTEN.replace("name: c1", "name: c2").into_bytes()).await.unwrap();

@@ -149,7 +149,8 @@ impl Keeper<'_> {
             None
         };
         self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
-        let Decided { plan, wants } = wanted(plan, &seen, self.now())?;
+        let Decided { mut plan, wants } = wanted(plan, &seen, self.now())?;
+        plan.documents.share(&view.loaded);
         let saved = self.save_part(&view.loaded, &plan.documents).await?;
         drop(placing);
         if !saved {

@@ -1,24 +1,24 @@
 //! One machine: looked at when it changes, and brought to what its clusters want.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use keelway_api::{
-    Documents, Hypervisor,
+    Documents, Hypervisor, Shared,
     hypervisor::Applied,
     machine::{MachineConfig, Seen},
-    name::{ClusterId, HypervisorName},
+    name::HypervisorName,
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
 use keelway_planner::{machine_config, refusal};
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, info_span};
 
-use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, Task, state::clusters_on};
+use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, Task};
 use crate::{Applying, PassError, pace::Pace};
 
 /// What is to be done on a machine.
 struct Order {
-    document: Hypervisor,
+    document: Shared<Hypervisor>,
     config: MachineConfig,
     issue: Option<Applied>,
     actions: Vec<Action>,
@@ -51,7 +51,7 @@ impl Keeper<'_> {
             span.in_scope(|| self.watcher().applied(&task, &done));
             look = if answers { LOOK } else { (look * 2).min(LONGEST_LOOK) };
             if idle {
-                let of = [&document];
+                let of: [&Hypervisor; 1] = [&document];
                 let longest = if answers { HEARTBEAT } else { look };
                 tokio::select! {
                     biased;
@@ -65,7 +65,10 @@ impl Keeper<'_> {
         }
     }
 
-    fn machine_document(&self, name: &HypervisorName) -> Option<(Hypervisor, std::sync::Arc<tokio::sync::Notify>)> {
+    fn machine_document(
+        &self,
+        name: &HypervisorName,
+    ) -> Option<(Shared<Hypervisor>, std::sync::Arc<tokio::sync::Notify>)> {
         let state = self.state();
         let wake = state.machines.get(name)?.wake.clone();
         Some((state.documents.hypervisors.get(name)?.clone(), wake))
@@ -86,7 +89,7 @@ impl Keeper<'_> {
             // Saved before the machine takes it.
             let is_as_ordered = |documents: &Documents| {
                 documents.hypervisors.get(name).is_some_and(|now| as_issued(now) == as_issued(&document))
-                    && has_clusters(documents, &config)
+                    && self.has_clusters(&config)
             };
             let write = |documents: &Documents| is_as_ordered(documents).then(|| issued(documents, name, issue));
             if self.save(write).await?.is_none() {
@@ -115,16 +118,14 @@ impl Keeper<'_> {
                 return Ok(None);
             }
             let told = |cluster| state.clusters.get(cluster).is_some_and(|known| known.wants.contains_key(name));
-            if !clusters_on(documents, name).keys().all(|cluster| told(*cluster)) {
+            if !state.index.clusters_on(documents, name).keys().all(|cluster| told(*cluster)) {
                 return Ok(None);
             }
             let wants = state.clusters.values();
             let wants: Vec<_> = wants
                 .filter_map(|cluster| Some((cluster.wants.get(name)?.clone(), cluster.documents.clone())))
                 .collect();
-            let known: BTreeSet<ClusterId> =
-                documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
-            (document.clone(), seen, known, wants)
+            (document.clone(), seen, state.index.ids().clone(), wants)
         };
         let Seen::Known(found) = &*seen else { return Ok(None) };
         let term = self.term();
@@ -132,7 +133,9 @@ impl Keeper<'_> {
         for (wants, documents) in wants {
             pods.extend(wants.pods(&documents).map_err(|faults| faults.to_string())?);
         }
-        let Some((config, issue)) = machine_config(&document, found, &known, pods, term) else { return Ok(None) };
+        let Some((config, issue)) = machine_config(&document, found, |id| known.contains_key(id), pods, term) else {
+            return Ok(None);
+        };
         let actions = converge(&config, found).map_err(|refusal| refusal.to_string())?;
         if !actions.is_empty()
             && let Some(machine) = self.state().machines.get_mut(name)
@@ -140,6 +143,12 @@ impl Keeper<'_> {
             machine.giving = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
         }
         Ok(Some(Order { document, config, issue, actions }))
+    }
+
+    /// Whether there are all clusters of a config: of one that was forgotten meanwhile nothing would take it away again.
+    fn has_clusters(&self, config: &MachineConfig) -> bool {
+        let known = self.state().index.ids().clone();
+        config.pods.keys().all(|pod| known.contains_key(&pod.cluster))
     }
 
     fn look_at_again(&self, name: &HypervisorName) {
@@ -151,12 +160,6 @@ impl Keeper<'_> {
 
 fn as_issued(document: &Hypervisor) -> Option<&Applied> {
     document.status.as_ref()?.issued.as_ref()
-}
-
-/// Whether there are all clusters of a config: of one that was forgotten meanwhile nothing would take it away again.
-fn has_clusters(documents: &Documents, config: &MachineConfig) -> bool {
-    let known: BTreeSet<&ClusterId> = documents.clusters.values().filter_map(|cluster| cluster.id()).collect();
-    config.pods.keys().all(|pod| known.contains(&pod.cluster))
 }
 
 fn issued(documents: &Documents, name: &HypervisorName, issue: Applied) -> Documents {

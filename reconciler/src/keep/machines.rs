@@ -72,6 +72,7 @@ impl Keeper<'_> {
         let now = self.now();
         let mut plan = plan_part(documents, Part::Machines(&all), &seen, now).map_err(PassError::Faults)?;
         self.minter().mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
+        plan.documents.share(&loaded);
         if !self.save_part(&loaded, &plan.documents).await? {
             return Ok(None);
         }

@@ -7,6 +7,7 @@ use std::{
 
 use keelway_api::{
     Documents,
+    document::DocumentName,
     hypervisor::Applied,
     machine::{MachineState, Seen},
     name::{ClusterId, ClusterRef, HypervisorName},
@@ -14,7 +15,7 @@ use keelway_api::{
 use keelway_planner::{Wants, refusal, term_of_documents, term_of_machine};
 use tokio::sync::Notify;
 
-use super::Task;
+use super::{Task, index::Index};
 use crate::connected::has_agent;
 
 /// What tasks know of each other.
@@ -22,6 +23,7 @@ use crate::connected::has_agent;
 pub(super) struct State {
     /// As the store has them.
     pub(super) documents: Arc<Documents>,
+    pub(super) index: Index,
     pub(super) machines: BTreeMap<HypervisorName, Machine>,
     pub(super) clusters: BTreeMap<ClusterRef, Cluster>,
     /// Wakes who looks after all machines.
@@ -61,63 +63,73 @@ impl State {
 
     /// Takes documents that were saved.
     pub(super) fn saved(&mut self, documents: Arc<Documents>) {
-        let before = std::mem::replace(&mut self.documents, documents);
-        self.forget_what_is_gone();
-        self.tell_of_what_left(&before);
+        let (before, changed) = self.replace(documents);
         let installation = |of: &Documents, name| of.hypervisors.get(name)?.status.as_ref()?.installation.clone();
-        for (name, machine) in &self.machines {
-            if installation(&before, name) != installation(&self.documents, name) {
+        for name in changed.iter().filter_map(machine_name) {
+            if let Some(machine) = self.machines.get(name)
+                && installation(&before, name) != installation(&self.documents, name)
+            {
                 machine.wake.notify_one();
             }
         }
+    }
+
+    /// Has other documents from now on. What changed, and how all were before.
+    fn replace(&mut self, documents: Arc<Documents>) -> (Arc<Documents>, BTreeSet<DocumentName>) {
+        let before = std::mem::replace(&mut self.documents, documents);
+        let changed = self.documents.names_changed_since(&before);
+        self.index.take(&changed, &before, &self.documents);
+        self.forget_what_is_gone(&changed);
+        self.tell_of_what_left(&changed);
+        (before, changed)
     }
 
     /// Takes documents that others may have changed.
     pub(super) fn take(&mut self, documents: Arc<Documents>) {
-        let before = std::mem::replace(&mut self.documents, documents);
-        if Arc::ptr_eq(&before, &self.documents) && !self.machines.is_empty() {
-            return;
-        }
-        self.forget_what_is_gone();
-        self.tell_of_what_left(&before);
+        let (before, changed) = self.replace(documents);
         let now = &*self.documents;
-        let shared = now.hypervisors != before.hypervisors
-            || now.given != before.given
-            || !now.shared_secrets().eq(before.shared_secrets());
-        if shared {
+        for name in &changed {
+            match name {
+                DocumentName::Hypervisor(name) => {
+                    let Some(document) = now.hypervisors.get(name) else { continue };
+                    let machine = self.machines.entry(name.clone()).or_default();
+                    if before.hypervisors.get(name).is_none_or(|before| before.spec != document.spec) {
+                        machine.wake.notify_one();
+                    }
+                }
+                DocumentName::Cluster(name) if now.clusters.contains_key(name) => {
+                    self.clusters.entry(name.clone()).or_default();
+                }
+                DocumentName::Cluster(_) | DocumentName::Component(_) | DocumentName::Secret(_) => {}
+            }
+        }
+        if let Some(clusters) = self.index.clusters_of(&changed) {
+            let woken = clusters.iter().filter_map(|name| self.clusters.get(name));
+            woken.for_each(|cluster| cluster.wake.notify_one());
+        } else {
             self.wake_machines.notify_one();
-        }
-        for (name, document) in &now.hypervisors {
-            let machine = self.machines.entry(name.clone()).or_default();
-            if before.hypervisors.get(name).is_none_or(|before| before.spec != document.spec) {
-                machine.wake.notify_one();
-            }
-        }
-        for name in now.clusters.keys() {
-            let cluster = self.clusters.entry(name.clone()).or_default();
-            if shared || is_changed(now, &before, name) {
-                cluster.wake.notify_one();
-            }
+            self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
         }
     }
 
     /// Whoever works on what is gone is woken for the last time.
-    pub(super) fn forget_what_is_gone(&mut self) {
-        let Self { documents, machines, clusters, .. } = self;
-        let stays = |there: bool, wake: &Notify| {
-            if !there {
+    fn forget_what_is_gone(&mut self, changed: &BTreeSet<DocumentName>) {
+        for name in changed.iter().filter(|name| self.documents.get(name).is_none()) {
+            let wake = match name {
+                DocumentName::Hypervisor(name) => self.machines.remove(name).map(|machine| machine.wake),
+                DocumentName::Cluster(name) => self.clusters.remove(name).map(|cluster| cluster.wake),
+                DocumentName::Component(_) | DocumentName::Secret(_) => None,
+            };
+            if let Some(wake) = wake {
                 wake.notify_one();
             }
-            there
-        };
-        machines.retain(|name, machine| stays(documents.hypervisors.contains_key(name), &machine.wake));
-        clusters.retain(|name, cluster| stays(documents.clusters.contains_key(name), &cluster.wake));
+        }
     }
 
     /// A deleted machine goes once no component is on it.
-    fn tell_of_what_left(&self, before: &Documents) {
-        let is_awaited = self.documents.hypervisors.values().any(keelway_api::Hypervisor::deleted);
-        if is_awaited && before.components.keys().ne(self.documents.components.keys()) {
+    fn tell_of_what_left(&self, changed: &BTreeSet<DocumentName>) {
+        let left = |name: &DocumentName| matches!(name, DocumentName::Component(pod) if !self.documents.components.contains_key(pod));
+        if changed.iter().any(left) && self.documents.hypervisors.values().any(|machine| machine.deleted()) {
             self.wake_machines.notify_one();
         }
     }
@@ -142,7 +154,7 @@ impl State {
         }
         self.wake_machines.notify_one();
         let came = before.as_deref().and_then(Seen::known).is_none() != now.and_then(Seen::known).is_none();
-        let here = clusters_on(&self.documents, name);
+        let here = self.index.clusters_on(&self.documents, name);
         for (cluster, known) in &self.clusters {
             let own = here.get(cluster).is_some_and(|id| came || part(before.as_deref(), id) != part(now, id));
             // One that waits for room may have it now.
@@ -217,8 +229,8 @@ impl State {
         let cluster = self.documents.clusters.get(name);
         let id = cluster.and_then(|cluster| cluster.id());
         let mut components = id.into_iter().flat_map(|id| self.documents.components_of(id));
-        let takes_away = cluster.is_some_and(keelway_api::Cluster::deleted)
-            || components.any(|(_, component)| component.is_leaving());
+        let takes_away =
+            cluster.is_some_and(|cluster| cluster.deleted()) || components.any(|(_, component)| component.is_leaving());
         let part = |(name, machine): (&HypervisorName, &Machine)| {
             let seen = machine.seen.as_deref()?;
             if takes_away && id.is_some_and(|id| machine.giving.contains(id)) {
@@ -247,13 +259,11 @@ fn facts(state: &MachineState) -> MachineState {
     }
 }
 
-/// Clusters with components on a machine.
-pub(super) fn clusters_on<'a>(
-    documents: &'a Documents,
-    machine: &HypervisorName,
-) -> BTreeMap<&'a ClusterRef, &'a ClusterId> {
-    let here = documents.components.values().filter(|component| component.spec.hypervisor == *machine);
-    here.map(|component| (&component.spec.cluster, &component.spec.cluster_id)).collect()
+fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {
+    match name {
+        DocumentName::Hypervisor(name) => Some(name),
+        DocumentName::Cluster(_) | DocumentName::Component(_) | DocumentName::Secret(_) => None,
+    }
 }
 
 /// What matters to a cluster of what a machine tells: where others listen matters to who is placed.
@@ -266,10 +276,4 @@ fn part(seen: Option<&Seen<MachineState>>, id: &ClusterId) -> Option<MachineStat
         term: 0,
         ..state
     })
-}
-
-fn is_changed(now: &Documents, before: &Documents, name: &ClusterRef) -> bool {
-    let (one, other) = (now.clusters.get(name), before.clusters.get(name));
-    let Some(id) = one.and_then(|cluster| cluster.id()) else { return true };
-    one != other || !now.components_of(id).eq(before.components_of(id)) || !now.secrets_of(id).eq(before.secrets_of(id))
 }

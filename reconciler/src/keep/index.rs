@@ -1,0 +1,94 @@
+//! What is looked up in documents again and again, kept as they change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    Documents, Shared,
+    document::DocumentName,
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+};
+
+/// Where components are, and whose an id is.
+#[derive(Default)]
+pub(super) struct Index {
+    placed: BTreeMap<HypervisorName, BTreeSet<PodName>>,
+    ids: Shared<BTreeMap<ClusterId, ClusterRef>>,
+}
+
+impl Index {
+    /// Takes changes of the documents.
+    pub(super) fn take(&mut self, changed: &BTreeSet<DocumentName>, before: &Documents, now: &Documents) {
+        for name in changed {
+            match name {
+                DocumentName::Component(pod) => {
+                    if let Some(component) = before.components.get(pod) {
+                        self.leave(&component.spec.hypervisor, pod);
+                    }
+                    if let Some(component) = now.components.get(pod) {
+                        self.placed.entry(component.spec.hypervisor.clone()).or_default().insert(pod.clone());
+                    }
+                }
+                DocumentName::Cluster(cluster) => {
+                    let id = |of: &Documents| of.clusters.get(cluster)?.id().cloned();
+                    let (old, new) = (id(before), id(now));
+                    if old == new {
+                        continue;
+                    }
+                    if let Some(old) = old {
+                        self.ids.remove(&old);
+                    }
+                    if let Some(new) = new {
+                        self.ids.insert(new, cluster.clone());
+                    }
+                }
+                DocumentName::Hypervisor(_) | DocumentName::Secret(_) => {}
+            }
+        }
+    }
+
+    fn leave(&mut self, machine: &HypervisorName, pod: &PodName) {
+        if let Some(pods) = self.placed.get_mut(machine) {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.placed.remove(machine);
+            }
+        }
+    }
+
+    /// Clusters with components on a machine.
+    pub(super) fn clusters_on<'a>(
+        &self,
+        documents: &'a Documents,
+        machine: &HypervisorName,
+    ) -> BTreeMap<&'a ClusterRef, &'a ClusterId> {
+        let pods = self.placed.get(machine).into_iter().flatten();
+        let here = pods.filter_map(|pod| documents.components.get(pod));
+        here.map(|component| (&component.spec.cluster, &component.spec.cluster_id)).collect()
+    }
+
+    /// All clusters that have an id.
+    pub(super) fn ids(&self) -> &Shared<BTreeMap<ClusterId, ClusterRef>> {
+        &self.ids
+    }
+
+    /// The clusters whose own documents these are; none where one is of them all.
+    pub(super) fn clusters_of(&self, changed: &BTreeSet<DocumentName>) -> Option<BTreeSet<ClusterRef>> {
+        let mut clusters = BTreeSet::new();
+        for name in changed {
+            let id = match name {
+                DocumentName::Cluster(cluster) => {
+                    clusters.insert(cluster.clone());
+                    continue;
+                }
+                DocumentName::Component(pod) => pod.cluster.clone(),
+                DocumentName::Secret(secret) if secret.is_of_a_cluster() => {
+                    let Some(id) = ClusterId::of_namespace(&secret.namespace) else { continue };
+                    id
+                }
+                DocumentName::Hypervisor(_) | DocumentName::Secret(_) => return None,
+            };
+            clusters.extend(self.ids.get(&id).cloned());
+        }
+        Some(clusters)
+    }
+}
