@@ -210,24 +210,9 @@ impl Keeper<'_> {
             return Ok(true);
         }
         let saved = self.save(|documents| {
-            let is_same = |name| documents.get(name) == before.get(name);
-            // A machine that a component was placed on is as it was then.
-            let machine = |of: &Documents, name| of.hypervisors.get(name).map(|machine| machine.spec.clone());
-            let placed = after.components.iter().filter(|(name, _)| !before.components.contains_key(*name));
-            let mut machines = placed.map(|(_, component)| &component.spec.hypervisor);
-            let has_machines = machines.all(|name| machine(documents, name) == machine(before, name));
-            // Nor is one taken away that a component was placed on meanwhile.
-            let is_used = |name: &HypervisorName| {
-                documents.components.values().any(|component| component.spec.hypervisor == *name)
-            };
-            let takes_used =
-                |change: &Change| matches!(change, Change::Remove(DocumentName::Hypervisor(name)) if is_used(name));
-            let is_free = !changes.iter().any(takes_used);
-            (has_machines && is_free && changes.iter().all(|change| is_same(change.name()))).then(|| {
+            self.holds_still(documents, (before, after), &changes).then(|| {
                 let mut next = Documents::clone(documents);
-                for change in &changes {
-                    next.make(change, after);
-                }
+                changes.iter().for_each(|change| next.make(change, after));
                 next
             })
         });
@@ -236,6 +221,33 @@ impl Keeper<'_> {
             self.watcher().saved(before, after);
         }
         Ok(saved)
+    }
+
+    /// Whether what was decided on documents as they were may be done to what they are by now.
+    fn holds_still(
+        &self,
+        documents: &Documents,
+        (before, after): (&Documents, &Documents),
+        changes: &[Change],
+    ) -> bool {
+        // A machine that a component was placed on is as it was then.
+        let machine = |of: &Documents, name| of.hypervisors.get(name).map(|machine| machine.spec.clone());
+        let placed = after.components.iter().filter(|(name, _)| !before.components.contains_key(*name));
+        let mut machines = placed.map(|(_, component)| &component.spec.hypervisor);
+        let has_machines = machines.all(|name| machine(documents, name) == machine(before, name));
+        // Nothing goes that is in use since then: a machine by a component, a cluster by a machine that is being given a config.
+        let is_used = |change: &Change| match change {
+            Change::Remove(DocumentName::Hypervisor(name)) => {
+                documents.components.values().any(|component| component.spec.hypervisor == *name)
+            }
+            Change::Remove(DocumentName::Cluster(name)) => {
+                let id = documents.clusters.get(name).and_then(|cluster| cluster.id());
+                id.is_some_and(|id| self.state().is_being_given(id))
+            }
+            _ => false,
+        };
+        let is_same = |change: &Change| documents.get(change.name()) == before.get(change.name());
+        has_machines && changes.iter().all(|change| is_same(change) && !is_used(change))
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -174,6 +174,11 @@ impl State {
         !has_agent(document) || state.applied.as_ref().map(place) >= issued.map(place)
     }
 
+    /// Whether a machine is being given a config with this cluster in it.
+    pub(super) fn is_being_given(&self, id: &ClusterId) -> bool {
+        self.machines.values().any(|machine| machine.giving.contains(id))
+    }
+
     /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left.
     pub(super) fn wants(
         &mut self,
