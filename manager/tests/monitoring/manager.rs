@@ -125,7 +125,8 @@ impl Drop for Manager {
     }
 }
 
-/// What is told follows what is logged, and nothing tells of it but the next question.
+/// What is told follows what is logged.
+#[expect(clippy::disallowed_methods, reason = "nothing tells of a figure but the next question")]
 fn eventually<T>(ask: impl Fn() -> Result<T, String>) -> T {
     let deadline = Instant::now() + SAID;
     loop {

@@ -212,7 +212,9 @@ impl Keeper<'_> {
         let saved = self.save(|documents| {
             self.holds_still(documents, (before, after), &changes).then(|| {
                 let mut next = Documents::clone(documents);
-                changes.iter().for_each(|change| next.make(change, after));
+                for change in &changes {
+                    next.make(change, after);
+                }
                 next
             })
         });
@@ -244,7 +246,7 @@ impl Keeper<'_> {
                 let id = documents.clusters.get(name).and_then(|cluster| cluster.id());
                 id.is_some_and(|id| self.state().is_being_given(id))
             }
-            _ => false,
+            Change::Introduce(_) | Change::Put(_) | Change::Remove(_) => false,
         };
         let is_same = |change: &Change| documents.get(change.name()) == before.get(change.name());
         has_machines && changes.iter().all(|change| is_same(change) && !is_used(change))
