@@ -40,6 +40,14 @@ pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
 /// Where a haproxy is asked and told about its servers while it runs: its stats socket, relative to
 /// `STATE_DIRECTORY/CLUSTER/COMPONENT`.
 pub const STATS_SOCKET: &str = "run/admin.sock";
+/// The database of an etcd member, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT` (`ToBackendFileName` of
+/// `go.etcd.io/etcd/server/v3/storage/datadir`).
+pub const ETCD_DATABASE: &str = "data/member/snap/db";
+/// How large an etcd member's database may grow before it takes no more writes (`--quota-backend-bytes`), in bytes: twice etcd's
+/// default, half of what its documentation calls the most.
+pub const ETCD_QUOTA: u64 = 4 << 30;
+/// Where a gateway tells its metrics, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
+pub const GATEWAY_METRICS: &str = "peers/metrics.sock";
 /// The file that says of a data directory that it was made for this pod and not lost since: see [`Start`] and [`data_mark`].
 pub const DATA_MARK: &str = "keelway-mark";
 
@@ -435,6 +443,10 @@ pub struct MachineState {
     /// What it is itself. `None`: it does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<SystemFacts>,
+    /// How much components hold, of those that tell.
+    #[serde(default, with = "by_text", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, Figures>")]
+    pub figures: BTreeMap<PodName, Figures>,
     /// Ids of containers that answered their [`Container::liveness`] check when the machine's agent asked them last. Where there is
     /// no agent, none.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -447,6 +459,18 @@ pub struct MachineState {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// How much a component holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Figures {
+    /// The file of an etcd member's database, in bytes: it grows, and gets smaller where it is defragmented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database_bytes: Option<u64>,
+    /// The WireGuard peers of a gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<u64>,
 }
 
 /// With what an agent that was enrolled answers on a network.
@@ -726,6 +750,8 @@ impl MachineState {
             disk_pressure: self.disk_pressure,
             disk: self.disk,
             system: self.system.clone(),
+            // They decide nothing.
+            figures: BTreeMap::new(),
             healthy,
             identity: self.identity.clone(),
             sandboxes,

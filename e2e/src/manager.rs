@@ -14,7 +14,7 @@ use keelway_api::Documents;
 use keelway_cri::testing::cache;
 use keelway_manager::{client::DEFAULT_SOCKET, health::DEFAULT_ADDRESS};
 
-use crate::{deadline, keelway::program, process};
+use crate::{deadline, keelway::program, metrics, process};
 
 /// One `keelway-manager`, which is killed where nobody ends it.
 pub struct Manager {
@@ -86,6 +86,13 @@ impl Manager {
         process::signal(self.pid(), rustix::process::Signal::TERM);
         assert!(process::ends_within(self.pid(), deadline::READ), "the manager ends when it is asked to");
         assert!(self.child.take().unwrap().wait().unwrap().success());
+    }
+
+    /// A figure that it tells Prometheus; none where it does not tell it.
+    pub fn figure(&self, sample: &str) -> Option<f64> {
+        let mut stream = TcpStream::connect(DEFAULT_ADDRESS).unwrap();
+        let text = metrics::ask(&mut stream, "/metrics").unwrap();
+        text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse().ok())
     }
 
     /// What it said, as lines of JSON.

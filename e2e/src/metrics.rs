@@ -1,4 +1,4 @@
-//! Metrics that a component tells on a Unix socket of its machine.
+//! Metrics that components tell.
 
 use std::{
     io::{self, Read, Write},
@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-/// All of them, from a socket that is for this user alone.
+/// All of a component's, from a socket of its machine that is for this user alone.
 pub fn read(socket: &Path, user: u32) -> String {
     let found = socket.symlink_metadata().unwrap();
     assert!(found.file_type().is_socket(), "{}", socket.display());
@@ -19,7 +19,11 @@ pub fn read(socket: &Path, user: u32) -> String {
 
 /// What is answered to a question.
 pub fn get(socket: &Path, path: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
+    ask(&mut UnixStream::connect(socket)?, path)
+}
+
+/// What is answered to a question on a connection of its own.
+pub fn ask(stream: &mut (impl Read + Write), path: &str) -> io::Result<String> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;

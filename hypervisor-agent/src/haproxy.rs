@@ -3,21 +3,12 @@
 
 mod answer;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    os::fd::AsRawFd,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use keelway_api::{
     machine::{FileState, STATS_SOCKET, SandboxState, ServerState},
     name::PodName,
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::UnixStream,
-    time::timeout,
 };
 
 use crate::{
@@ -27,12 +18,8 @@ use crate::{
     local::{FilesError, Machine},
     report::chain_text,
     site::Site,
+    socket,
 };
-
-/// How long an answer may take. haproxy answers between two events, within microseconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest answer that is read, in bytes: a thousand times what a few servers take.
-const LONGEST: u64 = 1 << 20;
 
 /// Why a haproxy was not asked, or did not do what it was told.
 #[derive(Debug, thiserror::Error)]
@@ -115,13 +102,5 @@ pub(crate) async fn change<S: Site>(
 
 /// One command, one answer, one connection.
 pub(crate) async fn talk(access: &Access, pod: PodName, command: &str) -> Result<String, FilesError> {
-    let socket = access.with_files(move |files| files.open_socket(&pod, STATS_SOCKET)).await?;
-    let talk = async {
-        let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
-        stream.write_all(format!("{command}\n").as_bytes()).await?;
-        let mut said = Vec::new();
-        stream.take(LONGEST).read_to_end(&mut said).await?;
-        Ok(String::from_utf8_lossy(&said).into_owned())
-    };
-    timeout(PATIENCE, talk).await.map_err(|_| FilesError::Silent)?.map_err(FilesError::Talk)
+    socket::talk(access, (pod, STATS_SOCKET), &format!("{command}\n")).await
 }

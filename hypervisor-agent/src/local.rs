@@ -18,13 +18,13 @@ use crate::{
     converge::converge,
     execute,
     files::{FileError, Files},
-    haproxy,
     helper::HelperError,
     image::Turns,
     observe::{self, ObserveError},
     refusal::Refusal,
     report::{ApplyReport, Effect},
     site::Site,
+    socket,
 };
 
 /// How long work on the machine's files may take: as long as a runtime has for a change.
@@ -80,12 +80,15 @@ pub enum FilesError {
     /// The thread that worked on it ended early.
     #[error("the work on the machine's files was cut off")]
     CutOff,
-    /// A haproxy does not listen, or ended before its answer did.
-    #[error("cannot talk to haproxy")]
+    /// A component does not listen, or ended before its answer did.
+    #[error("cannot talk to the component")]
     Talk(#[source] io::Error),
-    /// A haproxy is there and says nothing.
-    #[error("haproxy gave no answer within {} s", haproxy::PATIENCE.as_secs())]
+    /// A component is there and says nothing.
+    #[error("a component gave no answer within {} s", socket::PATIENCE.as_secs())]
     Silent,
+    /// A component says something else than it was asked.
+    #[error("the component gave another answer than {0}")]
+    Unexpected(&'static str),
     /// The machine's helper did not do it.
     #[error(transparent)]
     Helper(#[from] HelperError),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::{future::try_join_all, try_join};
+use futures::{future::try_join_all, join, try_join};
 use keelway_api::{
     machine::{
         CLUSTER_LABEL, COMPONENT_LABEL, CgroupDriver, ContainerPhase, ContainerState, DIGEST_ANNOTATION, DISK_RESERVE,
@@ -13,7 +13,7 @@ use keelway_api::{
 use keelway_cri::{self as cri, Runtime};
 
 use crate::{
-    haproxy,
+    figures, haproxy,
     local::{FilesError, Machine},
     site::{Found, Site},
 };
@@ -57,7 +57,10 @@ pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineStat
         async { Ok(machine.site.look().await?) },
     )?;
     let Found { observed: found, inventory, ports } = found;
-    let servers = haproxy::observe(machine, &pods.sandboxes, &found.files).await;
+    let (servers, figures) = join!(
+        haproxy::observe(machine, &pods.sandboxes, &found.files),
+        figures::observe(machine, &pods.sandboxes, &found.data, &found.databases),
+    );
     Ok(MachineState {
         runtime: facts,
         owner: found.owner,
@@ -77,6 +80,7 @@ pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineStat
         system: Some(inventory.system),
         healthy: BTreeSet::new(),
         identity: None,
+        figures,
     })
 }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     access::Access,
+    figures,
     files::{FileError, Files, Inventory, Log, Observed},
     haproxy,
     helper::HelperError,
@@ -80,6 +81,8 @@ pub enum Work {
         /// One line.
         command: String,
     },
+    /// Ask a gateway how many peers it has.
+    CountPeers(PodName),
     /// Ask a component on the machine's loopback how it is.
     Get(Question),
     /// List the logs of a pod.
@@ -99,6 +102,8 @@ pub enum Done {
     Found(Box<Found>),
     /// What a haproxy said.
     Said(String),
+    /// How many there are.
+    Counted(u64),
     /// The status of an answer, or why there is none.
     Answered(Result<u16, String>),
     /// The logs that are there; `None` where the pod has no directory for them.
@@ -146,6 +151,15 @@ pub trait Site: Sync {
             Ok(said)
         }
     }
+
+    /// Asks a gateway how many peers it has.
+    fn count_peers(&self, pod: &PodName) -> impl Future<Output = Result<u64, FilesError>> + Send {
+        let work = Work::CountPeers(pod.clone());
+        async {
+            let Done::Counted(peers) = self.work(work).await? else { return Err(HelperError::Answer.into()) };
+            Ok(peers)
+        }
+    }
 }
 
 impl Site for Access {
@@ -158,6 +172,9 @@ impl Site for Access {
         }
         if let Work::Ask { pod, command } = work {
             return haproxy::talk(self, pod, &command).await.map(Done::Said);
+        }
+        if let Work::CountPeers(pod) = work {
+            return figures::count_peers(self, pod).await.map(Done::Counted);
         }
         if let Work::Get(question) = work {
             return Ok(Done::Answered(question::ask(self, &question).await));
@@ -188,7 +205,7 @@ fn on_files(files: Files<'_>, work: Work) -> Result<Done, FileError> {
         Work::FindTail(tail) => return Ok(Done::Tail(page::begins(files, &tail)?)),
         Work::ReadLog(wanted) => return Ok(Done::Page(page::read(files, &wanted)?)),
         // They are no work on files alone.
-        Work::Look | Work::Ask { .. } | Work::Get(_) => {}
+        Work::Look | Work::Ask { .. } | Work::CountPeers(_) | Work::Get(_) => {}
     }
     Ok(Done::Done)
 }

@@ -6,6 +6,7 @@ mod certificates;
 mod clusters;
 mod exposition;
 mod family;
+mod holdings;
 mod hypervisors;
 mod passes;
 mod process;
@@ -19,11 +20,17 @@ use std::{
     },
 };
 
-use keelway_api::{Documents, jiff::Timestamp};
+use keelway_api::{
+    Documents,
+    jiff::Timestamp,
+    machine::{MachineState, Seen},
+    name::HypervisorName,
+};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::gauge::Gauge, registry::Registry};
 
 use certificates::Certificates;
 use family::Family;
+use holdings::Holdings;
 use process::Process;
 
 pub use exposition::Format;
@@ -42,6 +49,7 @@ pub trait Kept: Send + Sync + 'static {
 pub struct Metrics {
     registry: Registry,
     passes: Passes,
+    holdings: Arc<Holdings>,
     leading: Gauge,
     /// Whether it waits with all that there is in sight.
     stands_by: AtomicBool,
@@ -55,10 +63,12 @@ impl Metrics {
         registry.register_collector(Box::new(Process::new(now)));
         let own = registry.sub_registry_with_prefix("keelway");
         let passes = Passes::new(own);
-        own.register_collector(Box::new(World { kept, certificates: Certificates::default() }));
+        let holdings = Arc::<Holdings>::default();
+        let world = World { kept, certificates: Certificates::default(), holdings: holdings.clone() };
+        own.register_collector(Box::new(world));
         let leading = Gauge::default();
         own.register("leading", "1 while this one works: it is alone, or holds the Lease", leading.clone());
-        Self { registry, passes, leading, stands_by: AtomicBool::new(false) }
+        Self { registry, passes, holdings, leading, stands_by: AtomicBool::new(false) }
     }
 
     /// It works from now on, or no longer.
@@ -76,6 +86,11 @@ impl Metrics {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.passes.any() || self.stands_by.load(Ordering::Relaxed)
+    }
+
+    /// Takes what a machine tells; `Seen::Unreachable`: it does not answer.
+    pub fn looked(&self, machine: &HypervisorName, seen: &Seen<MachineState>) {
+        self.holdings.looked(machine, seen);
     }
 
     /// Where passes are counted.
@@ -97,6 +112,7 @@ impl Metrics {
 struct World {
     kept: Arc<dyn Kept>,
     certificates: Certificates,
+    holdings: Arc<Holdings>,
 }
 
 impl World {
@@ -109,6 +125,7 @@ impl World {
         let mut families = vec![build, refused];
         families.extend(clusters::families(&documents));
         families.extend(hypervisors::families(&documents));
+        families.extend(self.holdings.families(&documents));
         families.extend(self.certificates.families(&documents));
         families
     }

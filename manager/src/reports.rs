@@ -10,6 +10,8 @@ use keelway_api::{
     Documents,
     event::{Event, of_change},
     jiff::Timestamp,
+    machine::{MachineState, Seen},
+    name::HypervisorName,
 };
 use keelway_hypervisor_agent::report::chain_text;
 use keelway_planner::Decision;
@@ -66,6 +68,10 @@ impl Watcher for Reports {
         }
     }
 
+    fn looked(&mut self, machine: &HypervisorName, seen: &Seen<MachineState>) {
+        self.metrics.looked(machine, seen);
+    }
+
     fn applied(&mut self, task: &Task, applying: &Applying) {
         self.metrics.passes().applied(applying);
         self.tell(task, applying.failures.clone(), Vec::new());
@@ -83,6 +89,9 @@ impl Watcher for Reports {
     }
 
     fn ended(&mut self, task: &Task) {
+        if let Task::Machine(name) = task {
+            self.metrics.looked(name, &Seen::unreachable("it is gone"));
+        }
         self.tasks.remove(task);
     }
 

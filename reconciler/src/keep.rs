@@ -34,6 +34,7 @@ use futures::{
 };
 use keelway_api::{
     Documents,
+    machine::{MachineState, Seen},
     name::{ClusterRef, HypervisorName},
 };
 use tokio::{
@@ -98,6 +99,8 @@ pub trait Watcher: Send {
     fn passed(&mut self, task: &Task, outcome: &Outcome, took: Duration);
     /// What a pass decided of these documents is saved.
     fn saved(&mut self, before: &Documents, after: &Documents);
+    /// A machine was looked at; `Seen::Unreachable`: it does not answer.
+    fn looked(&mut self, machine: &HypervisorName, seen: &Seen<MachineState>);
     /// A machine was looked at, and brought to its config.
     fn applied(&mut self, task: &Task, applying: &Applying);
     /// A pass could not be carried out.

@@ -1,6 +1,9 @@
 //! A simulated machine.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use keelway_api::{
     machine::{CgroupDriver, MachineState, PortFacts, RuntimeFacts},
@@ -114,6 +117,7 @@ impl Machine {
             system: None,
             healthy: BTreeSet::new(),
             identity: None,
+            figures: BTreeMap::new(),
             kubelet_pods: 0,
             images: self.runtime.images.clone(),
             ports: PortFacts { ephemeral: self.ephemeral, listening },

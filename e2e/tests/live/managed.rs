@@ -33,6 +33,7 @@ fn scenario() {
     let plane = plane(&world, &manager);
     workload::write(&plane);
     is_shown(&plane);
+    is_told(&manager);
     others_see_no_key(&plane);
     let before = settled(&manager, &plane);
     refuses(&manager, &plane, &before);
@@ -51,6 +52,19 @@ fn is_shown(plane: &ControlPlane<'_>) {
     assert!(String::from_utf8_lossy(&documents).contains("kind: Secret"));
     let log = keelway.run(&["logs", "c1/etcd-0", "--tail", "1"], &documents).succeeded();
     assert_eq!(log.text().lines().count(), 1);
+}
+
+/// How much its components hold, as their machines tell.
+fn is_told(manager: &Manager) {
+    let of = |metric: &str, component: &str| {
+        manager.figure(&format!(
+            "keelway_cluster_{metric}{{namespace=\"default\",cluster=\"c1\",component=\"{component}\"}}"
+        ))
+    };
+    deadline::until("etcd's size is told", deadline::SETTLE, || of("etcd_database_bytes", "etcd-0").is_some());
+    let (size, quota) = (of("etcd_database_bytes", "etcd-0").unwrap(), of("etcd_quota_bytes", "etcd-0").unwrap());
+    assert!(size >= 16384.0 && size < quota, "{size} of {quota}");
+    deadline::until("tunnels are told", deadline::SETTLE, || of("tunnel_peers", "gateway-0") == Some(0.0));
 }
 
 /// One of the socket's group sees clusters; who is not of it sees nothing.

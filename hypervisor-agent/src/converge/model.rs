@@ -57,6 +57,7 @@ impl Model {
             system: None,
             healthy: std::collections::BTreeSet::new(),
             identity: None,
+            figures: BTreeMap::new(),
         };
         Self { state, ids: 0, made: BTreeMap::new() }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{DATA_MARK, DataState, FileState, STATE_DIRECTORY, data_mark},
+    machine::{DATA_MARK, DataState, ETCD_DATABASE, FileState, STATE_DIRECTORY, data_mark},
     name::{ClusterId, ComponentName, InstallationId, PodName},
 };
 use rustix::fs::{FileType, Stat};
@@ -39,6 +39,9 @@ pub struct Observed {
     pub files: BTreeMap<String, FileState>,
     /// Data directories, by path relative to [`STATE_DIRECTORY`].
     pub data: BTreeMap<String, DataState>,
+    /// How large the databases of etcd members are, in bytes, by path relative to [`STATE_DIRECTORY`].
+    #[serde(default)]
+    pub databases: BTreeMap<String, u64>,
 }
 
 impl Files<'_> {
@@ -50,9 +53,9 @@ impl Files<'_> {
             }
             found => found.map_err(FileError::read(STATE_DIRECTORY))?,
         };
-        let (mut files, mut data) = (BTreeMap::new(), BTreeMap::new());
-        look_at_all(&state, &mut files, &mut data).map_err(FileError::read(STATE_DIRECTORY))?;
-        Ok(Observed { files, data, ..records(&state)? })
+        let mut found = records(&state)?;
+        look_at_all(&state, &mut found).map_err(FileError::read(STATE_DIRECTORY))?;
+        Ok(found)
     }
 }
 
@@ -80,11 +83,8 @@ fn record<T>(state: &Folder, name: &str, parse: impl FnOnce(&str) -> io::Result<
     text.and_then(|text| text.as_deref().map(parse).transpose()).map_err(FileError::read(name))
 }
 
-fn look_at_all(
-    state: &Folder,
-    files: &mut BTreeMap<String, FileState>,
-    data: &mut BTreeMap<String, DataState>,
-) -> io::Result<()> {
+fn look_at_all(state: &Folder, found: &mut Observed) -> io::Result<()> {
+    let files = &mut found.files;
     files.insert(String::new(), file_state(&state.own_stat()?, None));
     for (cluster, cluster_path) in directories(state, "", files, is::<ClusterId>)? {
         for (pod, path) in directories(&cluster, &cluster_path, files, is::<ComponentName>)? {
@@ -92,12 +92,22 @@ fn look_at_all(
                 if name.ends_with(&format!("/{FILES}")) {
                     look_below(folder, name, files)?;
                 } else if let Some(pod) = pod_of(&path) {
-                    data.insert(name, look_at_data(&folder, &pod)?);
+                    found.data.insert(name, look_at_data(&folder, &pod)?);
                 }
             }
+            let database = size_of(pod, ETCD_DATABASE).map(|bytes| (format!("{path}/{ETCD_DATABASE}"), bytes));
+            found.databases.extend(database);
         }
     }
     Ok(())
+}
+
+/// How large a file of a pod is. What is not there, or is something else, has no size.
+fn size_of(pod: Folder, path: &str) -> Option<u64> {
+    let (folder, name) = pod.parent_of(path).ok()?;
+    let found = folder.stat(name).ok()?;
+    let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+    is_file.then(|| u64::try_from(found.st_size).ok()).flatten()
 }
 
 fn pod_of(path: &str) -> Option<PodName> {

@@ -42,6 +42,7 @@ impl Work {
             | Self::LeaveRecords
             | Self::RemoveTree(_)
             | Self::MakeRoomForLog { useless: None, .. }
+            | Self::CountPeers(_)
             | Self::ListLogs(_) => Ok(()),
         }
     }
@@ -50,7 +51,12 @@ impl Work {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
-            Self::Look | Self::Get(_) | Self::ListLogs(_) | Self::FindTail(_) | Self::ReadLog(_) => false,
+            Self::Look
+            | Self::CountPeers(_)
+            | Self::Get(_)
+            | Self::ListLogs(_)
+            | Self::FindTail(_)
+            | Self::ReadLog(_) => false,
             // `show` is the one word for questions.
             Self::Ask { command, .. } => !command.starts_with("show "),
             Self::WriteOwner(_)
@@ -86,6 +92,7 @@ impl Work {
             Self::RemoveTree(pod) => of("tree", pod),
             Self::MakeRoomForLog { pod, .. } => of("log", pod),
             Self::Ask { pod, .. } => of("haproxy", pod),
+            Self::CountPeers(pod) => of("peers", pod),
             Self::Get(question) => format!("get {}{}", question.address, question.path),
             Self::ListLogs(pod) => of("logs", pod),
             Self::FindTail(tail) => of("tail", &tail.pod),

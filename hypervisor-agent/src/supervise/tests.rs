@@ -105,6 +105,7 @@ impl World {
             system: None,
             healthy: std::collections::BTreeSet::new(),
             identity: None,
+            figures: BTreeMap::new(),
         };
         let mut world = Self { now, config, state, supervisor: Supervisor::default(), made: 0 };
         world.is(ContainerPhase::Running);

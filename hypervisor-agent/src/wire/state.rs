@@ -6,8 +6,8 @@ use keelway_api::{
     Time,
     hypervisor::Applied,
     machine::{
-        AgentIdentity, Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, Disk, FileState, MachineState,
-        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, SystemFacts,
+        AgentIdentity, Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, Disk, Figures, FileState,
+        MachineState, PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, SystemFacts,
     },
     name::PodName,
 };
@@ -43,6 +43,7 @@ impl From<&MachineState> for proto::MachineState {
             disk: state.disk.map(Into::into),
             system: state.system.as_ref().map(Into::into),
             term: state.term,
+            figures: state.figures.iter().map(component_figures).collect(),
         }
     }
 }
@@ -70,8 +71,19 @@ impl TryFrom<proto::MachineState> for MachineState {
             disk: state.disk.map(Into::into),
             system: state.system.map(Into::into),
             term: state.term,
+            figures: state.figures.into_iter().map(figures).collect::<Result<_, _>>()?,
         })
     }
+}
+
+fn component_figures((pod, figures): (&PodName, &Figures)) -> proto::ComponentFigures {
+    let Figures { database_bytes, peers } = *figures;
+    proto::ComponentFigures { pod: Some(pod.into()), database_bytes, peers }
+}
+
+fn figures(figures: proto::ComponentFigures) -> Result<(PodName, Figures), WireError> {
+    let proto::ComponentFigures { pod, database_bytes, peers } = figures;
+    Ok((pod_name(pod)?, Figures { database_bytes, peers }))
 }
 
 impl From<&AgentIdentity> for proto::AgentIdentity {

@@ -8,7 +8,7 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{
         AgentIdentity, Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState,
-        DataState, Disk, File, FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources,
+        DataState, Disk, Figures, File, FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources,
         RuntimeFacts, SandboxState, ServerAdmin, ServerState, Servers, Start, SystemFacts,
     },
     registry::RegistryCredentials,
@@ -159,6 +159,7 @@ prop_compose! {
         identity in option::of(("[0-9a-f]{32}", 0_i64..4_000_000_000)),
         disk in any::<Option<(u64, u64)>>(),
         system in option::of(("[a-z0-9.]{0,9}", any::<Option<bool>>())),
+        figures in btree_map(name(), any::<(Option<u64>, Option<u64>)>(), 0..3),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -205,6 +206,10 @@ prop_compose! {
                 renew_at: Time(Timestamp::from_second(end / 2).unwrap()),
                 not_after: Time(Timestamp::from_second(end).unwrap()),
             }),
+            figures: figures
+                .into_iter()
+                .map(|(pod, (database_bytes, peers))| (pod, Figures { database_bytes, peers }))
+                .collect(),
             disk: disk.map(|(capacity_bytes, available_bytes)| Disk { capacity_bytes, available_bytes }),
             system: system.map(|(kernel_version, agent)| SystemFacts {
                 kernel_version,

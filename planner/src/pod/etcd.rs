@@ -9,7 +9,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    machine::{CertificateFiles, Check, OnChange},
+    machine::{CertificateFiles, Check, ETCD_QUOTA, OnChange},
     name::ComponentName,
     role::{CLIENT, PEER},
 };
@@ -17,8 +17,6 @@ use keelway_api::{
 use super::{MissingKey, Parts, Site, at, flag};
 use crate::{birth, certificates};
 
-/// How large the store may grow, in bytes: four times etcd's default, half of what its documentation calls the most.
-const QUOTA_BYTES: u64 = 4 << 30;
 /// etcd's own compaction is a net under kube-apiserver's, which compacts every five minutes.
 const COMPACTION: &str = "30m";
 /// At a start, the store is defragmented where that frees at least this many megabytes.
@@ -66,7 +64,7 @@ impl Site<'_> {
                 flag("peer-client-cert-auth", true),
                 flag("tls-min-version", "TLS1.2"),
                 flag("feature-gates", "InitialCorruptCheck=true,CompactHashCheck=true"),
-                flag("quota-backend-bytes", QUOTA_BYTES),
+                flag("quota-backend-bytes", ETCD_QUOTA),
                 flag("auto-compaction-mode", "periodic"),
                 flag("auto-compaction-retention", COMPACTION),
                 flag("bootstrap-defrag-threshold-megabytes", DEFRAGMENT_MEGABYTES),

@@ -98,6 +98,7 @@ pub(crate) fn empty() -> MachineState {
         system: None,
         healthy: std::collections::BTreeSet::new(),
         identity: None,
+        figures: BTreeMap::new(),
         servers: BTreeMap::new(),
     }
 }

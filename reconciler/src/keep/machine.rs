@@ -39,6 +39,7 @@ impl Keeper<'_> {
             let span = info_span!("pass", hypervisor = %name, pass = number);
             let seen = self.look(&document, &mut obeys).instrument(span.clone()).await;
             let answers = matches!(seen, Seen::Known(_));
+            self.watcher().looked(name, &seen);
             self.state().saw(name, seen);
             let done = self
                 .bring(name, &document)

@@ -15,7 +15,7 @@ use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
     machine::{MachineConfig, MachineState, Seen},
-    name::ClusterId,
+    name::{ClusterId, HypervisorName},
 };
 use keelway_hypervisor_agent::{Connection, action::Action};
 use keelway_planner::{Health, Probe};
@@ -127,6 +127,7 @@ impl Watcher for Nobody {
     fn saved(&mut self, _: &Documents, _: &Documents) {}
 
     fn began(&mut self, _: &Task) {}
+    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
     fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
     fn applied(&mut self, _: &Task, _: &Applying) {}
     fn failed(&mut self, _: &Task, _: &PassError, _: Duration) {}

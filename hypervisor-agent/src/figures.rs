@@ -1,0 +1,72 @@
+//! How much components hold: as their files and they themselves tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use keelway_api::{
+    machine::{DataState, ETCD_DATABASE, Figures, GATEWAY_METRICS, SandboxState},
+    name::PodName,
+};
+
+use crate::{
+    access::Access,
+    layout::pod_directory,
+    local::{FilesError, Machine},
+    report::chain_text,
+    site::Site,
+    socket,
+};
+
+/// What a gateway counts its peers by, in its metrics.
+const PEERS: &str = "keelway_gateway_peers ";
+
+/// Of these pods, whose data directories and databases these are. One that does not answer is left out.
+pub(crate) async fn observe<S: Site>(
+    machine: &Machine<S>,
+    sandboxes: &[SandboxState],
+    data: &BTreeMap<String, DataState>,
+    databases: &BTreeMap<String, u64>,
+) -> BTreeMap<PodName, Figures> {
+    let ready: BTreeSet<&PodName> =
+        sandboxes.iter().filter(|sandbox| sandbox.ready).map(|sandbox| &sandbox.pod).collect();
+    let mut figures: BTreeMap<PodName, Figures> = BTreeMap::new();
+    for pod in &ready {
+        if let Some(bytes) = databases.get(&format!("{}/{ETCD_DATABASE}", pod_directory(pod))) {
+            figures.entry((*pod).clone()).or_default().database_bytes = Some(*bytes);
+        }
+    }
+    let folder = GATEWAY_METRICS.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let is_gateway = |pod: &&&PodName| data.contains_key(&format!("{}/{folder}", pod_directory(pod)));
+    let asked = ready.iter().filter(is_gateway).map(|pod| async move { (*pod, machine.site.count_peers(pod).await) });
+    for (pod, answer) in join_all(asked).await {
+        match answer {
+            Ok(peers) => figures.entry(pod.clone()).or_default().peers = Some(peers),
+            Err(error) => tracing::debug!(%pod, error = chain_text(&error), "a gateway does not tell of its peers"),
+        }
+    }
+    figures
+}
+
+/// How many peers a gateway has.
+pub(crate) async fn count_peers(access: &Access, pod: PodName) -> Result<u64, FilesError> {
+    let question = "GET /metrics HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n";
+    let answer = socket::talk(access, (pod, GATEWAY_METRICS), question).await?;
+    peers(&answer).ok_or(FilesError::Unexpected("its metrics"))
+}
+
+fn peers(answer: &str) -> Option<u64> {
+    answer.lines().find_map(|line| line.strip_prefix(PEERS)?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_read_from_openmetrics() {
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n# HELP keelway_gateway_peers Peers.\n\
+                      # TYPE keelway_gateway_peers gauge\nkeelway_gateway_peers 12\n# EOF\n";
+        assert_eq!(peers(answer), Some(12));
+        assert_eq!(peers("HTTP/1.1 503 Service Unavailable\r\n\r\n"), None);
+    }
+}

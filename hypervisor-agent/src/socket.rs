@@ -1,0 +1,34 @@
+//! A question on a socket among a pod's files.
+
+use std::{os::fd::AsRawFd, time::Duration};
+
+use keelway_api::name::PodName;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    time::timeout,
+};
+
+use crate::{access::Access, local::FilesError};
+
+/// How long an answer may take. Who is asked answers between two events, within microseconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest answer that is read, in bytes: a thousand times what a few servers take.
+const LONGEST: u64 = 1 << 20;
+
+/// One question, one answer, one connection. The path is relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
+pub(crate) async fn talk(
+    access: &Access,
+    (pod, path): (PodName, &'static str),
+    question: &str,
+) -> Result<String, FilesError> {
+    let socket = access.with_files(move |files| files.open_socket(&pod, path)).await?;
+    let talk = async {
+        let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
+        stream.write_all(question.as_bytes()).await?;
+        let mut said = Vec::new();
+        stream.take(LONGEST).read_to_end(&mut said).await?;
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    };
+    timeout(PATIENCE, talk).await.map_err(|_| FilesError::Silent)?.map_err(FilesError::Talk)
+}

@@ -1,0 +1,102 @@
+//! How much components hold, as their machines tell.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use keelway_api::{
+    Component, Documents,
+    machine::{ETCD_QUOTA, Figures, MachineState, Seen},
+    name::{HypervisorName, PodName},
+};
+
+use super::{
+    clusters,
+    family::{Family, Label, amount},
+};
+
+/// As each machine told when it was looked at last. Of one that does not answer nothing is known.
+#[derive(Debug, Default)]
+pub(super) struct Holdings(Mutex<BTreeMap<HypervisorName, BTreeMap<PodName, Figures>>>);
+
+impl Holdings {
+    pub(super) fn looked(&self, machine: &HypervisorName, seen: &Seen<MachineState>) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match seen.known().filter(|state| !state.figures.is_empty()) {
+            Some(state) => {
+                told.insert(machine.clone(), state.figures.clone());
+            }
+            None => {
+                told.remove(machine);
+            }
+        }
+    }
+
+    /// Of components that are placed where they were seen.
+    pub(super) fn families(&self, documents: &Documents) -> [Family; 3] {
+        let mut sizes =
+            Family::new("cluster_etcd_database_bytes", "How large the database of an etcd member is on its disk");
+        let mut quotas = Family::new(
+            "cluster_etcd_quota_bytes",
+            "How large the database of an etcd member may grow before it takes no more writes",
+        );
+        let mut peers = Family::new("cluster_tunnel_peers", "WireGuard peers of a gateway");
+        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (machine, pods) in &*told {
+            let placed = pods.iter().filter_map(|(pod, figures)| Some((documents.components.get(pod)?, pod, figures)));
+            for (component, pod, figures) in placed.filter(|(component, ..)| component.spec.hypervisor == *machine) {
+                sizes.add_known(of(component, pod), figures.database_bytes.map(amount));
+                quotas.add_known(of(component, pod), figures.database_bytes.map(|_| amount(ETCD_QUOTA)));
+                peers.add_known(of(component, pod), figures.peers.map(amount));
+            }
+        }
+        [sizes, quotas, peers]
+    }
+}
+
+fn of(component: &Component, pod: &PodName) -> impl Iterator<Item = Label> {
+    clusters::of(&component.spec.cluster).into_iter().chain([("component", pod.component.to_string())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENTS: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-1}
+spec: {role: Private, endpoint: {unix: {path: /run/containerd.sock}}, addresses: {private: [10.0.0.1]}}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1, namespace: team-a}
+spec: {version: 1.37.0}
+status: {id: 00000000000000c1}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Component
+metadata: {name: etcd-0, namespace: keelway-00000000000000c1}
+spec: {role: etcd, index: 0, cluster: {name: c1, namespace: team-a}, clusterID: 00000000000000c1, hypervisor: hv-1, user: 20000}
+";
+
+    #[test]
+    fn what_is_seen_where_it_is_placed_is_told() {
+        let documents = Documents::read(DOCUMENTS.as_bytes()).unwrap();
+        let figures = |bytes| BTreeMap::from([("00000000000000c1/etcd-0".parse().unwrap(), bytes)]);
+        let holdings = Holdings::default();
+        let told = |machine: &str, bytes| {
+            let figures = figures(Figures { database_bytes: Some(bytes), peers: None });
+            holdings.0.lock().unwrap().insert(machine.parse().unwrap(), figures);
+        };
+        told("hv-1", 20 << 20);
+        told("hv-2", 10 << 20);
+        let [sizes, quotas, peers] = holdings.families(&documents);
+        assert_eq!(sizes.lines(), ["namespace=team-a cluster=c1 component=etcd-0 20971520"]);
+        assert_eq!(quotas.lines(), ["namespace=team-a cluster=c1 component=etcd-0 4294967296"]);
+        assert_eq!(peers.samples, []);
+        holdings.looked(&"hv-1".parse().unwrap(), &Seen::unreachable("it is off"));
+        assert_eq!(holdings.families(&documents)[0].samples, []);
+    }
+}
