@@ -136,3 +136,25 @@ fn write_durably(file: &Path, documents: &Documents) -> anyhow::Result<()> {
     };
     write().with_context(|| format!("could not write {}", file.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use keelway_reconciler::testing;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_is_a_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("documents.yaml");
+        let open = || {
+            let text = fs::read(&file).unwrap_or_default();
+            Pipe::in_place(Documents::read(&text).unwrap(), file.clone())
+        };
+        let pipe = testing::keeps(open).await;
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "there are keys in it");
+        assert_eq!(Documents::read(&fs::read(&file).unwrap()).unwrap(), *pipe.documents());
+    }
+}

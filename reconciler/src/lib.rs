@@ -16,6 +16,8 @@ mod pace;
 mod pass;
 mod run;
 mod secrets;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tls;
 mod workers;
 

@@ -1,55 +1,22 @@
-//! What every store that others write into does, once for all of them.
+//! What every store that others write into does, beside what each store does, once for all of them.
 
 use std::time::Duration;
 
 use keelway_api::{
-    Documents, Time,
+    Documents,
     cluster::FINALIZER,
-    condition::{self, Status, Verdict},
-    document::{DocumentName, DocumentRef},
-    jiff::Timestamp,
+    document::DocumentName,
     name::{ClusterRef, HypervisorName, PodName},
 };
-use keelway_reconciler::{Changing, Store};
+use keelway_reconciler::{
+    Changing, Store,
+    testing::{essence, keeps, load, world},
+};
 use tokio::time::timeout;
 
 /// Many times what news take.
 const SOON: Duration = Duration::from_secs(30);
 
-/// As passes leave it.
-const WORLD: &str = "\
-apiVersion: keelway.dev/v1alpha1
-kind: Hypervisor
-metadata: {name: hv-1}
-spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.1]}}
-status: {installation: 00000000000000ff, issued: {term: 1, generation: 7, digest: 0a1b2c}}
----
-apiVersion: keelway.dev/v1alpha1
-kind: Cluster
-metadata: {name: c1, namespace: default}
-spec: {version: 1.37.0}
-status: {id: 0123456789abcdef, ingressPort: 20000}
----
-apiVersion: keelway.dev/v1alpha1
-kind: Component
-metadata: {name: etcd-0, namespace: keelway-0123456789abcdef, labels: {keelway.dev/cluster-id: 0123456789abcdef, keelway.dev/component: etcd-0}}
-spec:
-  cluster: {namespace: default, name: c1}
-  clusterId: 0123456789abcdef
-  role: etcd
-  index: 0
-  version: 1.37.0
-  hypervisor: hv-1
-  ports: {client: 20001, peer: 20002}
-  user: 1900000000
-status: {placement: it is the only one}
----
-apiVersion: v1
-kind: Secret
-metadata: {name: etcd-0, namespace: keelway-0123456789abcdef, labels: {keelway.dev/cluster-id: 0123456789abcdef}}
-type: Opaque
-data: {note: bm90ZQ==}
-";
 const SECOND_MACHINE: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: Hypervisor
@@ -74,8 +41,8 @@ pub(crate) trait Subject {
 
 /// All of it, one after the other in one world.
 pub(crate) async fn holds(subject: &impl Subject) {
-    let store = what_is_saved_is_loaded(subject).await;
-    saves_follow_each_other(&store).await;
+    let store = keeps(|| subject.open()).await;
+    its_own_writes_are_no_news(&store).await;
     what_somebody_else_changed_is_kept(subject, &store).await;
     news_wake(subject, &store).await;
     what_is_keelways_own_is_written_again(subject, &store).await;
@@ -84,27 +51,8 @@ pub(crate) async fn holds(subject: &impl Subject) {
     a_machine_goes(subject).await;
 }
 
-pub(crate) fn world() -> Documents {
-    Documents::read(WORLD.as_bytes()).unwrap()
-}
-
 pub(crate) fn c1() -> ClusterRef {
     ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() }
-}
-
-/// What of documents is the same in every store: spec and status.
-fn essence(documents: &Documents) -> Vec<(DocumentName, serde_json::Value)> {
-    let json = |name: &DocumentName| match documents.get(name).unwrap() {
-        DocumentRef::Hypervisor(document) => serde_json::json!([document.spec, document.status]),
-        DocumentRef::Cluster(document) => serde_json::json!([document.spec, document.status]),
-        DocumentRef::Component(document) => serde_json::json!([document.spec, document.status]),
-        DocumentRef::Secret(document) => serde_json::json!([document.data]),
-    };
-    documents.all_names().map(|name| (name.clone(), json(&name))).collect()
-}
-
-async fn load(store: &impl Store) -> Documents {
-    Documents::clone(&*store.load().await.unwrap())
 }
 
 /// Loads until what is loaded is so.
@@ -121,47 +69,19 @@ async fn until(what: &str, store: &(impl Store + Changing), holds: impl Fn(&Docu
     timeout(SOON, wait).await.map_err(|_| what).unwrap()
 }
 
-async fn what_is_saved_is_loaded<S: Subject>(subject: &S) -> S::Store {
-    let store = subject.open();
-    assert!(load(&store).await.is_empty());
-    store.save(&world()).await.unwrap();
-    assert_eq!(essence(&load(&store).await), essence(&world()), "what it wrote it knows at once");
-    drop(store);
-    let store = subject.open();
-    assert_eq!(essence(&load(&store).await), essence(&world()));
-    let mut less = load(&store).await;
+/// What is told of its own writes later changes nothing.
+async fn its_own_writes_are_no_news(store: &(impl Store + Changing)) {
+    let mut less = load(store).await;
     less.components.clear();
     less.secrets.clear();
     store.save(&less).await.unwrap();
-    assert_eq!(essence(&load(&store).await), essence(&less));
-    // What is told of its own writes later changes nothing.
     while timeout(Duration::from_millis(500), store.changed()).await.is_ok() {
-        assert_eq!(essence(&load(&store).await), essence(&less));
+        assert_eq!(essence(&load(store).await), essence(&less));
     }
-    let mut more = load(&store).await;
+    let mut more = load(store).await;
     more.components = world().components;
     more.secrets = world().secrets;
     store.save(&more).await.unwrap();
-    assert_eq!(essence(&load(&store).await), essence(&world()));
-    store
-}
-
-/// Whoever saved knows what is there, whatever the store makes of its times.
-async fn saves_follow_each_other(store: &impl Store) {
-    let mut documents = load(store).await;
-    for nanoseconds in [123_456_789, 987_654_321] {
-        let time = Time(Timestamp::new(1_800_000_000, nanoseconds).unwrap());
-        for machine in documents.hypervisors.values_mut() {
-            machine.status.as_mut().unwrap().last_heartbeat_time = Some(time.clone());
-        }
-        for cluster in documents.clusters.values_mut() {
-            let says = Verdict { status: Status::False, reason: "Tried".to_owned(), message: nanoseconds.to_string() };
-            condition::set(&mut cluster.status.as_mut().unwrap().conditions, "Available", says, None, &time);
-        }
-        store.save(&documents).await.unwrap();
-    }
-    let documents = load(store).await;
-    assert_eq!(documents.clusters[&c1()].status.as_ref().unwrap().conditions[0].message, "987654321");
 }
 
 /// Whoever decides from what is not so any more changes nothing.

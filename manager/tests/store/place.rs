@@ -63,7 +63,7 @@ impl Place {
 
 /// As passes leave it; people wrote of its cluster once.
 pub(crate) fn world() -> Documents {
-    let mut documents = contract::world();
+    let mut documents = keelway_reconciler::testing::world();
     for cluster in documents.clusters.values_mut() {
         cluster.metadata.generation = Some(1);
     }
