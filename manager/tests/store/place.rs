@@ -12,8 +12,6 @@ use keelway_reconciler::{Changing, Store};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use crate::contract;
-
 pub(crate) const CLUSTER: &str = "clusters/default/c1.yaml";
 pub(crate) const MACHINE: &str = "hypervisors/hv-1.yaml";
 /// As a person writes it.
