@@ -37,14 +37,34 @@ pub(crate) fn value<'a>(documents: &'a Documents, secret: &SecretName, key: &str
 }
 
 /// TLS clients, each made once: many components trust one authority and ask as one client, and whoever is asked again resumes
-/// its session.
+/// its session. Those that were asked for longest ago are given up where there are many: each has room for its sessions.
 #[derive(Default)]
-pub(crate) struct Clients(Mutex<BTreeMap<(SecretName, Option<Identity>), Made>>);
+pub(crate) struct Clients(Mutex<Kept>);
+
+/// The most clients that are kept.
+const MOST: usize = 512;
+
+#[derive(Default)]
+struct Kept {
+    clients: BTreeMap<(SecretName, Option<Identity>), Made>,
+    /// How often one was asked for.
+    asked: u64,
+}
 
 /// A client, and the digest of what it was made of.
 struct Made {
     of: String,
     config: Arc<ClientConfig>,
+    asked: u64,
+}
+
+impl Kept {
+    fn forget_the_oldest(&mut self) {
+        let oldest = self.clients.iter().min_by_key(|(_, made)| made.asked).map(|(name, _)| name.clone());
+        if let Some(oldest) = oldest.filter(|_| self.clients.len() > MOST) {
+            self.clients.remove(&oldest);
+        }
+    }
 }
 
 impl Clients {
@@ -70,11 +90,15 @@ impl Clients {
         let of = sha256_hex(&[trusted, certificate, key, revoked.unwrap_or_default()].concat());
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (authority.clone(), identity.cloned());
-        if let Some(made) = kept.get(&name).filter(|made| made.of == of) {
+        kept.asked += 1;
+        let asked = kept.asked;
+        if let Some(made) = kept.clients.get_mut(&name).filter(|made| made.of == of) {
+            made.asked = asked;
             return Ok(Arc::clone(&made.config));
         }
         let config = Arc::new(client_without(trusted, revoked, shown)?);
-        kept.insert(name, Made { of, config: Arc::clone(&config) });
+        kept.clients.insert(name, Made { of, config: Arc::clone(&config), asked });
+        kept.forget_the_oldest();
         Ok(config)
     }
 }
