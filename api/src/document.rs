@@ -206,6 +206,12 @@ impl Documents {
     /// referred to is there before whoever refers to it and goes after, and a cluster never tells less than its components.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Change> {
+        self.steps_since(before).into_iter().flatten().collect()
+    }
+
+    /// The same by steps: those of one step need not be done one after the other, and may be cut off in any order.
+    #[must_use]
+    pub fn steps_since(&self, before: &Self) -> Vec<Vec<Change>> {
         let mut changes: Vec<(u8, Change)> = Vec::new();
         for name in self.names_changed_since(before) {
             if self.get(&name).is_none() {
@@ -234,7 +240,8 @@ impl Documents {
             changes.push((step, Change::Put(name)));
         }
         changes.sort();
-        changes.into_iter().map(|(_, change)| change).collect()
+        let steps = changes.chunk_by(|(one, _), (other, _)| one == other);
+        steps.map(|step| step.iter().map(|(_, change)| change.clone()).collect()).collect()
     }
 
     /// What components of a cluster rely on.

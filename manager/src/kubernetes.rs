@@ -20,6 +20,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use keelway_api::{
     Documents,
     document::{Change, DocumentName},
@@ -28,7 +29,10 @@ use keelway_api::{
 };
 use keelway_reconciler::{Changing, Store, StoreError};
 use kube::Client;
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
 
 use api::Resources;
 use held::{Held, Looked};
@@ -45,6 +49,8 @@ pub const MANAGER: &str = "keelway-manager";
 /// The Lease of all managers of one store.
 pub const LEASE: &str = "keelway-manager";
 
+/// Requests of one step at one time.
+const AT_ONCE: usize = 16;
 /// How long it may take until everything was seen for the first time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -132,18 +138,25 @@ impl Kubernetes {
     /// made.
     pub async fn change(&self, since: &Documents, to: &Documents) -> Result<(), KubernetesError> {
         let _one = self.writing.lock().await;
-        let changes = to.changes_since(since);
-        self.refuse_what_others_changed(&changes, since)?;
-        for change in &changes {
-            self.make(change, since, to).await?;
+        let steps = to.steps_since(since);
+        self.refuse_what_others_changed(&steps, since)?;
+        for step in &steps {
+            self.ensure_namespaces(step).await?;
+            let turns = Semaphore::new(AT_ONCE);
+            let made = step.iter().map(|change| async {
+                let _turn = turns.acquire().await;
+                self.make(change, since, to).await
+            });
+            // Each is seen to its end: what a request did that nobody waits for would look like somebody else's.
+            join_all(made).await.into_iter().collect::<Result<(), _>>()?;
         }
         Ok(())
     }
 
-    fn refuse_what_others_changed(&self, changes: &[Change], since: &Documents) -> Result<(), KubernetesError> {
+    fn refuse_what_others_changed(&self, steps: &[Vec<Change>], since: &Documents) -> Result<(), KubernetesError> {
         let mut held = self.shared.held();
         let is_other = |name: &&DocumentName| held.is_other(name, since);
-        match changes.iter().map(Change::name).find(is_other) {
+        match steps.iter().flatten().map(Change::name).find(is_other) {
             Some(other) => {
                 held.wake();
                 self.shared.changed.notify_waiters();

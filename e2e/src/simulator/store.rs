@@ -86,11 +86,19 @@ fn save(world: &mut World, documents: &Documents) -> Result<(), Refused> {
 impl World {
     /// What is there after some of the changes that lead to these documents.
     fn cut_off(&mut self, documents: &Documents) -> Documents {
-        let changes = documents.changes_since(&self.saved);
-        let made = self.random.pick(0..=changes.len()).unwrap_or_default();
-        let mut saved = self.saved.clone();
-        changes.iter().take(made).for_each(|change| saved.make(change, documents));
-        self.tell(format!("{made} of {} changes are saved", changes.len()));
+        let steps = documents.steps_since(&self.saved);
+        let whole = self.random.pick(0..=steps.len()).unwrap_or_default();
+        let (mut saved, mut made) = (self.saved.clone(), 0);
+        for (number, step) in steps.iter().enumerate().take(whole + 1) {
+            for change in step {
+                // Of the step that is cut off any part may be there.
+                if number < whole || self.random.once_in(2) {
+                    saved.make(change, documents);
+                    made += 1;
+                }
+            }
+        }
+        self.tell(format!("{made} of {} changes are saved", steps.iter().flatten().count()));
         let asked = Asked { whole: true, ..Asked::default() };
         if !saved.is_empty()
             && let Err(faults) = Documents::read_with(saved.write().as_bytes(), asked)

@@ -1,5 +1,7 @@
 //! Changes of documents as requests to an API server.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Namespace;
 use keelway_api::{
     Asked, Cluster, Documents, Hypervisor,
@@ -234,6 +236,17 @@ impl Kubernetes {
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         let deleted = self.api(name).delete(name.name(), &params).await;
         unless_gone(deleted.map(drop)).map_err(|cause| failed(name, cause))
+    }
+
+    /// The namespaces of what is about to be written.
+    pub(super) async fn ensure_namespaces(&self, changes: &[Change]) -> Result<(), KubernetesError> {
+        let written = changes.iter().filter(|change| matches!(change, Change::Put(_))).map(Change::name);
+        let is_own = |name: &&DocumentName| matches!(name, DocumentName::Component(_) | DocumentName::Secret(_));
+        let one_of_each: BTreeMap<_, _> = written.filter(is_own).map(|name| (name.namespace(), name)).collect();
+        for name in one_of_each.into_values() {
+            self.ensure_namespace(name).await?;
+        }
+        Ok(())
     }
 
     /// The namespace of a cluster or an installation, with its label.
