@@ -488,6 +488,32 @@ pub struct AgentIdentity {
 }
 
 impl MachineState {
+    /// A machine on which nothing is, and that tells nothing more of itself.
+    #[must_use]
+    pub fn empty(runtime: RuntimeFacts) -> Self {
+        Self {
+            runtime,
+            owner: None,
+            applied: None,
+            term: 0,
+            sandboxes: Vec::new(),
+            containers: Vec::new(),
+            files: BTreeMap::new(),
+            data: BTreeMap::new(),
+            images: BTreeSet::new(),
+            ports: PortFacts::default(),
+            servers: BTreeMap::new(),
+            capacity: None,
+            kubelet_pods: 0,
+            disk_pressure: false,
+            disk: None,
+            system: None,
+            figures: BTreeMap::new(),
+            healthy: BTreeSet::new(),
+            identity: None,
+        }
+    }
+
     /// Whether the machine's agent vouches for a pod: what runs of it answered its check.
     #[must_use]
     pub fn vouches(&self, pod: &PodName) -> bool {

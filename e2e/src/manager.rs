@@ -109,9 +109,7 @@ impl Manager {
 
     /// The documents in its directory.
     pub fn documents(&self) -> Option<Documents> {
-        let mut text = String::new();
-        collect(self.directory(), &mut text).ok()?;
-        Documents::read(text.as_bytes()).ok()
+        documents_in(self.directory())
     }
 
     /// A person writes a file: a new one in the place of the one before.
@@ -137,6 +135,13 @@ impl Drop for Manager {
         }
         println!("{}", self.log());
     }
+}
+
+/// The documents of a directory; none while one of them is being replaced.
+pub fn documents_in(directory: &Path) -> Option<Documents> {
+    let mut text = String::new();
+    collect(directory, &mut text).ok()?;
+    Documents::read(text.as_bytes()).ok()
 }
 
 fn collect(directory: &Path, text: &mut String) -> std::io::Result<()> {

@@ -1,9 +1,6 @@
 //! A simulated machine.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use keelway_api::{
     machine::{CgroupDriver, MachineState, PortFacts, RuntimeFacts},
@@ -97,30 +94,23 @@ impl Machine {
     pub(super) fn state(&self) -> MachineState {
         let ours = self.runtime.processes().flat_map(|(_, process)| process.program.listens());
         let listening = ours.map(|address| address.port()).chain(self.strangers.ports.iter().copied()).collect();
+        let runtime = RuntimeFacts {
+            name: "simulated".to_owned(),
+            version: "1".to_owned(),
+            cgroup_driver: CgroupDriver::Cgroupfs,
+        };
         MachineState {
-            runtime: RuntimeFacts {
-                name: "simulated".to_owned(),
-                version: "1".to_owned(),
-                cgroup_driver: CgroupDriver::Cgroupfs,
-            },
             owner: self.disk.owner.clone(),
             applied: self.disk.applied.clone(),
-            term: 0,
             sandboxes: self.runtime.sandboxes.clone(),
             containers: self.runtime.containers.iter().map(|kept| kept.state.clone()).collect(),
             files: self.disk.files(),
             data: self.disk.data(),
             servers: self.runtime.servers(),
-            capacity: None,
             disk_pressure: self.is_full(),
-            disk: None,
-            system: None,
-            healthy: BTreeSet::new(),
-            identity: None,
-            figures: BTreeMap::new(),
-            kubelet_pods: 0,
             images: self.runtime.images.clone(),
             ports: PortFacts { ephemeral: self.ephemeral, listening },
+            ..MachineState::empty(runtime)
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use keelway_api::{Documents, condition::is_true, release};
 use keelway_cri::{ContainerState, SandboxState};
-use keelway_e2e::{deadline, process};
+use keelway_e2e::{deadline, manager::documents_in, process};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -239,9 +239,7 @@ impl Managed {
 
     /// None: a document is being replaced.
     fn read(&self) -> Option<Documents> {
-        let mut text = String::new();
-        collect(&self.store(), &mut text)?;
-        Documents::read(text.as_bytes()).ok()
+        documents_in(&self.store())
     }
 
     fn is_available(&self) -> bool {
@@ -292,18 +290,4 @@ fn inner(number: u8) -> String {
 
 fn outer(number: u8) -> String {
     format!("198.18.0.{}", 11 + number)
-}
-
-fn collect(directory: &Path, text: &mut String) -> Option<()> {
-    for entry in fs::read_dir(directory).ok()? {
-        let entry = entry.ok()?;
-        let name = entry.file_name().into_string().ok()?;
-        if entry.file_type().ok()?.is_dir() {
-            collect(&entry.path(), text)?;
-        } else if entry.path().extension().is_some_and(|suffix| suffix == "yaml") && !name.starts_with('.') {
-            text.push_str("---\n");
-            text.push_str(&fs::read_to_string(entry.path()).ok()?);
-        }
-    }
-    Some(())
 }

@@ -13,7 +13,7 @@ use keelway_api::{
     document::{DocumentName, DocumentRef},
     hypervisor::LOST_ANNOTATION,
 };
-use keelway_e2e::Kubectl;
+use keelway_e2e::{Kubectl, manager::documents_in};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -128,10 +128,7 @@ impl Way for Directory {
     }
 
     async fn documents(&mut self) -> Documents {
-        let mut text = String::new();
-        let read = collect(&self.store(), &mut text).and_then(|()| Documents::read(text.as_bytes()).ok());
-        // One is being replaced.
-        read.unwrap_or_default()
+        documents_in(&self.store()).unwrap_or_default()
     }
 
     fn log(&self) -> String {
@@ -214,18 +211,4 @@ fn spec_of(documents: &Documents, name: &DocumentName) -> String {
         "apiVersion": "keelway.dev/v1alpha1", "kind": name.kind(), "metadata": metadata, "spec": spec.unwrap(),
     })
     .to_string()
-}
-
-fn collect(directory: &Path, text: &mut String) -> Option<()> {
-    for entry in fs::read_dir(directory).ok()? {
-        let entry = entry.ok()?;
-        let name = entry.file_name().into_string().ok()?;
-        if entry.file_type().ok()?.is_dir() {
-            collect(&entry.path(), text)?;
-        } else if entry.path().extension().is_some_and(|suffix| suffix == "yaml") && !name.starts_with('.') {
-            text.push_str("---\n");
-            text.push_str(&fs::read_to_string(entry.path()).ok()?);
-        }
-    }
-    Some(())
 }

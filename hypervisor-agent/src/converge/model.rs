@@ -1,12 +1,11 @@
 //! A machine in memory, strict about what it is asked to do: whatever real runtimes and file systems refuse panics.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "it is of tests, also where others use it")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use keelway_api::{
     machine::{
-        CgroupDriver, ContainerPhase, ContainerState, FileState, MachineState, PortFacts, RuntimeFacts, SandboxState,
-        sha256_hex,
+        CgroupDriver, ContainerPhase, ContainerState, FileState, MachineState, RuntimeFacts, SandboxState, sha256_hex,
     },
     name::PodName,
 };
@@ -34,31 +33,11 @@ impl Model {
     /// Nothing is on it.
     #[must_use]
     pub fn empty() -> Self {
-        let state = MachineState {
-            runtime: RuntimeFacts {
-                name: "model".to_owned(),
-                version: "1".to_owned(),
-                cgroup_driver: CgroupDriver::Cgroupfs,
-            },
-            owner: None,
-            applied: None,
-            term: 0,
-            sandboxes: Vec::new(),
-            containers: Vec::new(),
-            files: BTreeMap::new(),
-            data: BTreeMap::new(),
-            images: BTreeSet::new(),
-            ports: PortFacts::default(),
-            servers: BTreeMap::new(),
-            capacity: None,
-            kubelet_pods: 0,
-            disk_pressure: false,
-            disk: None,
-            system: None,
-            healthy: std::collections::BTreeSet::new(),
-            identity: None,
-            figures: BTreeMap::new(),
-        };
+        let state = MachineState::empty(RuntimeFacts {
+            name: "model".to_owned(),
+            version: "1".to_owned(),
+            cgroup_driver: CgroupDriver::Cgroupfs,
+        });
         Self { state, ids: 0, made: BTreeMap::new() }
     }
 

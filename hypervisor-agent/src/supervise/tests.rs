@@ -6,7 +6,7 @@ use std::time::Duration;
 use keelway_api::{
     machine::{
         CgroupDriver, Check, Container, ContainerPhase, ContainerState, File, Liveness, MachineConfig, MachineState,
-        OnChange, Pod, PortFacts, Resources, RuntimeFacts, SandboxState, Start,
+        OnChange, Pod, Resources, RuntimeFacts, SandboxState, Start,
     },
     name::PodName,
 };
@@ -72,15 +72,10 @@ impl World {
     fn starting_at(now: Moment) -> Self {
         let config = config();
         let wanted = &config.pods[&pod()];
+        let runtime =
+            RuntimeFacts { name: "model".to_owned(), version: "1".to_owned(), cgroup_driver: CgroupDriver::Cgroupfs };
         let state = MachineState {
-            runtime: RuntimeFacts {
-                name: "model".to_owned(),
-                version: "1".to_owned(),
-                cgroup_driver: CgroupDriver::Cgroupfs,
-            },
             owner: Some(config.installation.clone()),
-            applied: None,
-            term: 0,
             sandboxes: vec![SandboxState {
                 id: "s".to_owned(),
                 pod: pod(),
@@ -88,24 +83,13 @@ impl World {
                 digest: wanted.digest(),
                 ready: true,
             }],
-            containers: Vec::new(),
             files: [(
                 format!("{}/files", crate::layout::pod_directory(&pod())),
                 keelway_api::machine::FileState { user: 0, group: 20000, mode: 0o750, sha256: None },
             )]
             .into(),
             images: ["image".to_owned(), "pause".to_owned()].into(),
-            ports: PortFacts::default(),
-            servers: BTreeMap::new(),
-            data: std::collections::BTreeMap::new(),
-            capacity: None,
-            kubelet_pods: 0,
-            disk_pressure: false,
-            disk: None,
-            system: None,
-            healthy: std::collections::BTreeSet::new(),
-            identity: None,
-            figures: BTreeMap::new(),
+            ..MachineState::empty(runtime)
         };
         let mut world = Self { now, config, state, supervisor: Supervisor::default(), made: 0 };
         world.is(ContainerPhase::Running);

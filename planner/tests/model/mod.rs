@@ -9,7 +9,7 @@ use keelway_api::{
     jiff::Timestamp,
     machine::{
         CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineConfig, MachineState, Pod,
-        PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
+        RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
     },
     name::{HypervisorName, PodName},
 };
@@ -80,27 +80,7 @@ pub(crate) fn identified(text: &str) -> (Documents, BTreeMap<HypervisorName, Mac
 pub(crate) fn empty() -> MachineState {
     let runtime =
         RuntimeFacts { name: "model".to_owned(), version: "1".to_owned(), cgroup_driver: CgroupDriver::Cgroupfs };
-    MachineState {
-        runtime,
-        owner: None,
-        applied: None,
-        term: 0,
-        sandboxes: Vec::new(),
-        containers: Vec::new(),
-        files: BTreeMap::new(),
-        images: BTreeSet::new(),
-        ports: PortFacts::default(),
-        data: BTreeMap::new(),
-        capacity: None,
-        kubelet_pods: 0,
-        disk_pressure: false,
-        disk: None,
-        system: None,
-        healthy: std::collections::BTreeSet::new(),
-        identity: None,
-        figures: BTreeMap::new(),
-        servers: BTreeMap::new(),
-    }
+    MachineState::empty(runtime)
 }
 
 /// Pods come and go at once; a haproxy is told what its machine would tell it.

@@ -7,8 +7,8 @@ use keelway_api::{
     Hypervisor,
     jiff::Timestamp,
     machine::{
-        CgroupDriver, ContainerPhase, ContainerState, MachineConfig, MachineState, PortFacts, RuntimeFacts,
-        SandboxState, ServerAdmin, ServerState,
+        CgroupDriver, ContainerPhase, ContainerState, MachineConfig, MachineState, RuntimeFacts, SandboxState,
+        ServerAdmin, ServerState,
     },
 };
 use keelway_hypervisor_agent::{Connection, action::Action};
@@ -74,31 +74,11 @@ fn placed_of(text: &str) -> Documents {
 }
 
 pub(crate) fn empty() -> MachineState {
-    MachineState {
-        runtime: RuntimeFacts {
-            name: "test".to_owned(),
-            version: "1".to_owned(),
-            cgroup_driver: CgroupDriver::Cgroupfs,
-        },
-        owner: None,
-        applied: None,
-        term: 0,
-        sandboxes: Vec::new(),
-        containers: Vec::new(),
-        files: BTreeMap::new(),
-        data: BTreeMap::new(),
-        images: std::collections::BTreeSet::new(),
-        ports: PortFacts::default(),
-        servers: BTreeMap::new(),
-        capacity: None,
-        kubelet_pods: 0,
-        disk_pressure: false,
-        disk: None,
-        system: None,
-        healthy: std::collections::BTreeSet::new(),
-        identity: None,
-        figures: BTreeMap::new(),
-    }
+    MachineState::empty(RuntimeFacts {
+        name: "test".to_owned(),
+        version: "1".to_owned(),
+        cgroup_driver: CgroupDriver::Cgroupfs,
+    })
 }
 
 /// Machines that nobody dials.
