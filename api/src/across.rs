@@ -1,5 +1,7 @@
 //! Checks between documents.
 
+mod class;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
@@ -27,7 +29,8 @@ pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
 
 /// The same, each with the document that it is about.
 pub(crate) fn faults_between(documents: &Documents, seen: &Seen<'_>) -> Found {
-    let checks = [ids, owners, endpoints, vias, components, secrets, secrets_of_installations, ports, users];
+    let checks =
+        [class::defaults, ids, owners, endpoints, vias, components, secrets, secrets_of_installations, ports, users];
     checks.iter().flat_map(|check| check(documents, seen)).take(MOST_FAULTS).collect()
 }
 
@@ -37,7 +40,9 @@ pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
         let mend = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
         return vec![Fault::of("", "the input holds no document of Keelway's", mend)];
     }
-    let lacks = [machines, pull_secrets].into_iter().flat_map(|check| check(documents, seen));
+    let lacks = [machines, pull_secrets, class::pull_secrets, class::clusters]
+        .into_iter()
+        .flat_map(|check| check(documents, seen));
     let found = lacks.chain(lost(documents, seen)).take(MOST_FAULTS);
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
 }

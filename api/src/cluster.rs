@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    class::ClassStatus,
     condition,
     duration::Span,
     name::{ClusterId, ClusterRef, ComponentName},
@@ -33,6 +34,9 @@ pub const FINALIZER: &str = "keelway.dev/cluster";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterSpec {
+    /// The name of its ClusterClass. Where there are classes and it names none, it is of the one that is the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_name: Option<String>,
     /// The Kubernetes release: 1.34.4, 1.35.4, 1.36.3 or 1.37.0.
     pub version: String,
     /// The store.
@@ -365,6 +369,9 @@ pub struct ClusterStatus {
     /// The port of the API on every public hypervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_port: Option<u16>,
+    /// What its ClusterClass gave it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ClassStatus>,
     /// API servers that there are, those that leave among them. What `kubectl scale` shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod cel;
+mod class;
 mod cluster;
 mod columns;
 mod component;
@@ -21,7 +22,7 @@ use serde_json::{Value as Json, json};
 use columns::Column;
 
 use crate::{
-    Cluster, Component, Hypervisor,
+    Cluster, ClusterClass, Component, Hypervisor,
     worker::{
         AddressClaim, CLUSTER_CONTROLLER_MANAGER, MANAGED_BY, NodeAllocation, Tombstone, WireGuardPeer, WorkerIdentity,
     },
@@ -31,6 +32,7 @@ use crate::{
 #[must_use]
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![
+        refined(ClusterClass::crd(), columns::CLASS, class::refine),
         refined(Cluster::crd(), columns::CLUSTER, cluster::refine),
         refined(Component::crd(), columns::COMPONENT, component::refine),
         refined(Hypervisor::crd(), columns::HYPERVISOR, hypervisor::refine),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Secret;
 
 use crate::{
-    Cluster, Component, Documents, Hypervisor,
+    Cluster, ClusterClass, Component, Documents, Hypervisor,
     across::{faults_between, lost},
     cluster::ClusterStatus,
     documents::{SecretName, is_ours},
@@ -21,6 +21,8 @@ use crate::{
 /// Which document it is, of all of a world.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentName {
+    /// What Clusters may be.
+    ClusterClass(String),
     /// A machine.
     Hypervisor(HypervisorName),
     /// A cluster.
@@ -34,6 +36,8 @@ pub enum DocumentName {
 /// A document of a world.
 #[derive(Clone, PartialEq)]
 pub enum Document {
+    /// What Clusters may be.
+    ClusterClass(Shared<ClusterClass>),
     /// A machine.
     Hypervisor(Shared<Hypervisor>),
     /// A cluster.
@@ -47,6 +51,8 @@ pub enum Document {
 /// The same where it stands.
 #[derive(Clone, Copy, PartialEq)]
 pub enum DocumentRef<'a> {
+    /// What Clusters may be.
+    ClusterClass(&'a Shared<ClusterClass>),
     /// A machine.
     Hypervisor(&'a Shared<Hypervisor>),
     /// A cluster.
@@ -79,6 +85,7 @@ impl DocumentName {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
+            Self::ClusterClass(_) => "ClusterClass",
             Self::Hypervisor(_) => "Hypervisor",
             Self::Cluster(_) => "Cluster",
             Self::Component(_) => "Component",
@@ -90,7 +97,7 @@ impl DocumentName {
     #[must_use]
     pub fn namespace(&self) -> Option<String> {
         match self {
-            Self::Hypervisor(_) => None,
+            Self::ClusterClass(_) | Self::Hypervisor(_) => None,
             Self::Cluster(name) => Some(name.namespace.clone()),
             Self::Component(name) => Some(name.cluster.namespace()),
             Self::Secret(name) => Some(name.namespace.clone()),
@@ -101,6 +108,7 @@ impl DocumentName {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
+            Self::ClusterClass(name) => name,
             Self::Hypervisor(name) => name.as_str(),
             Self::Cluster(name) => &name.name,
             Self::Component(name) => name.component.as_str(),
@@ -122,10 +130,12 @@ impl fmt::Display for DocumentName {
 impl Documents {
     /// The names of all documents, by kind and name, those of Secrets that are the user's own not among them.
     pub fn names(&self) -> impl Iterator<Item = DocumentName> {
+        let classes = self.classes.keys().cloned().map(DocumentName::ClusterClass);
         let machines = self.hypervisors.keys().cloned().map(DocumentName::Hypervisor);
         let clusters = self.clusters.keys().cloned().map(DocumentName::Cluster);
         let components = self.components.keys().cloned().map(DocumentName::Component);
-        machines.chain(clusters).chain(components).chain(self.secrets.keys().cloned().map(DocumentName::Secret))
+        let of_group = classes.chain(machines).chain(clusters).chain(components);
+        of_group.chain(self.secrets.keys().cloned().map(DocumentName::Secret))
     }
 
     /// The same, with Secrets that are the user's own.
@@ -137,6 +147,7 @@ impl Documents {
     #[must_use]
     pub fn get(&self, name: &DocumentName) -> Option<DocumentRef<'_>> {
         Some(match name {
+            DocumentName::ClusterClass(name) => DocumentRef::ClusterClass(self.classes.get(name)?),
             DocumentName::Hypervisor(name) => DocumentRef::Hypervisor(self.hypervisors.get(name)?),
             DocumentName::Cluster(name) => DocumentRef::Cluster(self.clusters.get(name)?),
             DocumentName::Component(name) => DocumentRef::Component(self.components.get(name)?),
@@ -147,6 +158,9 @@ impl Documents {
     /// Puts a document in the place of the one that has its name.
     pub fn put(&mut self, name: &DocumentName, document: Document) {
         match (name, document) {
+            (DocumentName::ClusterClass(name), Document::ClusterClass(document)) => {
+                self.classes.insert(name.clone(), document);
+            }
             (DocumentName::Hypervisor(name), Document::Hypervisor(document)) => {
                 self.hypervisors.insert(name.clone(), document);
             }
@@ -172,6 +186,7 @@ impl Documents {
     /// Takes the document of a name away.
     pub fn remove(&mut self, name: &DocumentName) {
         match name {
+            DocumentName::ClusterClass(name) => drop(self.classes.remove(name)),
             DocumentName::Hypervisor(name) => drop(self.hypervisors.remove(name)),
             DocumentName::Cluster(name) => drop(self.clusters.remove(name)),
             DocumentName::Component(name) => drop(self.components.remove(name)),
@@ -194,11 +209,13 @@ impl Documents {
     /// The documents that are others than before, that came or that went. What both worlds share is not looked into.
     #[must_use]
     pub fn names_changed_since(&self, before: &Self) -> BTreeSet<DocumentName> {
+        let classes = self.classes.changed_since(&before.classes).cloned().map(DocumentName::ClusterClass);
         let machines = self.hypervisors.changed_since(&before.hypervisors).cloned().map(DocumentName::Hypervisor);
         let clusters = self.clusters.changed_since(&before.clusters).cloned().map(DocumentName::Cluster);
         let components = self.components.changed_since(&before.components).cloned().map(DocumentName::Component);
         let secrets = self.secrets.changed_since(&before.secrets).chain(self.given.changed_since(&before.given));
-        let changed = machines.chain(clusters).chain(components).chain(secrets.cloned().map(DocumentName::Secret));
+        let changed =
+            classes.chain(machines).chain(clusters).chain(components).chain(secrets.cloned().map(DocumentName::Secret));
         changed.filter(|name| self.get(name) != before.get(name)).collect()
     }
 
@@ -219,14 +236,14 @@ impl Documents {
                     DocumentName::Component(_) => 6,
                     DocumentName::Secret(_) => 7,
                     DocumentName::Cluster(_) => 8,
-                    DocumentName::Hypervisor(_) => 9,
+                    DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) => 9,
                 };
                 changes.push((step, Change::Remove(name)));
                 continue;
             }
             let is_new = before.get(&name).is_none();
             let step = match &name {
-                DocumentName::Hypervisor(_) => 0,
+                DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) => 0,
                 DocumentName::Secret(_) => 2,
                 DocumentName::Component(_) if is_new => 3,
                 DocumentName::Cluster(cluster) => {
@@ -284,6 +301,7 @@ impl DocumentRef<'_> {
     #[must_use]
     pub fn text(self) -> String {
         match self {
+            Self::ClusterClass(document) => canonical(Kind::ClusterClass, document),
             Self::Hypervisor(document) => canonical(Kind::Hypervisor, document),
             Self::Cluster(document) => canonical(Kind::Cluster, document),
             Self::Component(document) => canonical(Kind::Component, document),
@@ -295,6 +313,7 @@ impl DocumentRef<'_> {
     #[must_use]
     pub fn owned(self) -> Document {
         match self {
+            Self::ClusterClass(document) => Document::ClusterClass(document.clone()),
             Self::Hypervisor(document) => Document::Hypervisor(document.clone()),
             Self::Cluster(document) => Document::Cluster(document.clone()),
             Self::Component(document) => Document::Component(document.clone()),
@@ -319,6 +338,7 @@ impl Document {
     #[must_use]
     pub fn as_ref(&self) -> DocumentRef<'_> {
         match self {
+            Self::ClusterClass(document) => DocumentRef::ClusterClass(document),
             Self::Hypervisor(document) => DocumentRef::Hypervisor(document),
             Self::Cluster(document) => DocumentRef::Cluster(document),
             Self::Component(document) => DocumentRef::Component(document),

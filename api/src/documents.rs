@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use crate::{
-    Cluster, Component, Hypervisor,
+    Cluster, ClusterClass, Component, Hypervisor,
     document::DocumentName,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{
@@ -31,6 +31,8 @@ pub struct SecretName {
 /// changed, and then what is changed of it.
 #[derive(Clone, Default)]
 pub struct Documents {
+    /// What Clusters may be, by name.
+    pub classes: Map<String, ClusterClass>,
     /// Machines.
     pub hypervisors: Map<HypervisorName, Hypervisor>,
     /// Clusters.
@@ -94,6 +96,7 @@ impl Ord for Foreign {
 impl fmt::Debug for Documents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Documents")
+            .field("classes", &self.classes.keys())
             .field("hypervisors", &self.hypervisors.keys())
             .field("clusters", &self.clusters.keys())
             .field("components", &self.components.keys())
@@ -106,7 +109,8 @@ impl fmt::Debug for Documents {
 /// Equal where they are written the same: what is in them, in the same order.
 impl PartialEq for Documents {
     fn eq(&self, other: &Self) -> bool {
-        self.hypervisors == other.hypervisors
+        self.classes == other.classes
+            && self.hypervisors == other.hypervisors
             && self.clusters == other.clusters
             && self.components == other.components
             && self.secrets == other.secrets
@@ -219,7 +223,7 @@ impl Documents {
         self.hypervisors.values().find_map(|machine| machine.status.as_ref()?.installation.as_ref())
     }
 
-    /// The documents of one cluster, with all machines and every Secret that is not another cluster's.
+    /// The documents of one cluster, with all machines and classes and every Secret that is not another cluster's.
     #[must_use]
     pub fn of_cluster(&self, reference: &ClusterRef) -> Self {
         let mut part = self.of_machines();
@@ -247,6 +251,7 @@ impl Documents {
 
     /// Takes the documents of another world in the place of those that are equal to them, so that they are there once.
     pub fn share(&mut self, other: &Self) {
+        self.classes.share(&other.classes);
         self.hypervisors.share(&other.hypervisors);
         self.clusters.share(&other.clusters);
         self.components.share(&other.components);
@@ -254,10 +259,11 @@ impl Documents {
         self.given.share(&other.given);
     }
 
-    /// All machines, with every Secret that is no cluster's.
+    /// All machines and classes, with every Secret that is no cluster's.
     #[must_use]
     pub fn of_machines(&self) -> Self {
         Self {
+            classes: self.classes.clone(),
             hypervisors: self.hypervisors.clone(),
             secrets: self.shared_secrets().map(|(name, secret)| (name.clone(), secret.clone())).collect(),
             given: self.given.clone(),

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The kinds that can be explained.
-const KINDS: [Kind; 4] = [Kind::Hypervisor, Kind::Cluster, Kind::Component, Kind::Observation];
+const KINDS: [Kind; 5] = [Kind::ClusterClass, Kind::Hypervisor, Kind::Cluster, Kind::Component, Kind::Observation];
 
 /// What a field of a document is.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +52,7 @@ pub struct Unexplained {
 
 /// The kinds that [`explain`] knows.
 #[must_use]
-pub fn kinds() -> [&'static str; 4] {
+pub fn kinds() -> [&'static str; 5] {
     KINDS.map(Kind::name)
 }
 
@@ -102,8 +102,11 @@ pub fn explain(question: &str) -> Result<Explanation, Unexplained> {
 
 fn kind_of(word: &str) -> Result<Kind, Unexplained> {
     let lower = word.to_lowercase();
-    let singular = lower.strip_suffix('s').unwrap_or(&lower);
-    KINDS.into_iter().find(|kind| kind.name().to_lowercase() == singular).ok_or_else(|| Unexplained {
+    let is_asked = |kind: &Kind| {
+        let name = kind.name().to_lowercase();
+        lower.strip_prefix(&name).is_some_and(|ending| matches!(ending, "" | "s" | "es"))
+    };
+    KINDS.into_iter().find(is_asked).ok_or_else(|| Unexplained {
         problem: format!("{word:?} is no kind of document"),
         mend: suggestion(word, &kinds()),
     })

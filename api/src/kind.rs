@@ -7,6 +7,7 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
+    class::ClusterClassSpec,
     cluster::{ClusterSpec, ClusterStatus},
     component::{ComponentSpec, ComponentStatus},
     hypervisor::{HypervisorSpec, HypervisorStatus},
@@ -21,6 +22,8 @@ pub(crate) const API_VERSION: &str = "keelway.dev/v1alpha1";
 /// What our documents are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
+    /// What Clusters may be.
+    ClusterClass,
     /// A machine.
     Hypervisor,
     /// A cluster.
@@ -35,11 +38,12 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// The kinds of our group that a world is made of.
-    pub(crate) const OF_GROUP: [Self; 3] = [Self::Hypervisor, Self::Cluster, Self::Component];
+    pub(crate) const OF_GROUP: [Self; 4] = [Self::ClusterClass, Self::Hypervisor, Self::Cluster, Self::Component];
 
     /// As `kind` has it.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::ClusterClass => "ClusterClass",
             Self::Hypervisor => "Hypervisor",
             Self::Cluster => "Cluster",
             Self::Component => "Component",
@@ -51,6 +55,7 @@ impl Kind {
     /// What a whole document of this kind may hold.
     pub(crate) fn schema(self) -> &'static Json {
         match self {
+            Self::ClusterClass => &SCHEMAS.class,
             Self::Hypervisor => &SCHEMAS.hypervisor,
             Self::Cluster => &SCHEMAS.cluster,
             Self::Component => &SCHEMAS.component,
@@ -71,6 +76,7 @@ pub(crate) fn resolve(schema: &'static Json) -> (&'static str, &'static Json) {
 }
 
 struct Schemas {
+    class: Json,
     hypervisor: Json,
     cluster: Json,
     component: Json,
@@ -81,6 +87,7 @@ struct Schemas {
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     Schemas {
+        class: without_status::<ClusterClassSpec>(&mut generator),
         hypervisor: resource::<HypervisorSpec, HypervisorStatus>(&mut generator),
         cluster: resource::<ClusterSpec, ClusterStatus>(&mut generator),
         component: resource::<ComponentSpec, ComponentStatus>(&mut generator),
@@ -96,6 +103,12 @@ static OBSERVATION: LazyLock<(Json, Map<String, Json>)> = LazyLock::new(|| {
 });
 
 fn resource<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerator) -> Json {
+    let mut schema = without_status::<Spec>(generator);
+    schema["properties"]["status"] = generator.subschema_for::<Status>().to_value();
+    schema
+}
+
+fn without_status<Spec: JsonSchema>(generator: &mut SchemaGenerator) -> Json {
     json!({
         "type": "object",
         "properties": {
@@ -103,7 +116,6 @@ fn resource<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerato
             "kind": {"type": "string", "description": "What the document is."},
             "metadata": generator.subschema_for::<ObjectMeta>(),
             "spec": generator.subschema_for::<Spec>(),
-            "status": generator.subschema_for::<Status>(),
         },
         "required": ["apiVersion", "kind", "metadata", "spec"],
     })

@@ -2,6 +2,7 @@
 
 mod across;
 pub mod argument;
+pub mod class;
 pub mod cluster;
 pub mod component;
 pub mod condition;
@@ -30,6 +31,7 @@ pub mod validated;
 pub mod worker;
 mod write;
 
+pub use class::ClusterClass;
 pub use cluster::Cluster;
 pub use component::Component;
 pub use documents::Documents;
@@ -37,7 +39,7 @@ pub use hypervisor::Hypervisor;
 pub use k8s_openapi::{
     ByteString,
     api::core::v1::Secret,
-    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+    apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, ObjectMeta, Time},
     jiff,
 };
 pub use observation::{Health, Observation};

@@ -340,7 +340,7 @@ fn identity(kind: Kind, root: &Node<'_>) -> Identity {
     let metadata = root.get("metadata");
     let of = |key| metadata.and_then(|metadata| text(metadata, key));
     let namespace = match kind {
-        Kind::Hypervisor | Kind::Observation => "",
+        Kind::ClusterClass | Kind::Hypervisor | Kind::Observation => "",
         Kind::Cluster | Kind::Component | Kind::Secret => of("namespace").unwrap_or("default"),
     };
     let name = of("name").unwrap_or_default();
@@ -351,7 +351,7 @@ fn title((kind, namespace, name): &Identity) -> String {
     let name = schema::short(name);
     match (kind, namespace.as_str()) {
         _ if name.is_empty() => kind.name().to_owned(),
-        (Kind::Hypervisor, _) | (_, "default") => format!("{} {name}", kind.name()),
+        (Kind::ClusterClass | Kind::Hypervisor, _) | (_, "default") => format!("{} {name}", kind.name()),
         (_, namespace) => format!("{} {}/{name}", kind.name(), schema::short(namespace)),
     }
 }
@@ -360,6 +360,7 @@ fn title((kind, namespace, name): &Identity) -> String {
 fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
     schema::prune(kind, &mut json);
     Ok(match kind {
+        Kind::ClusterClass => Document::ClusterClass(decode::<crate::ClusterClass>(json)?.into()),
         Kind::Hypervisor => Document::Hypervisor(decode::<crate::Hypervisor>(json)?.into()),
         Kind::Cluster => Document::Cluster(decode::<crate::Cluster>(json)?.into()),
         Kind::Component => Document::Component(decode::<crate::Component>(json)?.into()),
@@ -371,6 +372,7 @@ fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
 /// Its name, if every field means something.
 fn meant(document: &Document) -> Result<DocumentName, Vec<Fault>> {
     Ok(match document {
+        Document::ClusterClass(document) => DocumentName::ClusterClass(validated::class(document)?),
         Document::Hypervisor(document) => DocumentName::Hypervisor(ValidatedHypervisor::parse(document)?.name),
         Document::Cluster(document) => DocumentName::Cluster(ValidatedCluster::parse(document)?.reference),
         Document::Component(document) => DocumentName::Component(validated::component(document)?),

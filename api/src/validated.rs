@@ -1,6 +1,7 @@
 //! Documents that were read as what they mean: building from these cannot fail.
 
 mod arguments;
+mod class;
 mod cluster;
 mod component;
 mod hypervisor;
@@ -11,6 +12,7 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::{
     cluster::{AddonsSpec, CertificatesSpec},
@@ -22,6 +24,7 @@ use crate::{
     role::Role,
 };
 
+pub(crate) use class::{OPERATORS, class};
 pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
@@ -49,6 +52,8 @@ pub struct ValidatedHypervisor {
     pub drained: bool,
     /// `topology.kubernetes.io/zone`, or empty.
     pub zone: String,
+    /// `metadata.labels`, which classes select machines by.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A Cluster whose every field means something.
@@ -76,6 +81,8 @@ pub struct ValidatedCluster {
     pub extra_arguments: BTreeMap<Role, Vec<String>>,
     /// The user's own name over all ingresses.
     pub host: Option<String>,
+    /// The machines that may hold its components; `None`: its class is not there, so that nobody knows.
+    pub machines: Option<LabelSelector>,
     /// A private registry.
     pub registry: Option<String>,
     /// Secrets with the credentials of registries.

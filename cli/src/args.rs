@@ -838,6 +838,9 @@ pub(crate) struct InjectArguments {
     /// The DNS domain of the cluster [default: cluster.local]
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) dns_domain: Option<String>,
+    /// The ClusterClass of the cluster; where there are classes and none is named, the default one
+    #[arg(long, value_name = "NAME")]
+    pub(crate) class: Option<String>,
     /// A registry that holds every image under its own name and tag
     #[arg(long, value_name = "REGISTRY")]
     pub(crate) image_registry: Option<String>,

@@ -1,5 +1,6 @@
 //! What documents tell of clusters, components and machines, for people and programs.
 
+mod class;
 mod cluster;
 mod component;
 mod event;
@@ -12,6 +13,7 @@ mod token;
 use keelway_api::{Condition, Time, jiff::Timestamp};
 use serde_json::{Value as Json, json};
 
+pub(crate) use class::ClassView;
 pub(crate) use cluster::ClusterView;
 pub(crate) use component::ComponentView;
 pub(crate) use event::EventView;

@@ -42,7 +42,8 @@ impl Management {
     pub fn install(&self) {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/keelway-manager.yaml");
         let _ = self.kubectl.run(&["apply", "-f", manifest.to_str().unwrap()]).succeeded();
-        let kinds = ["clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
+        let kinds =
+            ["clusterclasses", "clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
         self.kubectl.wait("condition=Established", &kinds.each_ref().map(String::as_str));
     }
 

@@ -8,11 +8,12 @@ use std::{
 };
 
 use keelway_api::{
-    Asked, Documents, ObjectMeta, Secret,
+    Asked, Cluster, Documents, ObjectMeta, Secret, Shared,
     document::{Document, DocumentName, DocumentRef},
     documents::is_ours,
     fault::{Fault, Faults},
     jiff::Timestamp,
+    name::ClusterRef,
     registry::is_pull_secret,
 };
 use keelway_reconciler::secret_faults;
@@ -109,6 +110,8 @@ impl Taking<'_> {
             Some(DocumentRef::Secret(secret)) if !is_kept(secret) => self.next.remove(&name),
             Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) => drop(self.put_back.insert(name)),
             Some(DocumentRef::Cluster(cluster)) if cluster.id().is_some() => drop(self.put_back.insert(name)),
+            // What runs relies on no class.
+            Some(DocumentRef::ClusterClass(_)) => self.next.remove(&name),
             Some(DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_)) => {
                 self.next.remove(&name);
                 self.removed.insert(name);
@@ -124,7 +127,8 @@ impl Taking<'_> {
     /// What does not fit the other documents goes back to what it was.
     fn settle(&mut self) {
         loop {
-            let faults = self.next.faults_between();
+            let mut faults = self.next.faults_between();
+            faults.extend(self.next.faults_of_classes(|name, cluster| self.is_asked(name, cluster)));
             if faults.is_empty() {
                 return;
             }
@@ -151,6 +155,14 @@ impl Taking<'_> {
         }
     }
 
+    /// Whether somebody asks something for a Cluster: what was accepted before, and runs, is held against no class that changed since.
+    fn is_asked(&self, name: &ClusterRef, cluster: &Shared<Cluster>) -> bool {
+        match self.before.and_then(|before| before.clusters.get(name)) {
+            Some(before) => !before.is_one_with(cluster) && before.spec != cluster.spec,
+            None => cluster.id().is_none() || is_changed_since(cluster),
+        }
+    }
+
     fn revert(&mut self, name: &DocumentName) {
         self.taken.remove(name);
         self.put_back.remove(name);
@@ -167,6 +179,12 @@ impl Taking<'_> {
         let sound = self.before.is_some() || self.refused.is_empty();
         Accepted { documents: sound.then_some(self.next), refused: self.refused, put_back: self.put_back }
     }
+}
+
+/// Whether a Cluster that nobody knows yet is another one than a pass saw last.
+fn is_changed_since(cluster: &Cluster) -> bool {
+    let observed = cluster.status.as_ref().and_then(|status| status.observed_generation);
+    observed != cluster.metadata.generation
 }
 
 /// Whether a Secret is the manager's own to write.

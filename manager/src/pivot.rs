@@ -17,6 +17,7 @@ use keelway_api::{
     fault::{Fault, Faults},
     hypervisor::Applied,
     jiff::Timestamp,
+    registry::is_pull_secret,
 };
 use keelway_reconciler::{Store, StoreError};
 use serde_json::{Value as Json, json};
@@ -160,11 +161,15 @@ fn hindrance(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'stat
             let same = document.spec == there.spec && there.id().is_none_or(|id| document.id() == Some(id));
             (!same).then_some(OTHER)
         }
+        (DocumentRef::ClusterClass(document), DocumentRef::ClusterClass(there)) => {
+            let same = document.spec == there.spec && document.is_default() == there.is_default();
+            (!same).then_some(OTHER)
+        }
         // Whose they are is in their names.
         (DocumentRef::Component(_), DocumentRef::Component(_)) => None,
         (DocumentRef::Secret(document), DocumentRef::Secret(there)) => {
             let ours = document.metadata.namespace.as_deref().is_some_and(|name| name.starts_with("keelway-"));
-            (!ours && document.data != there.data).then_some(OTHER)
+            ((!ours || is_pull_secret(document)) && document.data != there.data).then_some(OTHER)
         }
         _ => Some(OTHER),
     }
@@ -174,6 +179,7 @@ fn hindrance(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'stat
 fn essence(document: Option<DocumentRef<'_>>) -> Json {
     let mut json = match document {
         None => Json::Null,
+        Some(DocumentRef::ClusterClass(document)) => json!([document.spec, document.is_default()]),
         Some(DocumentRef::Hypervisor(document)) => json!([document.spec, document.status]),
         Some(DocumentRef::Cluster(document)) => json!([document.spec, document.status]),
         Some(DocumentRef::Component(document)) => json!([document.spec, document.status]),

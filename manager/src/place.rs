@@ -9,12 +9,13 @@ use keelway_api::{
 };
 
 /// Folders of the store, by kind as `kubectl` names many of them.
-pub(crate) const FOLDERS: [&str; 4] = ["hypervisors", "clusters", "components", "secrets"];
+pub(crate) const FOLDERS: [&str; 5] = ["clusterclasses", "hypervisors", "clusters", "components", "secrets"];
 const SUFFIX: &str = ".yaml";
 
 /// The file of a document, within the store.
 pub(crate) fn path_of(name: &DocumentName) -> PathBuf {
     let folder = match name {
+        DocumentName::ClusterClass(_) => "clusterclasses",
         DocumentName::Hypervisor(_) => "hypervisors",
         DocumentName::Cluster(_) => "clusters",
         DocumentName::Component(_) => "components",
@@ -28,6 +29,7 @@ pub(crate) fn path_of(name: &DocumentName) -> PathBuf {
 /// The file of an object of an API.
 pub(crate) fn path_of_object(kind: &str, namespace: Option<&str>, name: &str) -> Option<PathBuf> {
     let folder = match kind {
+        "ClusterClass" => "clusterclasses",
         "Hypervisor" => "hypervisors",
         "Cluster" => "clusters",
         "Component" => "components",
@@ -44,7 +46,7 @@ pub(crate) fn is_document(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let depth = path.components().count();
     let folder = path.iter().next().and_then(|folder| folder.to_str()).unwrap_or_default();
-    let expected = if folder == "hypervisors" { 2 } else { 3 };
+    let expected = if matches!(folder, "clusterclasses" | "hypervisors") { 2 } else { 3 };
     FOLDERS.contains(&folder) && depth == expected && name.ends_with(SUFFIX) && !name.starts_with('.')
 }
 
@@ -52,6 +54,7 @@ pub(crate) fn is_document(path: &Path) -> bool {
 pub(crate) fn name_of(path: &Path) -> Option<DocumentName> {
     let parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
     Some(match parts[..] {
+        ["clusterclasses", file] => DocumentName::ClusterClass(file.strip_suffix(SUFFIX)?.to_owned()),
         ["hypervisors", file] => DocumentName::Hypervisor(file.strip_suffix(SUFFIX)?.parse().ok()?),
         ["clusters", namespace, file] => {
             let name = file.strip_suffix(SUFFIX)?.to_owned();

@@ -7,7 +7,10 @@ use alloc::{
     vec::Vec,
 };
 
-use keelway_api::{component::ComponentSpec, name::HypervisorName, role::Role, validated::ValidatedHypervisor};
+use keelway_api::{
+    LabelSelector, class::selects, component::ComponentSpec, name::HypervisorName, role::Role,
+    validated::ValidatedHypervisor,
+};
 
 use crate::{
     fleet::{Fleet, Room},
@@ -29,6 +32,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) siblings: Vec<&'a ComponentSpec>,
     /// The port of the cluster's ingresses.
     pub(crate) ingress_port: Option<u16>,
+    /// The machines that may hold it; `None`: nobody knows.
+    pub(crate) machines: Option<&'a LabelSelector>,
 }
 
 /// How well a machine suits, best first: the order of the fields is the order of the rules.
@@ -48,7 +53,7 @@ impl<'a> Choice<'a> {
         let of_cluster: BTreeSet<&HypervisorName> = wanted.siblings.iter().map(|spec| &spec.hypervisor).collect();
         fleet
             .candidates(role.row().runs_on, &of_cluster, |room| {
-                room.holds(role) && room.ports_for(role, wanted.ingress_port).is_some()
+                wanted.may_be_on(room) && room.holds(role) && room.ports_for(role, wanted.ingress_port).is_some()
             })
             .map(|room| (Score::of(room, world, wanted), room))
             .min_by(|(a, _), (b, _)| a.cmp(b))
@@ -61,6 +66,11 @@ impl<'a> Choice<'a> {
 }
 
 impl Wanted<'_> {
+    /// Whether the cluster's class lets a machine hold it.
+    fn may_be_on(&self, room: &Room) -> bool {
+        self.machines.is_some_and(|machines| selects(machines, &room.machine.labels))
+    }
+
     /// Whether a component of the same role and cluster is on a machine.
     fn has_one_on(&self, machine: &HypervisorName) -> bool {
         self.siblings.iter().any(|spec| spec.role == self.role && spec.hypervisor == *machine)
@@ -68,6 +78,9 @@ impl Wanted<'_> {
 
     /// What would have to be there, in words.
     fn missing(&self, fleet: &Fleet) -> String {
+        if self.machines.is_none() {
+            return "its ClusterClass to be put back, which says what machines hold it".to_string();
+        }
         let role = self.role.row();
         let kind = kind_of_machine(role.runs_on);
         let ports = match (self.role, self.ingress_port) {
@@ -75,19 +88,23 @@ impl Wanted<'_> {
             (Role::Ingress, None) => "where the port of the cluster's ingresses is free".to_string(),
             _ => format!("with {} in spec.portRange", count(role.ports.len(), "free port")),
         };
-        let full = fleet.of_kind(role.runs_on).filter(|(room, open)| *open && !room.holds(self.role));
+        let of_class = || fleet.of_kind(role.runs_on).filter(|(room, _)| self.may_be_on(room));
+        let full = of_class().filter(|(room, open)| *open && !room.holds(self.role));
         let full: Vec<String> =
             full.filter_map(|(room, _)| Some(format!("{} has {}", room.machine.name, room.left?))).collect();
-        let closed = fleet.of_kind(role.runs_on).filter(|(room, _)| !room.machine.schedulable);
+        let closed = of_class().filter(|(room, _)| !room.machine.schedulable);
         let closed: Vec<String> = closed.map(|(room, _)| room.machine.name.to_string()).collect();
-        let low = fleet.of_kind(role.runs_on).filter(|(room, _)| room.disk_pressure);
+        let low = of_class().filter(|(room, _)| room.disk_pressure);
         let low: Vec<String> = low.map(|(room, _)| room.machine.name.to_string()).collect();
         let mut text = format!("a {kind} hypervisor that answers and takes components, {ports}");
         if !full.is_empty() {
             text = format!("{text} and {} left ({})", role.requests, shortened(&full));
         }
+        if of_class().count() < fleet.of_kind(role.runs_on).count() {
+            text += ", of those that its ClusterClass selects";
+        }
         text += ": add one";
-        let short = fleet.of_kind(role.runs_on);
+        let short = of_class();
         // An ingress of the same cluster holds the port for another one.
         let is_taken = |room: &Room| {
             room.lacks_ports(self.role, self.ingress_port)

@@ -10,6 +10,7 @@ mod access;
 mod birth;
 mod certificates;
 mod choice;
+mod class;
 mod config;
 mod deletion;
 mod draining;

@@ -177,7 +177,12 @@ fn place(
 ) -> Result<(Component, String), String> {
     let siblings: Vec<_> = documents.components_of(&pod.cluster).map(|(_, component)| &component.spec).collect();
     let brother = siblings.iter().find(|spec| spec.role == role).map(|spec| spec.user);
-    let wanted = Wanted { role, siblings, ingress_port: ingress_port(documents, &cluster.reference) };
+    let wanted = Wanted {
+        role,
+        siblings,
+        ingress_port: ingress_port(documents, &cluster.reference),
+        machines: cluster.machines.as_ref(),
+    };
     let Choice { machine, ports, reason } = Choice::best(fleet, world, &wanted)?;
     let user = brother.or_else(|| fleet.take_user()).ok_or("a user id: all are used")?;
     let spec = ComponentSpec {

@@ -17,8 +17,8 @@ use keelway_api::{
 };
 
 use crate::{
-    AgentOrder, MintRequest, Observation, access, birth, certificates, deletion, draining, enrollment, installation,
-    machine_deletion, placement, status, world::World,
+    AgentOrder, MintRequest, Observation, access, birth, certificates, class, deletion, draining, enrollment,
+    installation, machine_deletion, placement, status, world::World,
 };
 
 /// What one pass decided.
@@ -165,6 +165,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     if seen.stale() {
         return Ok(plan);
     }
+    class::plan_classes(&mut plan, &Time(now));
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
     placement::plan_components(&mut plan, &world, seen, part);
     birth::plan_births(&mut plan, &world, &Time(now));

@@ -38,7 +38,7 @@ impl World {
         let mut clusters = BTreeMap::new();
         for (name, document) in &documents.clusters {
             let Some(id) = document.id() else { continue };
-            match ValidatedCluster::parse(document) {
+            match ValidatedCluster::of_class(document, documents) {
                 Ok(cluster) => {
                     clusters.insert(name.clone(), (id.clone(), cluster));
                 }

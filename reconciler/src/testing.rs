@@ -61,6 +61,7 @@ pub async fn load(store: &impl Store) -> Documents {
 #[must_use]
 pub fn essence(documents: &Documents) -> Vec<(DocumentName, serde_json::Value)> {
     let json = |name: &DocumentName| match documents.get(name).unwrap() {
+        DocumentRef::ClusterClass(document) => serde_json::json!([document.spec]),
         DocumentRef::Hypervisor(document) => serde_json::json!([document.spec, document.status]),
         DocumentRef::Cluster(document) => serde_json::json!([document.spec, document.status]),
         DocumentRef::Component(document) => serde_json::json!([document.spec, document.status]),

@@ -81,6 +81,8 @@ pub enum Reason {
     CertificatesDue,
     /// The document is not sound, so that it has no effect.
     Invalid,
+    /// The cluster asks for more than its class allows by now.
+    BeyondClass,
 }
 
 /// What people are told of a reason.
@@ -139,6 +141,7 @@ pub const ALL: &[Reason] = &[
     Reason::Paused,
     Reason::CertificatesDue,
     Reason::Invalid,
+    Reason::BeyondClass,
 ];
 
 impl Reason {
@@ -178,7 +181,8 @@ impl Reason {
             | Self::NotReady
             | Self::Blocked
             | Self::CertificatesDue
-            | Self::Invalid => true,
+            | Self::Invalid
+            | Self::BeyondClass => true,
             Self::Answers
             | Self::NotObserved
             | Self::Certified
@@ -437,6 +441,13 @@ impl Reason {
                 "Accepted",
                 "the document is not sound, so that it has no effect; what runs goes on as it was",
                 "mend the fields that the message names: `kubectl edit`; the condition goes then",
+            ),
+            Self::BeyondClass => (
+                "BeyondClass",
+                "Cluster",
+                "WithinClass",
+                "its ClusterClass was changed or taken away, and would not take the Cluster as it is; what runs goes on as it was",
+                "mend the fields that the message names, which any change of the Cluster needs, or the ClusterClass",
             ),
         };
         Explained { name, kind, condition, meaning, mend }

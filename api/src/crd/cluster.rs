@@ -32,6 +32,7 @@ pub(super) fn refine(root: &mut Json) {
 /// How long lists and texts are at most. An API server takes no rule whose cost it cannot bound.
 fn bounds(root: &mut Json) {
     let mut text = |path: &str, most: u32| extend(root, path, json!({"maxLength": most}));
+    text("spec.className", 63);
     text("spec.version", 32);
     text("spec.network.dnsDomain", 253);
     text("spec.endpoint.host", 253);
@@ -59,7 +60,6 @@ fn bounds(root: &mut Json) {
 
 fn of_spec() -> Vec<Rule> {
     let versions = list(RELEASES.iter().map(|release| release.kubernetes));
-    let registry = format!("({}|{BRACKETED})(:{PORT})?((/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+/*)?", subdomain());
     let wildcard = "self.startsWith('*.') ? self.substring(2) : self";
     vec![
         rule(
@@ -92,18 +92,24 @@ fn of_spec() -> Vec<Rule> {
             format!("isIP(self) || {}", is_dns_name("self")),
             "\"{self}\" is no DNS name; write a name such as api.example.com, without scheme and port",
         ),
-        rule(
-            "spec.images.registry",
-            is("self", &registry),
-            "\"{self}\" is no registry; write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as \
-             registry.example.com/mirror",
-        ),
+        registry(),
         rule(
             "spec.images.pullSecrets[].name",
             is("self", &subdomain()),
             "\"{self}\" is no RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
         ),
     ]
+}
+
+/// What a registry is, of a Cluster and of a class.
+pub(super) fn registry() -> Rule {
+    let form = format!("({}|{BRACKETED})(:{PORT})?((/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+/*)?", subdomain());
+    rule(
+        "spec.images.registry",
+        is("self", &form),
+        "\"{self}\" is no registry; write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as \
+         registry.example.com/mirror",
+    )
 }
 
 fn lives() -> Vec<Rule> {

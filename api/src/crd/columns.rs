@@ -21,6 +21,20 @@ const fn wide(name: &'static str, path: &'static str, says: &'static str) -> Col
 
 const AGE: Column = column("Age", ".metadata.creationTimestamp", "How long the document is there.");
 
+/// Of classes.
+pub(super) const CLASS: &[Column] = &[
+    column(
+        "Default",
+        ".metadata.annotations.keelway\\.dev/is-default-class",
+        "Whether Clusters that name no class are of it.",
+    ),
+    column("Registry", ".spec.images.registry", "Where images come from."),
+    column("Clusters", ".spec.limits.clustersPerNamespace", "The most Clusters in a namespace."),
+    wide("Namespaces", ".spec.namespaces", "Namespaces whose Clusters may be of it."),
+    wide("Versions", ".spec.versions", "Kubernetes releases that Clusters may run."),
+    AGE,
+];
+
 /// Of clusters.
 pub(super) const CLUSTER: &[Column] = &[
     column(
@@ -39,6 +53,7 @@ pub(super) const CLUSTER: &[Column] = &[
     ),
     wide("Degraded", ".status.conditions[?(@.type==\"Degraded\")].status", "Whether something is broken."),
     wide("Why", ".status.conditions[?(@.type==\"Degraded\")].message", "What is broken."),
+    wide("Class", ".status.class.name", "The ClusterClass that it is of."),
     wide("Id", ".status.id", "The cluster's id. Its namespace is keelway-ID."),
     AGE,
 ];

@@ -98,7 +98,9 @@ fn given(tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     let document = typed(Kind::Secret, json)?;
     let name = match &document {
         Document::Secret(secret) => DocumentName::of_secret(secret),
-        Document::Hypervisor(_) | Document::Cluster(_) | Document::Component(_) => return Err(Vec::new()),
+        Document::ClusterClass(_) | Document::Hypervisor(_) | Document::Cluster(_) | Document::Component(_) => {
+            return Err(Vec::new());
+        }
     };
     Ok((name, document))
 }

@@ -2,8 +2,11 @@
 
 use core::net::IpAddr;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
 use crate::{
-    Cluster,
+    Cluster, Documents,
+    class::ClassImagesSpec,
     cluster::{CertificatesSpec, SecretReference},
     documents::SecretName,
     duration::Span,
@@ -61,12 +64,40 @@ impl ValidatedCluster {
             extra_addresses,
             extra_arguments,
             host: spec.endpoint.host.clone(),
+            machines: Some(LabelSelector::default()),
             registry: spec.images.registry.clone(),
             pull_secrets,
             certificates: spec.certificates.clone(),
             addons: spec.addons,
             paused: spec.paused,
         }))
+    }
+}
+
+impl ValidatedCluster {
+    /// Reads what a Cluster means that is of a class, or was: what that gives it stands before what it says itself.
+    ///
+    /// # Errors
+    /// Every fault of it, by field.
+    pub fn of_class(document: &Cluster, documents: &Documents) -> Result<Self, Vec<Fault>> {
+        let mut cluster = Self::parse(document)?;
+        let class = documents.class_of(document);
+        let last = document.status.as_ref().and_then(|status| status.class.as_ref());
+        cluster.machines = match (class, last) {
+            (Some(class), _) => Some(class.spec.hypervisor_selector.clone()),
+            (None, Some(_)) => None,
+            (None, None) => cluster.machines,
+        };
+        let images = class.map(|class| &class.spec.images).or(last.map(|last| &last.images));
+        if let Some(images) = images.filter(|images| !images.is_empty()) {
+            cluster.take_images(images);
+        }
+        Ok(cluster)
+    }
+
+    fn take_images(&mut self, images: &ClassImagesSpec) {
+        self.registry.clone_from(&images.registry);
+        self.pull_secrets = images.secrets().collect();
     }
 }
 
@@ -138,7 +169,7 @@ fn check_host(host: Option<&str>, faults: &mut Faults) {
     }
 }
 
-fn check_registry(registry: Option<&str>, faults: &mut Faults) {
+pub(super) fn check_registry(registry: Option<&str>, faults: &mut Faults) {
     let Some(registry) = registry else { return };
     if !is_registry(registry) {
         faults.add(

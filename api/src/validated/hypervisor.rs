@@ -49,6 +49,7 @@ impl ValidatedHypervisor {
             ports: spec.port_range,
             schedulable: !spec.unschedulable && !spec.drain && !document.deleted() && !document.is_lost(),
             drained: spec.drain,
+            labels: metadata.labels.clone().unwrap_or_default(),
             zone: zone.cloned().unwrap_or_default(),
         }))
     }

@@ -25,6 +25,9 @@ impl Server {
 /// A kind of documents, under the names that kubectl takes, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum KindName {
+    /// What Clusters may be
+    #[value(name = "clusterclasses", alias = "clusterclass", alias = "kwcc", alias = "ClusterClass")]
+    ClusterClass,
     /// Machines
     #[value(name = "hypervisors", alias = "hypervisor", alias = "kwh", alias = "Hypervisor")]
     Hypervisor,
@@ -43,6 +46,7 @@ impl KindName {
     /// As `kind` has it.
     pub(crate) fn kind(self) -> &'static str {
         match self {
+            Self::ClusterClass => "ClusterClass",
             Self::Hypervisor => "Hypervisor",
             Self::Cluster => "Cluster",
             Self::Component => "Component",

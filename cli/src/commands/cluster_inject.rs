@@ -45,6 +45,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
     let network = NetworkSpec::default();
     let given = |list: Vec<String>, default: Vec<String>| if list.is_empty() { default } else { list };
     let spec = ClusterSpec {
+        class_name: arguments.class,
         version: arguments.version.unwrap_or_else(|| release::newest().kubernetes.to_owned()),
         etcd: EtcdSpec { replicas: arguments.etcd_replicas },
         control_plane: ControlPlaneSpec {

@@ -14,7 +14,7 @@ use crate::{
     args::{GetArguments, Global, KindName, Output},
     exit::{Code, Failure},
     input::Input,
-    view::{ClusterView, ComponentView, InventoryView, SecretView, View, list, table},
+    view::{ClassView, ClusterView, ComponentView, InventoryView, SecretView, View, list, table},
 };
 
 /// Of the documents of the input.
@@ -25,11 +25,22 @@ pub(super) fn run(kind: KindName, global: &Global, arguments: &GetArguments) -> 
 /// Of documents from wherever they are.
 pub(super) fn of_kind(kind: KindName, documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
     match kind {
+        KindName::ClusterClass => classes(documents, arguments),
         KindName::Hypervisor => hypervisors(documents, arguments),
         KindName::Cluster => clusters(documents, arguments),
         KindName::Component => components(documents, arguments),
         KindName::Secret => secrets(documents, arguments),
     }
+}
+
+fn classes(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+    let wanted = Wanted::of("ClusterClass", documents.classes.keys().cloned().collect(), arguments)?;
+    let mut shown = Documents::default();
+    shown.classes = documents.classes.clone();
+    shown.classes.retain(|name, _| wanted.has(name));
+    let views = shown.classes.values().map(|class| ClassView::of(documents, class)).collect::<Vec<_>>();
+    let found = || shown.classes.values().map(json_of).collect();
+    show(&shown, &views, found, &wanted)
 }
 
 fn hypervisors(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {

@@ -60,6 +60,7 @@ fn names(arguments: &NamedArguments) -> Result<Vec<DocumentName>, Failure> {
 fn name_of(kind: KindName, namespace: &str, name: &str) -> Option<DocumentName> {
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
     Some(match kind {
+        KindName::ClusterClass => DocumentName::ClusterClass(name),
         KindName::Hypervisor => DocumentName::Hypervisor(name.parse().ok()?),
         KindName::Cluster => DocumentName::Cluster(ClusterRef { namespace, name }),
         KindName::Component => {

@@ -109,12 +109,13 @@ fn tell(global: &Global, moved: &Documents) {
     if global.quiet {
         return;
     }
+    let classes = Some(("ClusterClasses", moved.classes.len())).filter(|(_, count)| *count > 0);
     let counts = [
         ("Hypervisors", moved.hypervisors.len()),
         ("Clusters", moved.clusters.len()),
         ("Components", moved.components.len()),
         ("Secrets", moved.secrets.len() + moved.given.len()),
     ];
-    let counts = counts.map(|(what, count)| format!("{count} {what}")).join(", ");
-    let _ = writeln!(std::io::stderr(), "moved: {counts}");
+    let counts = classes.into_iter().chain(counts).map(|(what, count)| format!("{count} {what}"));
+    let _ = writeln!(std::io::stderr(), "moved: {}", counts.collect::<Vec<_>>().join(", "));
 }

@@ -8,6 +8,7 @@
 
 mod births;
 mod changes;
+mod classes;
 mod faults;
 mod owners;
 mod scaling;
@@ -37,7 +38,7 @@ pub(crate) struct Scenario {
 }
 
 fn all() -> Vec<&'static Scenario> {
-    [births::ALL, scaling::ALL, changes::ALL, faults::ALL, owners::ALL].into_iter().flatten().collect()
+    [births::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, owners::ALL].into_iter().flatten().collect()
 }
 
 #[test]

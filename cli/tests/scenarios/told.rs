@@ -40,6 +40,9 @@ pub(super) fn difference(before: &World, after: &World) -> String {
 fn lines(world: &World) -> BTreeMap<String, String> {
     let documents = &world.documents;
     let mut lines = BTreeMap::new();
+    for (name, document) in &documents.classes {
+        flatten(&format!("ClusterClass {name}"), &serde_json::to_value(document).unwrap(), &mut lines);
+    }
     for (name, document) in &documents.hypervisors {
         flatten(&format!("Hypervisor {name}"), &serde_json::to_value(document).unwrap(), &mut lines);
     }

@@ -75,6 +75,7 @@ impl World {
             self.machines.entry(name.clone()).or_insert_with(Model::empty);
             self.documents.hypervisors.entry(name).or_insert(document);
         }
+        self.documents.classes.extend(new.classes);
         self.documents.clusters.extend(new.clusters);
         let mut number = 0xc0;
         identify(&mut self.documents, || {

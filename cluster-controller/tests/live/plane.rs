@@ -220,7 +220,8 @@ impl Plane {
                 ("cluster-signing-key-file", &signer),
                 (
                     "controllers",
-                    "certificatesigningrequest-signing-controller,node-ipam-controller,garbage-collector-controller,namespace-controller",
+                    "certificatesigningrequest-signing-controller,node-ipam-controller,garbage-collector-controller,\
+                     namespace-controller,clusterrole-aggregation-controller",
                 ),
             ]),
         );

@@ -8,6 +8,7 @@ use crate::{managers::Manager, plane::path, world::World};
 
 /// Of managers over the API server, the one that works ends, and another one works in the end.
 pub(crate) async fn there_and_back(world: &World, mut manager: Manager) -> Manager {
+    world.allow("any");
     manager.settles().await;
     let (before, documents) = (world.calls(), world.documents());
     let (cluster, directory) = (world.as_store(), format!("dir:{}", path("moved").display()));
@@ -17,7 +18,7 @@ pub(crate) async fn there_and_back(world: &World, mut manager: Manager) -> Manag
     manager.signal(Signal::TERM);
     assert!(manager.ends().await);
     let told = pivot(&cluster, &directory).unwrap();
-    assert!(told.contains("moved: 4 Hypervisors, 3 Clusters, "), "{told}");
+    assert!(told.contains("moved: 1 ClusterClasses, 4 Hypervisors, 3 Clusters, "), "{told}");
     assert_eq!(world.documents(), "", "all of them have left");
     let mut alone = Manager::over_directory("alone", &path("moved"));
     alone.settles().await;

@@ -35,8 +35,9 @@ impl World {
         let kubectl = Kubectl::new(kubeconfig.clone());
         let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/crds");
         kubectl.says(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]);
-        let kinds = ["clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
-        kubectl.says(&["wait", "--for=condition=Established", TIMEOUT, &kinds[0], &kinds[1], &kinds[2]]);
+        let kinds =
+            ["clusterclasses", "clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
+        kubectl.says(&["wait", "--for=condition=Established", TIMEOUT, &kinds[0], &kinds[1], &kinds[2], &kinds[3]]);
         fs::create_dir(path("images")).unwrap();
         let mut world = Self { machines: Vec::new(), kubectl, kubeconfig };
         for number in 0..=PRIVATE {
@@ -81,7 +82,7 @@ impl World {
 
     /// The names of all documents.
     pub(crate) fn documents(&self) -> String {
-        let ours = ["get", "hypervisors,clusters,components", "-A", "-o", "name"];
+        let ours = ["get", "clusterclasses,hypervisors,clusters,components", "-A", "-o", "name"];
         let secrets = ["get", "secrets", "-A", "-o", "name", "-l"];
         let labels = ["keelway.dev/cluster-id", "keelway.dev/installation-id"];
         let secrets = labels.map(|label| self.kubectl.says(&[&secrets[..], &[label]].concat()));
@@ -92,6 +93,15 @@ impl World {
         let version = release::newest().kubernetes;
         let text = format!(
             "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec: {{version: {version}}}\n"
+        );
+        self.kubectl.does(&["apply", "-f", "-"], &text);
+    }
+
+    /// A class that allows everything.
+    pub(crate) fn allow(&self, class: &str) {
+        let text = format!(
+            "apiVersion: keelway.dev/v1alpha1\nkind: ClusterClass\nmetadata:\n  name: {class}\n  \
+             annotations: {{keelway.dev/is-default-class: 'true'}}\nspec: {{}}\n"
         );
         self.kubectl.does(&["apply", "-f", "-"], &text);
     }

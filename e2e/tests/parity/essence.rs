@@ -32,6 +32,7 @@ pub(crate) fn essence(documents: &Documents) -> BTreeMap<String, Value> {
 
 fn of(documents: &Documents, name: &DocumentName) -> Value {
     let (metadata, content) = match documents.get(name).unwrap() {
+        DocumentRef::ClusterClass(document) => (&document.metadata, json!([document.spec])),
         DocumentRef::Hypervisor(document) => (&document.metadata, json!([document.spec, document.status])),
         DocumentRef::Cluster(document) => (&document.metadata, json!([document.spec, document.status])),
         DocumentRef::Component(document) => (&document.metadata, json!([document.spec, document.status])),

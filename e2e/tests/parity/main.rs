@@ -52,14 +52,29 @@ async fn all() {
     loses_a_machine(&mut kubernetes, &world).await;
 }
 
+/// What a cluster of each world is of.
+const CLASS: &str = "\
+---
+apiVersion: keelway.dev/v1alpha1
+kind: ClusterClass
+metadata: {name: small}
+spec: {limits: {etcdReplicas: 1}}
+";
+
+/// The documents that are handed in at first.
+async fn made(world: &World) -> Documents {
+    let mut made = Documents::read((world.with_cluster().await + CLASS).as_bytes()).unwrap();
+    made.clusters.values_mut().for_each(|cluster| cluster.spec.class_name = Some("small".to_owned()));
+    made
+}
+
 /// What documents come to.
 type Essence = BTreeMap<String, Value>;
 
 /// A cluster is made, changed and deleted.
 async fn lives(way: &mut impl Way, world: &World, expected: Option<&[Essence]>) -> Vec<Essence> {
     let mut moments = Vec::new();
-    let made = Documents::read(world.with_cluster().await.as_bytes()).unwrap();
-    way.put(&made).await;
+    way.put(&made(world).await).await;
     moments.push(come_to(way, expected.map(|expected| &expected[0])).await);
 
     let mut changed = way.documents().await;
@@ -96,8 +111,7 @@ async fn come_to(way: &mut impl Way, expected: Option<&Essence>) -> Essence {
 
 /// A deletion waits for a machine that does not answer, until somebody says that it is lost for good.
 async fn loses_a_machine(way: &mut impl Way, world: &World) {
-    let made = Documents::read(world.with_cluster().await.as_bytes()).unwrap();
-    way.put(&made).await;
+    way.put(&made(world).await).await;
     let is_available =
         |cluster: &Cluster| cluster.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Available"));
     let mut documents =

@@ -117,7 +117,8 @@ impl Way for Directory {
 
     async fn put(&mut self, documents: &Documents) {
         for name in documents.names().filter(of_people) {
-            let folder = format!("{}s", name.kind().to_lowercase());
+            let kind = name.kind().to_lowercase();
+            let folder = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
             let parts = [Some(folder), name.namespace(), Some(format!("{}.yaml", name.name()))];
             let file = self.store().join(parts.into_iter().flatten().collect::<PathBuf>());
             fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -150,7 +151,8 @@ impl Kubernetes {
         let kubectl = Kubectl::new(Path::new(&kubeconfig));
         let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/crds");
         let _ = kubectl.run(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).succeeded();
-        let kinds = ["clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
+        let kinds =
+            ["clusterclasses", "clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
         kubectl.wait("condition=Established", &kinds.each_ref().map(String::as_str));
         let arguments = ["--store=kubernetes".to_owned(), "--kubeconfig".to_owned(), kubeconfig];
         Self { manager: Manager::start(|_| arguments.to_vec()), kubectl, _plane: plane }
@@ -167,7 +169,7 @@ impl Way for Kubernetes {
             let deleted = match documents.get(&name).unwrap() {
                 DocumentRef::Cluster(cluster) => cluster.deleted(),
                 DocumentRef::Hypervisor(machine) => machine.deleted(),
-                DocumentRef::Component(_) | DocumentRef::Secret(_) => false,
+                DocumentRef::ClusterClass(_) | DocumentRef::Component(_) | DocumentRef::Secret(_) => false,
             };
             if deleted {
                 let kind = name.kind().to_lowercase();
@@ -180,7 +182,7 @@ impl Way for Kubernetes {
     }
 
     async fn documents(&mut self) -> Documents {
-        let kinds = "hypervisors,clusters.keelway.dev,components,secrets";
+        let kinds = "clusterclasses,hypervisors,clusters.keelway.dev,components,secrets";
         let text = self.kubectl.run(&["get", kinds, "--all-namespaces", "-o", "yaml"]).succeeded().stdout;
         // Between two answers something may have come or gone.
         Documents::read(&text).unwrap_or_default()
@@ -193,12 +195,13 @@ impl Way for Kubernetes {
 
 /// What people write.
 fn of_people(name: &DocumentName) -> bool {
-    matches!(name, DocumentName::Hypervisor(_) | DocumentName::Cluster(_))
+    matches!(name, DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) | DocumentName::Cluster(_))
 }
 
 /// A document as a person writes it, without what an API server notes.
 fn spec_of(documents: &Documents, name: &DocumentName) -> String {
     let (metadata, spec) = match documents.get(name).unwrap() {
+        DocumentRef::ClusterClass(document) => (&document.metadata, serde_json::to_value(&document.spec)),
         DocumentRef::Hypervisor(document) => (&document.metadata, serde_json::to_value(&document.spec)),
         DocumentRef::Cluster(document) => (&document.metadata, serde_json::to_value(&document.spec)),
         DocumentRef::Component(_) | DocumentRef::Secret(_) => panic!("{name} is nobody's to write"),

@@ -147,8 +147,10 @@ fn marked(document: DocumentRef<'_>) -> Option<Document> {
             cluster.metadata.deletion_timestamp.get_or_insert(Time(Timestamp::now()));
             Some(Document::Cluster(cluster))
         }
-        DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_) | DocumentRef::Component(_) | DocumentRef::Secret(_) => {
-            None
-        }
+        DocumentRef::ClusterClass(_)
+        | DocumentRef::Cluster(_)
+        | DocumentRef::Hypervisor(_)
+        | DocumentRef::Component(_)
+        | DocumentRef::Secret(_) => None,
     }
 }

@@ -1,6 +1,6 @@
 //! Where documents are in an API.
 
-use keelway_api::{Cluster, Component, Hypervisor, Secret, document::DocumentName};
+use keelway_api::{Cluster, ClusterClass, Component, Hypervisor, Secret, document::DocumentName};
 use kube::{
     Api, Client, Resource,
     core::{ApiResource, DynamicObject},
@@ -9,6 +9,7 @@ use kube::{
 /// The kinds that a store is made of.
 #[derive(Clone)]
 pub(super) struct Resources {
+    pub(super) class: ApiResource,
     pub(super) hypervisor: ApiResource,
     pub(super) cluster: ApiResource,
     pub(super) component: ApiResource,
@@ -18,6 +19,7 @@ pub(super) struct Resources {
 impl Resources {
     pub(super) fn new() -> Self {
         Self {
+            class: of::<ClusterClass>(),
             hypervisor: of::<Hypervisor>(),
             cluster: of::<Cluster>(),
             component: of::<Component>(),
@@ -28,6 +30,7 @@ impl Resources {
     /// The kind of a document.
     pub(super) fn of(&self, name: &DocumentName) -> &ApiResource {
         match name {
+            DocumentName::ClusterClass(_) => &self.class,
             DocumentName::Hypervisor(_) => &self.hypervisor,
             DocumentName::Cluster(_) => &self.cluster,
             DocumentName::Component(_) => &self.component,

@@ -13,7 +13,7 @@ use keelway_api::{
     jiff::Timestamp,
 };
 
-use super::object::{Version, is_relied_on};
+use super::object::{Version, is_missed};
 use crate::{
     accept::{Accepted, Found, Keeper, accept},
     place::{name_of, path_of},
@@ -234,15 +234,19 @@ impl Held {
         Looked { documents: Ok(documents.unwrap_or_default()), put_back, verdicts }
     }
 
-    /// At first, what is not sound is left out only where nothing relies on it.
+    /// At first, what is not sound is left out only where nothing relies on it that counts.
     fn accept(&self, found: &Found, now: Timestamp) -> Accepted {
         let accepted = accept(self.world.as_deref(), found, Keeper::Server, now);
         if accepted.documents.is_some() {
             return accepted;
         }
         let without = accept(Some(&Documents::default()), found, Keeper::Server, now);
-        let is_relied_on = |path: &PathBuf| found.get(path).and_then(Option::as_deref).is_none_or(is_relied_on);
-        if without.refused.keys().any(is_relied_on) { accepted } else { without }
+        let world = without.documents.as_ref();
+        let is_missed = |path: &PathBuf| {
+            let bytes = found.get(path).and_then(Option::as_deref).unwrap_or_default();
+            world.is_none_or(|world| is_missed(path, bytes, world))
+        };
+        if without.refused.keys().any(is_missed) { accepted } else { without }
     }
 
     /// Writes down what does not count, and tells what is new of that.
@@ -284,4 +288,51 @@ impl Held {
 /// Objects have no lines.
 fn of_document(name: &DocumentName, fault: Fault) -> Fault {
     Fault { document: name.to_string(), line: 0, ..fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec: {role: Private, endpoint: \
+                           {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n";
+    const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c1, namespace: team-a}\nspec: {version: \
+                           1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
+    const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: notes, namespace: keelway-aaaaaaaaaaaaaaaa, labels: \
+                          {keelway.dev/cluster-id: aaaaaaaaaaaaaaaa}}\ndata: {note: eA==}\n";
+
+    /// What a first look finds in these files.
+    fn look(files: &[(&str, &str)]) -> Looked {
+        let mut held = Held::default();
+        for (number, (path, text)) in (1..).zip(files) {
+            // As an API server has it.
+            let json: serde_json::Value = serde_saphyr::from_str(text).unwrap_or_default();
+            let version = Version { number, ..Version::default() };
+            held.seen("all", path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
+        }
+        held.look(Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn what_is_relied_on_is_missed() {
+        let (machine, cluster) = (("hypervisors/hv-1.yaml", MACHINE), ("clusters/team-a/c1.yaml", CLUSTER));
+        let secret = "secrets/keelway-aaaaaaaaaaaaaaaa/notes.yaml";
+        let clusters = |files: &[(&str, &str)]| look(files).documents.map(|documents| documents.clusters.len()).ok();
+        assert_eq!(clusters(&[machine, cluster, (secret, SECRET)]), Some(1));
+        let empty = SECRET.replace("eA==", "''");
+        assert_eq!(clusters(&[machine, cluster, (secret, &empty)]), None, "a key of a cluster that counts");
+        let broken = CLUSTER.replace("1.37.0", "1.2.3");
+        let spoilt = ("clusters/team-a/c1.yaml", broken.as_str());
+        assert_eq!(clusters(&[machine, spoilt, (secret, SECRET)]), Some(0), "one that is spoilt waits alone");
+        assert_eq!(clusters(&[machine, (secret, SECRET)]), Some(0), "and so does what is left of one");
+        let issued =
+            format!("{MACHINE}status: {{issued: {{term: 1, generation: 1, digest: ''}}}}\n").replace("Private", "None");
+        assert_eq!(clusters(&[("hypervisors/hv-1.yaml", &issued), cluster]), None, "a machine that runs something");
+        let class = |spec: &str| {
+            format!("apiVersion: keelway.dev/v1alpha1\nkind: ClusterClass\nmetadata: {{name: small}}\nspec: {spec}\n")
+        };
+        let path = "clusterclasses/small.yaml";
+        assert_eq!(clusters(&[machine, cluster, (path, &class("{versions: [1.36.3]}"))]), Some(1), "what runs goes on");
+        assert_eq!(clusters(&[machine, (path, &class("{versions: [1.2.3]}"))]), None, "what others may ask for");
+    }
 }

@@ -1,13 +1,23 @@
 //! An object of an API as a document, and what beside it matters to a store.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
-use keelway_api::{cluster, documents::SecretName, hypervisor};
+use keelway_api::{
+    Documents, cluster,
+    document::DocumentName,
+    documents::SecretName,
+    hypervisor,
+    machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
+    name::ClusterId,
+};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
-use super::verdict::ACCEPTED;
-use crate::place::path_of_object;
+use super::{verdict::ACCEPTED, write::INSTALLATION_PREFIX};
+use crate::place::{name_of, path_of_object};
 
 /// What `kubectl apply` notes: the whole document, with all that a Secret holds.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -57,6 +67,7 @@ pub(super) fn text(resource: &ApiResource, object: &DynamicObject) -> Vec<u8> {
     json["apiVersion"] = json!(resource.api_version);
     json["kind"] = json!(resource.kind);
     let own = matches!(resource.kind.as_str(), "Component" | "Secret");
+    let is_users = resource.kind == "Secret" && !is_at_home(object);
     if let Some(metadata) = json.get_mut("metadata").and_then(Json::as_object_mut) {
         metadata.retain(|field, _| !is_noted(field, own));
         // This store's own means to keep it.
@@ -68,6 +79,9 @@ pub(super) fn text(resource: &ApiResource, object: &DynamicObject) -> Vec<u8> {
         }
         if let Some(Json::Object(annotations)) = metadata.get_mut("annotations") {
             annotations.remove(LAST_APPLIED);
+        }
+        if let Some(Json::Object(labels)) = metadata.get_mut("labels").filter(|_| is_users) {
+            labels.retain(|label, _| label != CLUSTER_LABEL && label != INSTALLATION_LABEL);
         }
     }
     if let Some(Json::Array(conditions)) = json.pointer_mut("/status/conditions") {
@@ -96,23 +110,72 @@ pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTre
             });
             found.into_iter().collect()
         }
+        "ClusterClass" => pull_secrets(object, "/spec/images/pullSecrets", "default").collect(),
         "Cluster" => {
-            let namespace = object.metadata.namespace.clone().unwrap_or_default();
-            let references = object.data.pointer("/spec/images/pullSecrets").and_then(Json::as_array);
-            let names = references.into_iter().flatten().filter_map(|reference| text(&reference["name"]));
-            names.map(|name| SecretName { namespace: namespace.clone(), name }).collect()
+            let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+            // Its class' stay its own where that is taken away.
+            let of_class = pull_secrets(object, "/status/class/images/pullSecrets", "default");
+            pull_secrets(object, "/spec/images/pullSecrets", namespace).chain(of_class).collect()
         }
         _ => BTreeSet::new(),
     }
 }
 
-/// Whether something relies on it already: what is left out of these would be missed.
-pub(super) fn is_relied_on(bytes: &[u8]) -> bool {
-    let json: Json = serde_json::from_slice(bytes).unwrap_or_default();
-    match json["kind"].as_str() {
-        Some("Cluster") => json.pointer("/status/id").is_some(),
-        Some("Hypervisor") => json.pointer("/status/issued").is_some(),
-        Some("Component") => true,
-        _ => json.pointer("/metadata/labels/keelway.dev~1cluster-id").is_some(),
+/// Secrets of a list, in a namespace where it says none.
+fn pull_secrets<'a>(
+    object: &'a DynamicObject,
+    list: &str,
+    namespace: &'a str,
+) -> impl Iterator<Item = SecretName> + use<'a> {
+    let references = object.data.pointer(list).and_then(Json::as_array);
+    references.into_iter().flatten().filter_map(move |reference| {
+        let namespace = reference["namespace"].as_str().unwrap_or(namespace).to_owned();
+        Some(SecretName { namespace, name: reference["name"].as_str()?.to_owned() })
+    })
+}
+
+/// Whether what counts relies on a document that does not. A Cluster holds up nobody but itself: what is of it waits with it, and machines
+/// leave alone what nobody tells of. Without one of the classes, Clusters would be held against another one, or against none.
+pub(super) fn is_missed(path: &Path, bytes: &[u8], world: &Documents) -> bool {
+    let has = |id: &ClusterId| world.clusters.values().any(|cluster| cluster.id() == Some(id));
+    match name_of(path) {
+        Some(DocumentName::Hypervisor(_)) => {
+            let json: Json = serde_json::from_slice(bytes).unwrap_or_default();
+            json.pointer("/status/issued").is_some()
+        }
+        Some(DocumentName::Component(pod)) => has(&pod.cluster),
+        Some(DocumentName::Secret(name)) if name.is_of_a_cluster() => {
+            ClusterId::of_namespace(&name.namespace).is_some_and(|id| has(&id))
+        }
+        Some(DocumentName::Secret(name)) => name.namespace.starts_with(INSTALLATION_PREFIX),
+        Some(DocumentName::ClusterClass(_)) => true,
+        Some(DocumentName::Cluster(_)) | None => false,
+    }
+}
+
+/// Whether a Secret with one of our labels is where Keelway's own are. Anybody may write labels.
+pub(super) fn is_at_home(object: &DynamicObject) -> bool {
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    ClusterId::of_namespace(namespace).is_some() || namespace.starts_with(INSTALLATION_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_a_class_are_referred_to_without_it() {
+        let resource = ApiResource::erase::<keelway_api::Cluster>(&());
+        let given = json!({ "pullSecrets": [{ "namespace": "registries", "name": "mirror" }] });
+        let object: DynamicObject = serde_json::from_value(json!({
+            "metadata": { "name": "c1", "namespace": "team-a" },
+            "spec": { "images": { "pullSecrets": [{ "name": "own" }] } },
+            "status": { "class": { "name": "small", "images": given } },
+        }))
+        .unwrap();
+        let secret =
+            |namespace: &str, name: &str| SecretName { namespace: namespace.to_owned(), name: name.to_owned() };
+        let expected = [secret("registries", "mirror"), secret("team-a", "own")];
+        assert_eq!(references(&resource, &object), expected.into());
     }
 }

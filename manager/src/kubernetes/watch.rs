@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use super::{
     Shared,
     api::Resources,
-    object::{Version, is_released, path, references, text},
+    object::{Version, is_at_home, is_released, path, references, text},
 };
 
 /// The watches of a store. They end with it.
@@ -63,10 +63,12 @@ impl Watches {
             let source = label.map_or_else(|| plural.clone(), |label| format!("{plural} with the label {label}"));
             let selector = label.map(|label| watcher::Config::default().labels(label)).unwrap_or_default();
             let api = Api::all_with(client.clone(), resource);
-            let watch = Watch { source, api, selector, resource: resource.clone(), shared: shared.clone() };
+            let own = label.is_some();
+            let watch = Watch { source, api, selector, own, resource: resource.clone(), shared: shared.clone() };
             watch.begin(given.clone())
         };
         let tasks = vec![
+            all(&resources.class, None),
             all(&resources.hypervisor, None),
             all(&resources.cluster, None),
             all(&resources.component, None),
@@ -102,6 +104,7 @@ impl Given {
                 let watch = Watch {
                     source: format!("Secret {namespace}/{name}"),
                     api: Api::namespaced_with(self.client.clone(), namespace, &self.secret),
+                    own: false,
                     selector: watcher::Config::default().fields(&format!("metadata.name={name}")),
                     resource: self.secret.clone(),
                     shared: self.shared.clone(),
@@ -116,6 +119,8 @@ struct Watch {
     source: String,
     api: Api<DynamicObject>,
     selector: watcher::Config,
+    /// Whether it is on Keelway's own Secrets alone.
+    own: bool,
     resource: ApiResource,
     shared: Arc<Shared>,
 }
@@ -166,7 +171,7 @@ impl Watch {
             }
             Event::Apply(object) => drop(self.there(&object, given)),
             Event::Delete(object) => {
-                if let Some(path) = path(&self.resource, &object) {
+                if let Some(path) = self.path(&object) {
                     self.shared.held().lost(path, &Version::of(&object));
                 }
             }
@@ -179,8 +184,13 @@ impl Watch {
         self.shared.changed.notify_waiters();
     }
 
+    /// Where it is, unless it is of somebody who only says that it is Keelway's.
+    fn path(&self, object: &DynamicObject) -> Option<PathBuf> {
+        (!self.own || is_at_home(object)).then(|| path(&self.resource, object))?
+    }
+
     fn there(&self, object: &DynamicObject, given: &Arc<Given>) -> Option<PathBuf> {
-        let path = path(&self.resource, object)?;
+        let path = self.path(object)?;
         given.watch(references(&self.resource, object));
         let text = (!is_released(&self.resource, object)).then(|| text(&self.resource, object));
         self.shared.held().seen(&self.source, path.clone(), Version::of(object), text);

@@ -25,7 +25,7 @@ use super::{
 use crate::place::path_of;
 
 /// What installations' namespaces are called before their ids.
-const INSTALLATION_PREFIX: &str = "keelway-installation-";
+pub(super) const INSTALLATION_PREFIX: &str = "keelway-installation-";
 
 impl Kubernetes {
     /// Makes one change. What the API server answers is what counts from then on.
@@ -75,6 +75,15 @@ impl Kubernetes {
                     self.create(name, &json).await?;
                 }
                 self.status(name, &json).await?;
+            }
+            DocumentRef::ClusterClass(class) => {
+                if matches!(before, Some(DocumentRef::ClusterClass(before)) if before.spec != class.spec) {
+                    return Err(KubernetesError::Spec(name.clone()));
+                }
+                if !self.is_there(name) {
+                    let object = self.create(name, &serde_json::to_value(class).unwrap_or_default()).await?;
+                    self.answered(name, Ok(object))?;
+                }
             }
             DocumentRef::Hypervisor(machine) => {
                 if matches!(before, Some(DocumentRef::Hypervisor(before)) if before.spec != machine.spec) {
@@ -132,7 +141,7 @@ impl Kubernetes {
     }
 
     /// A document of a user's that is new here, without its status. It counts once it has that: a Cluster without its id is another one.
-    async fn create(&self, name: &DocumentName, json: &Json) -> Result<(), KubernetesError> {
+    async fn create(&self, name: &DocumentName, json: &Json) -> Result<DynamicObject, KubernetesError> {
         let mut body = self.body(name, json!({}));
         for field in ["labels", "annotations", "finalizers"] {
             if let Some(value) = json["metadata"].get(field) {
@@ -149,7 +158,7 @@ impl Kubernetes {
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let object = self.api(name).create(&params, &object).await.map_err(|cause| failed(name, cause))?;
         self.shared.held().wrote(path_of(name), Version::of(&object));
-        Ok(())
+        Ok(object)
     }
 
     async fn status(&self, name: &DocumentName, json: &Json) -> Result<(), KubernetesError> {
@@ -186,7 +195,9 @@ impl Kubernetes {
         match since.get(name) {
             Some(DocumentRef::Cluster(cluster)) => self.release(name, cluster).await?,
             Some(DocumentRef::Hypervisor(machine)) => self.let_go(name, machine).await?,
-            Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) | None => self.delete(name).await?,
+            Some(DocumentRef::ClusterClass(_) | DocumentRef::Component(_) | DocumentRef::Secret(_)) | None => {
+                self.delete(name).await?;
+            }
         }
         let mut held = self.shared.held();
         held.removed(path_of(name));

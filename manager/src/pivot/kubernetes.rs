@@ -134,7 +134,7 @@ impl ManagementCluster {
         match document {
             DocumentRef::Secret(secret) if is_pull_secret(secret) => return Ok(()),
             DocumentRef::Hypervisor(_) | DocumentRef::Cluster(_) => unless_gone(self.release(&api, name).await)?,
-            DocumentRef::Component(_) | DocumentRef::Secret(_) => {}
+            DocumentRef::ClusterClass(_) | DocumentRef::Component(_) | DocumentRef::Secret(_) => {}
         }
         unless_gone(api.delete(name.name(), &DeleteParams::background()).await.map(drop))
     }
@@ -184,8 +184,12 @@ impl End for ManagementCluster {
     async fn prepare(&self, documents: &Documents) -> Result<(), StoreError> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let clusters = documents.clusters.keys().map(|name| name.namespace.clone());
-        let secrets = documents.given.keys().chain(documents.secrets.keys()).map(|name| name.namespace.clone());
-        let all = clusters.chain(secrets.filter(|name| !name.starts_with("keelway-")));
+        let of_users = documents
+            .secrets
+            .iter()
+            .filter(|(name, secret)| !name.namespace.starts_with("keelway-") || is_pull_secret(secret));
+        let secrets = documents.given.keys().chain(of_users.map(|(name, _)| name)).map(|name| name.namespace.clone());
+        let all = clusters.chain(secrets);
         for name in all.collect::<std::collections::BTreeSet<_>>() {
             let patch = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
             let made = namespaces.patch(&name, &PatchParams::apply(MANAGER), &Patch::Apply(patch)).await;
@@ -204,7 +208,7 @@ impl End for ManagementCluster {
             DocumentName::Component(_) => 0,
             DocumentName::Secret(_) => 1,
             DocumentName::Cluster(_) => 2,
-            DocumentName::Hypervisor(_) => 3,
+            DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) => 3,
         });
         for name in names {
             let Some(document) = documents.get(&name) else { continue };

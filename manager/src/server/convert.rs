@@ -23,6 +23,7 @@ impl From<&DocumentName> for proto::DocumentName {
 pub(super) fn name_of(name: &proto::DocumentName) -> Option<DocumentName> {
     let namespace = if name.namespace.is_empty() { "default" } else { &name.namespace };
     Some(match name.kind.as_str() {
+        "ClusterClass" => DocumentName::ClusterClass(name.name.clone()),
         "Hypervisor" => DocumentName::Hypervisor(name.name.parse().ok()?),
         "Cluster" => DocumentName::Cluster(ClusterRef { namespace: namespace.to_owned(), name: name.name.clone() }),
         "Component" => {

@@ -34,7 +34,10 @@ impl Peer {
             DocumentRef::Secret(secret) if is_ours(secret) && !is_pull_secret(secret) => {
                 Err("Secrets of clusters are the manager's own: only root writes them")
             }
-            DocumentRef::Hypervisor(_) | DocumentRef::Cluster(_) | DocumentRef::Secret(_) => Ok(()),
+            DocumentRef::ClusterClass(_)
+            | DocumentRef::Hypervisor(_)
+            | DocumentRef::Cluster(_)
+            | DocumentRef::Secret(_) => Ok(()),
         }
     }
 }

@@ -20,13 +20,15 @@ use serde_json::{Value, json};
 use objects::{Rendered, parse};
 
 /// What changes which objects there are, each by itself.
-const OPTIONS: [&[&str]; 18] = [
+const OPTIONS: [&[&str]; 20] = [
     &[],
     &["replicas=1"],
     &["replicas=3", "podDisruptionBudget.maxUnavailable=50%"],
     &["replicas=0", "podDisruptionBudget.enabled=false"],
     &["crds.enabled=false"],
     &["rbac.create=false"],
+    &["tenants.aggregate=false"],
+    &["tenants.classesFor[0]=system:authenticated"],
     &["serviceAccount.create=false", "serviceAccount.name=other"],
     &["serviceAccount.annotations.a=b", "service.annotations.c=d", "podLabels.e=f", "podAnnotations.g=h"],
     &["networkPolicy.enabled=false"],
@@ -101,12 +103,26 @@ fn the_manager_has_no_right_on_its_node() {
 
 #[test]
 fn no_right_is_for_everything() {
-    let role: ClusterRole = rendered(&[]).one("ClusterRole");
-    for rule in role.rules.unwrap() {
+    let objects = rendered(&["tenants.classesFor[0]=system:authenticated"]);
+    let roles: Vec<ClusterRole> = objects.all("ClusterRole");
+    assert_eq!(roles.len(), 4);
+    for rule in roles.into_iter().flat_map(|role| role.rules.unwrap()) {
         let named = [rule.api_groups.clone(), rule.resources.clone(), Some(rule.verbs.clone())];
         assert!(named.iter().flatten().flatten().all(|name| name != "*"), "{rule:?}");
         let secrets = rule.resources.iter().flatten().any(|resource| resource == "secrets");
         assert!(!secrets || !rule.verbs.iter().any(|verb| verb == "deletecollection"), "{rule:?}");
+    }
+}
+
+/// What is of all tenants, or of Keelway, is in no role that they have.
+#[test]
+fn tenants_have_rights_to_clusters_alone() {
+    let roles: Vec<ClusterRole> = rendered(&[]).all("ClusterRole");
+    let of_tenants = roles.into_iter().filter(|role| role.metadata.name.as_ref().unwrap().contains("-tenant-"));
+    let given: Vec<_> = of_tenants.flat_map(|role| role.rules.unwrap()).collect();
+    assert_eq!(given.len(), 3);
+    for resource in given.iter().flat_map(|rule| rule.resources.iter().flatten()) {
+        assert!(["clusters", "clusters/scale"].contains(&resource.as_str()), "{resource}");
     }
 }
 
@@ -116,7 +132,8 @@ fn nobody_connects_but_who_is_named() {
     let spec = policy.spec.unwrap();
     assert_eq!(spec.policy_types.unwrap(), ["Ingress", "Egress"]);
     assert_eq!(spec.ingress, None);
-    let policy: NetworkPolicy = rendered(OPTIONS[9]).one("NetworkPolicy");
+    let policy: NetworkPolicy =
+        rendered(&["networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus"]).one("NetworkPolicy");
     assert_eq!(policy.spec.unwrap().ingress.unwrap()[0].from.as_ref().unwrap().len(), 1);
 }
 

@@ -44,6 +44,11 @@ impl Rendered {
         serde_json::from_value(self.object(kind).clone()).unwrap()
     }
 
+    pub(crate) fn all<T: serde::de::DeserializeOwned>(&self, kind: &str) -> Vec<T> {
+        let found = self.0.iter().filter(|object| object["kind"] == kind);
+        found.map(|object| serde_json::from_value(object.clone()).unwrap()).collect()
+    }
+
     pub(crate) fn has(&self, kind: &str) -> bool {
         self.0.iter().any(|object| object["kind"] == kind)
     }

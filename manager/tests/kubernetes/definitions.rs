@@ -23,15 +23,16 @@ pub(crate) fn are_taken(kubectl: &Kubectl) {
     let output = kubectl.run(&["apply", "--server-side", "-f", manifests.to_str().unwrap()], "");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "nothing is wrong with them, and nothing is warned of: {told}");
-    let kinds = ["clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
+    let kinds =
+        ["clusters", "components", "hypervisors", "clusterclasses"].map(|kind| format!("crd/{kind}.keelway.dev"));
     for condition in ["Established", "NamesAccepted"] {
         let condition = format!("--for=condition={condition}");
-        kubectl.says(&["wait", &condition, "--timeout=60s", &kinds[0], &kinds[1], &kinds[2]]);
+        kubectl.says(&["wait", &condition, "--timeout=60s", &kinds[0], &kinds[1], &kinds[2], &kinds[3]]);
     }
 }
 
 pub(crate) fn explain_every_field(kubectl: &Kubectl) {
-    for (kind, fields) in [("kwc", 40), ("components", 15), ("hv", 40)] {
+    for (kind, fields) in [("kwc", 40), ("components", 15), ("hv", 40), ("kwcc", 20)] {
         // A definition is published a moment after it is established.
         let deadline = Instant::now() + Duration::from_secs(60);
         while kubectl.refuses(&["explain", kind], "").is_some() {
@@ -47,6 +48,8 @@ pub(crate) fn explain_every_field(kubectl: &Kubectl) {
 /// Inputs that only a reader of all documents, or of more than their values, can refuse.
 const BEYOND: &[&str] = &[
     "agent-via-nowhere",
+    "class-default-twice",
+    "class-in-a-namespace",
     "cluster-id-ill-formed",
     "cluster-id-of-digits",
     "cluster-id-twice",
@@ -84,6 +87,8 @@ const IN_OUR_WORDS: &[&str] = &[
     "agent-with-two-ways",
     "agent-without-a-way",
     "arguments-too-new",
+    "class-ill-formed",
+    "class-selector-ill-formed",
     "component-as-root",
     "component-name-of-another",
     "component-outlives-its-authority",
@@ -170,6 +175,7 @@ async fn told(client: &Client, text: &str) -> Option<String> {
             Some("Cluster") => format!("namespaces/{namespace}/clusters"),
             Some("Component") => format!("namespaces/{namespace}/components"),
             Some("Hypervisor") => "hypervisors".to_owned(),
+            Some("ClusterClass") => "clusterclasses".to_owned(),
             _ => continue,
         };
         posted += 1;

@@ -19,6 +19,7 @@ mod kubectl;
 mod plane;
 mod role;
 mod store;
+mod tenants;
 #[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 
@@ -44,4 +45,5 @@ async fn all() {
     kubectl.says(&["delete", "namespace", "keelway-0123456789abcdef", "keelway-fedcba9876543210", "--timeout=120s"]);
     store::keeps_what_it_is_given(&plane, &kubectl).await;
     events::are_told_once(&plane, &kubectl).await;
+    tenants::stay_in_their_namespaces(&plane, &kubectl).await;
 }

@@ -63,7 +63,8 @@ fn rights_of(request: &Value) -> Vec<Right> {
 fn granted() -> BTreeSet<Right> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST)).unwrap();
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
-    let role = objects.into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let is_managers = |object: &Value| object["kind"] == "ClusterRole" && object["metadata"]["name"] == MANAGER;
+    let role = objects.into_iter().find(is_managers).unwrap();
     let words = |rule: &Value, field: &str| -> Vec<String> {
         rule[field].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
     };

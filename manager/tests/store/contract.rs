@@ -23,6 +23,19 @@ kind: Hypervisor
 metadata: {name: hv-2}
 spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.2]}}
 ";
+const CLASS: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: ClusterClass
+metadata: {name: small}
+spec: {limits: {etcdReplicas: 1}}
+";
+/// More than its class allows.
+const LARGE: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: large, namespace: default}
+spec: {version: 1.37.0, className: small, etcd: {replicas: 3}}
+";
 
 /// A store, and somebody else who writes into it.
 pub(crate) trait Subject {
@@ -49,6 +62,7 @@ pub(crate) async fn holds(subject: &impl Subject) {
     drop(store);
     a_deletion_takes_its_time(subject).await;
     a_machine_goes(subject).await;
+    a_class_is_others_to_write(subject).await;
 }
 
 pub(crate) fn c1() -> ClusterRef {
@@ -177,4 +191,27 @@ async fn a_machine_goes<S: Subject>(subject: &S) {
     store.save(&documents).await.unwrap();
     drop(store);
     assert_eq!(load(&subject.open()).await.hypervisors.len(), 1);
+}
+
+/// What it says counts at once, and goes when somebody takes it away.
+async fn a_class_is_others_to_write<S: Subject>(subject: &S) {
+    let store = subject.open();
+    let name = DocumentName::ClusterClass("small".to_owned());
+    subject.apply(CLASS);
+    until("a class", &store, |documents| documents.classes.len() == 1).await;
+    subject.apply(LARGE);
+    subject.apply(SECOND_MACHINE);
+    let documents = until("another machine", &store, |documents| documents.hypervisors.len() == 2).await;
+    assert!(documents.clusters.is_empty(), "beyond its class");
+    subject.apply(&CLASS.replace("etcdReplicas: 1", "etcdReplicas: 3"));
+    until("a Cluster within its class", &store, |documents| documents.clusters.len() == 1).await;
+    subject.take_away(&name);
+    let documents = until("no class", &store, |documents| documents.classes.is_empty()).await;
+    assert!(
+        documents.clusters.len() == 1 && !subject.has(&name),
+        "what was accepted stays, and nobody puts a class back"
+    );
+    subject.take_away(&documents.clusters.keys().cloned().map(DocumentName::Cluster).next().unwrap());
+    subject.take_away(&DocumentName::Hypervisor("hv-2".parse().unwrap()));
+    until("neither", &store, |documents| documents.clusters.is_empty() && documents.hypervisors.len() == 1).await;
 }

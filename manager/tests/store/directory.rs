@@ -227,7 +227,7 @@ impl contract::Subject for Place {
         let metadata = match &mut document {
             Document::Cluster(cluster) => &mut cluster.metadata,
             Document::Hypervisor(machine) => &mut machine.metadata,
-            Document::Component(_) | Document::Secret(_) => panic!("{name} is not deleted by people"),
+            Document::ClusterClass(_) | Document::Component(_) | Document::Secret(_) => panic!("{name} is not marked"),
         };
         metadata.deletion_timestamp = Some(Time("2026-01-31T12:00:00Z".parse().unwrap()));
         self.write(&path, &document.as_ref().text());
@@ -235,7 +235,8 @@ impl contract::Subject for Place {
 }
 
 fn file_of(name: &DocumentName) -> String {
-    let folder = format!("{}s", name.kind().to_lowercase());
+    let kind = name.kind().to_lowercase();
+    let folder = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
     let parts = [Some(folder), name.namespace(), Some(format!("{}.yaml", name.name()))];
     parts.into_iter().flatten().collect::<Vec<_>>().join("/")
 }

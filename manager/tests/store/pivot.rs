@@ -19,6 +19,13 @@ use keelway_reconciler::{Store, StoreError};
 
 use crate::place::{CLUSTER, Place, WRITTEN, world, written};
 
+const CLASS: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: ClusterClass
+metadata: {name: small, annotations: {keelway.dev/is-default-class: 'true'}}
+spec: {versions: [1.37.0]}
+";
+
 /// An end that fails from its nth change on.
 struct Cut<'a> {
     end: &'a dyn End,
@@ -96,6 +103,21 @@ async fn a_world_moves_and_comes_back() {
     assert_eq!(written(&to.documents()), written(&world()));
     drop(from);
     assert!(other.open().load().await.unwrap().is_empty() && !other.path(CLUSTER).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn classes_move_along() {
+    let (one, other) = (Place::new(), Place::new());
+    drop(one.with_world().await);
+    one.write("clusterclasses/small.yaml", CLASS);
+    other.write("clusterclasses/small.yaml", &CLASS.replace("1.37.0", "1.36.3"));
+    let error = pivot(&one.open(), &other.open()).await.unwrap_err();
+    let PivotError::Faults { faults, .. } = &error else { panic!("{error:?}") };
+    assert!(faults.to_string().contains("ClusterClass small: metadata.name: there is another one"), "{faults}");
+    other.write("clusterclasses/small.yaml", CLASS);
+    pivot(&one.open(), &other.open()).await.unwrap();
+    assert!(!one.path("clusterclasses/small.yaml").exists());
+    assert_eq!(other.open().load().await.unwrap().classes["small"].spec.versions, ["1.37.0"]);
 }
 
 /// Wherever a move is cut off, the world is whole in one of both places, and the move goes on.

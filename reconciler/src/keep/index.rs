@@ -41,7 +41,7 @@ impl Index {
                         self.ids.insert(new, cluster.clone());
                     }
                 }
-                DocumentName::Hypervisor(_) | DocumentName::Secret(_) => {}
+                DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) | DocumentName::Secret(_) => {}
             }
         }
     }
@@ -85,7 +85,7 @@ impl Index {
                     let Some(id) = ClusterId::of_namespace(&secret.namespace) else { continue };
                     id
                 }
-                DocumentName::Hypervisor(_) | DocumentName::Secret(_) => return None,
+                DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) | DocumentName::Secret(_) => return None,
             };
             clusters.extend(self.ids.get(&id).cloned());
         }

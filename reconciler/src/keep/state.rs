@@ -100,7 +100,10 @@ impl State {
                 DocumentName::Cluster(name) if now.clusters.contains_key(name) => {
                     self.clusters.entry(name.clone()).or_default();
                 }
-                DocumentName::Cluster(_) | DocumentName::Component(_) | DocumentName::Secret(_) => {}
+                DocumentName::ClusterClass(_)
+                | DocumentName::Cluster(_)
+                | DocumentName::Component(_)
+                | DocumentName::Secret(_) => {}
             }
         }
         if let Some(clusters) = self.index.clusters_of(&changed) {
@@ -118,7 +121,7 @@ impl State {
             let wake = match name {
                 DocumentName::Hypervisor(name) => self.machines.remove(name).map(|machine| machine.wake),
                 DocumentName::Cluster(name) => self.clusters.remove(name).map(|cluster| cluster.wake),
-                DocumentName::Component(_) | DocumentName::Secret(_) => None,
+                DocumentName::ClusterClass(_) | DocumentName::Component(_) | DocumentName::Secret(_) => None,
             };
             if let Some(wake) = wake {
                 wake.notify_one();
@@ -267,7 +270,10 @@ fn facts(state: &MachineState) -> MachineState {
 fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {
     match name {
         DocumentName::Hypervisor(name) => Some(name),
-        DocumentName::Cluster(_) | DocumentName::Component(_) | DocumentName::Secret(_) => None,
+        DocumentName::Cluster(_)
+        | DocumentName::ClusterClass(_)
+        | DocumentName::Component(_)
+        | DocumentName::Secret(_) => None,
     }
 }
 

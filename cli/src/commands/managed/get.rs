@@ -10,7 +10,8 @@ use crate::{
     exit::{Code, Failure},
 };
 
-const OF_A_WORLD: [KindName; 3] = [KindName::Hypervisor, KindName::Cluster, KindName::Component];
+const OF_A_WORLD: [KindName; 4] =
+    [KindName::ClusterClass, KindName::Hypervisor, KindName::Cluster, KindName::Component];
 
 pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code, Failure> {
     let runtime = runtime()?;
@@ -25,7 +26,11 @@ pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code
         return print(&String::from_utf8_lossy(&text)).map(|()| Code::Done);
     }
     let documents = Documents::read_apart(&text, Asked::default()).map_err(Failure::other)?;
-    let kinds = if arguments.kinds.is_empty() { OF_A_WORLD.to_vec() } else { arguments.kinds.clone() };
+    let mut kinds = if arguments.kinds.is_empty() { OF_A_WORLD.to_vec() } else { arguments.kinds.clone() };
+    // Most worlds have none, which nobody needs to be told.
+    kinds.retain(|kind| {
+        *kind != KindName::ClusterClass || arguments.kinds.contains(kind) || !documents.classes.is_empty()
+    });
     let asked = GetArguments { names: arguments.names.clone(), output: arguments.output };
     for (index, kind) in kinds.iter().enumerate() {
         if index > 0 && matches!(arguments.output, Output::Table | Output::Wide) {

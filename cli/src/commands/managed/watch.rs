@@ -17,7 +17,7 @@ pub(in crate::commands) fn run(arguments: &WatchArguments) -> Result<Code, Failu
     let runtime = runtime()?;
     let mut client = client(&runtime, &arguments.server);
     let kinds = match arguments.kinds[..] {
-        [] => &[KindName::Hypervisor, KindName::Cluster, KindName::Component],
+        [] => &[KindName::ClusterClass, KindName::Hypervisor, KindName::Cluster, KindName::Component],
         _ => &arguments.kinds[..],
     };
     let kinds = kinds.iter().map(|kind| kind.kind().to_owned()).collect();

@@ -1,0 +1,219 @@
+//! What Clusters ask for, beside what their classes allow.
+//!
+//! What runs goes on: a class that changes, or goes, takes nothing away from a Cluster that was accepted before. So these faults are
+//! only of Clusters that somebody asks something for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Found;
+use crate::{
+    Cluster, Documents,
+    class::{ClusterClass, LimitsSpec},
+    document::DocumentName,
+    fault::Fault,
+    kind::Kind,
+    name::ClusterRef,
+    read::Seen,
+    registry::{PULL_SECRET, is_pull_secret},
+    role::Role,
+    shared::Shared,
+    tree::{field, item},
+};
+
+/// One class at most is the default.
+pub(super) fn defaults(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut all = documents.classes.iter().filter(|(_, class)| class.is_default());
+    let Some((first, _)) = all.next() else { return Vec::new() };
+    let fault = |(name, _): (&String, _)| {
+        let field = field("metadata.annotations", crate::class::DEFAULT_CLASS);
+        let problem = format!("ClusterClass {first} is the default already");
+        (DocumentName::ClusterClass(name.clone()), Fault::of(field, problem, "take it away from one of both"))
+    };
+    all.map(fault).collect()
+}
+
+/// A class' Secrets for pulling images are there.
+pub(super) fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Secret) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (name, class) in &documents.classes {
+        for (index, secret) in class.spec.images.secrets().enumerate() {
+            if documents.secrets.get(&secret).is_some_and(|secret| is_pull_secret(secret)) {
+                continue;
+            }
+            let problem = format!("there is no Secret {}/{} of the type {PULL_SECRET}", secret.namespace, secret.name);
+            let mend = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
+            let fault = Fault::of(field(&item("spec.images.pullSecrets", index), "name"), problem, mend);
+            found.push((DocumentName::ClusterClass(name.clone()), fault));
+        }
+    }
+    found
+}
+
+/// Every Cluster asks for no more than its class allows.
+pub(super) fn clusters(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::ClusterClass) { Vec::new() } else { documents.faults_of_classes(|_, _| true) }
+}
+
+impl Documents {
+    /// What Clusters ask for beyond their classes, of those that somebody asks something for: they come after the others where there is
+    /// only place for some.
+    pub fn faults_of_classes(
+        &self,
+        is_asked: impl Fn(&ClusterRef, &Shared<Cluster>) -> bool,
+    ) -> Vec<(DocumentName, Fault)> {
+        let asked = self.clusters.iter().filter(|(name, cluster)| !cluster.deleted() && is_asked(name, cluster));
+        let asked: BTreeMap<&ClusterRef, &Shared<Cluster>> = asked.collect();
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        let mut refused = BTreeSet::new();
+        for (name, cluster) in &asked {
+            let faults = self.faults_of_class(cluster);
+            if !faults.is_empty() && cluster.id().is_none() {
+                refused.insert(*name);
+            }
+            found.extend(faults.into_iter().map(|fault| (DocumentName::Cluster((*name).clone()), fault)));
+        }
+        found.extend(self.too_many(&asked, &refused));
+        found
+    }
+
+    /// What a Cluster asks for beyond its class.
+    #[must_use]
+    pub fn faults_of_class(&self, cluster: &Cluster) -> Vec<Fault> {
+        match self.allowed_class(cluster) {
+            Ok(Some(class)) => beyond(class, cluster),
+            Ok(None) => Vec::new(),
+            Err(fault) => vec![fault],
+        }
+    }
+
+    /// The class that a Cluster may be of.
+    fn allowed_class(&self, cluster: &Cluster) -> Result<Option<&ClusterClass>, Fault> {
+        let namespace = cluster.reference().namespace;
+        let fault = |problem: String| {
+            let names =
+                self.classes.iter().filter(|(_, class)| class.is_for(&namespace)).map(|(name, _)| name.as_str());
+            let names: Vec<&str> = names.collect();
+            let mend = match names[..] {
+                [] => format!("ask who runs Keelway for a ClusterClass for namespace {namespace}"),
+                _ => format!("name one of: {}", names.join(", ")),
+            };
+            Fault::of("spec.className", problem, mend)
+        };
+        match (self.class_name(cluster), self.class_of(cluster)) {
+            (_, Some(class)) if class.is_for(&namespace) => Ok(Some(class)),
+            (Some(name), Some(_)) => Err(fault(format!("ClusterClass {name} is not for namespace {namespace}"))),
+            (Some(name), None) => Err(fault(format!("there is no ClusterClass {name}"))),
+            (None, _) if self.classes.is_empty() => Ok(None),
+            (None, _) => {
+                let which =
+                    if self.default_class().is_some() { "the default is for others" } else { "none is the default" };
+                Err(fault(format!("the Cluster names no ClusterClass, and {which}")))
+            }
+        }
+    }
+
+    /// Clusters for which their namespace has no place. Those that are refused and never ran take none.
+    fn too_many(&self, asked: &BTreeMap<&ClusterRef, &Shared<Cluster>>, refused: &BTreeSet<&ClusterRef>) -> Found {
+        let mut places: BTreeMap<(&str, &str), Vec<(&ClusterRef, &Cluster)>> = BTreeMap::new();
+        for (name, cluster) in self.clusters.iter().filter(|(name, _)| !refused.contains(name)) {
+            let Some(class) = self.class_name(cluster) else { continue };
+            places.entry((class, name.namespace.as_str())).or_default().push((name, cluster));
+        }
+        let mut found = Vec::new();
+        for ((class, namespace), mut clusters) in places {
+            let limit = self.classes.get(class).and_then(|class| class.spec.limits.clusters_per_namespace);
+            let Some(limit) = limit else { continue };
+            clusters.sort_by_key(|(name, cluster)| {
+                let made = cluster.metadata.creation_timestamp.as_ref().map(|made| made.0);
+                (asked.contains_key(name), cluster.id().is_none(), made, *name)
+            });
+            let beyond = clusters.into_iter().skip(limit as usize).map(|(name, _)| name);
+            for name in beyond.filter(|name| asked.contains_key(name)) {
+                let problem =
+                    format!("namespace {namespace} has {limit} of ClusterClass {class}, the most that it allows");
+                let mend = "delete another one, or ask who runs Keelway for more";
+                found.push((DocumentName::Cluster(name.clone()), Fault::of("spec.className", problem, mend)));
+            }
+        }
+        found
+    }
+}
+
+/// What a Cluster asks for that its class does not allow.
+fn beyond(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
+    let mut found = replicas(class.spec.limits, cluster);
+    found.extend(images(class, cluster));
+    found.extend(arguments(class, cluster));
+    let versions = &class.spec.versions;
+    if !versions.is_empty() && !versions.contains(&cluster.spec.version) {
+        let problem = format!("{} is no release of its ClusterClass", cluster.spec.version);
+        found.push(Fault::of("spec.version", problem, format!("write one of {}", versions.join(", "))));
+    }
+    found
+}
+
+fn replicas(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
+    let spec = &cluster.spec;
+    let plane = &spec.control_plane;
+    let of_plane = |own: Option<u32>, field: &'static str| match own {
+        Some(replicas) => (field, replicas, limits.control_plane_replicas),
+        None => ("spec.controlPlane.replicas", plane.replicas, limits.control_plane_replicas),
+    };
+    let asked = BTreeSet::from([
+        ("spec.etcd.replicas", spec.etcd.replicas, limits.etcd_replicas),
+        of_plane(plane.kube_api_server.replicas, "spec.controlPlane.kubeAPIServer.replicas"),
+        of_plane(plane.kube_controller_manager.replicas, "spec.controlPlane.kubeControllerManager.replicas"),
+        of_plane(plane.kube_scheduler.replicas, "spec.controlPlane.kubeScheduler.replicas"),
+        // Where it says nothing, it follows from the API servers'.
+        of_plane(plane.cluster_controller.replicas, "spec.controlPlane.clusterController.replicas"),
+        ("spec.ingress.replicas", spec.ingress.replicas, limits.ingress_replicas),
+    ]);
+    let beyond = asked.into_iter().filter_map(|(field, asked, limit)| {
+        let limit = limit.filter(|limit| asked > *limit)?;
+        let problem = format!("{asked} are more than its ClusterClass allows");
+        Some(Fault::of(field, problem, format!("write {limit} or less")))
+    });
+    beyond.collect()
+}
+
+fn images(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
+    let own = &cluster.spec.images;
+    if class.spec.images.is_empty() {
+        return Vec::new();
+    }
+    let given = [("registry", own.registry.is_some()), ("pullSecrets", !own.pull_secrets.is_empty())];
+    let fault = |field: &str| {
+        Fault::of(format!("spec.images.{field}"), "images come from where its ClusterClass says", "leave it out")
+    };
+    given.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| fault(field)).collect()
+}
+
+fn arguments(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
+    let plane = &cluster.spec.control_plane;
+    let given = [
+        (Role::KubeApiserver, "kubeAPIServer", &plane.kube_api_server.extra_args),
+        (Role::KubeControllerManager, "kubeControllerManager", &plane.kube_controller_manager.extra_args),
+        (Role::KubeScheduler, "kubeScheduler", &plane.kube_scheduler.extra_args),
+    ];
+    let of_role = |(role, name, given): (Role, &str, &BTreeMap<String, String>)| {
+        let Some(allowed) = class.spec.allowed_arguments.of(role) else { return Vec::new() };
+        let map = format!("spec.controlPlane.{name}.extraArgs");
+        let mend = match allowed {
+            [] => "leave it out: no argument is allowed there".to_owned(),
+            _ => format!("leave it out; allowed are {}", allowed.join(", ")),
+        };
+        let refused = given.keys().filter(|argument| !allowed.contains(argument));
+        refused
+            .map(|argument| {
+                Fault::of_entry(&map, argument, format!("{argument} is not allowed by its ClusterClass"), mend.clone())
+            })
+            .collect()
+    };
+    given.into_iter().flat_map(of_role).collect()
+}

@@ -1,0 +1,106 @@
+//! What an API server checks of a ClusterClass.
+
+use serde_json::{Value as Json, json};
+
+use crate::{
+    argument::of_role,
+    release::{RELEASES, names},
+    role::Role,
+    validated::OPERATORS,
+};
+
+use super::{
+    cel::{Rule, is, list, rule, write},
+    cluster::registry,
+    forms::{LABEL, subdomain},
+    name,
+    schema::extend,
+};
+
+const ARGUMENTS: [(Role, &str); 3] = [
+    (Role::KubeApiserver, "spec.allowedArguments.kubeAPIServer"),
+    (Role::KubeControllerManager, "spec.allowedArguments.kubeControllerManager"),
+    (Role::KubeScheduler, "spec.allowedArguments.kubeScheduler"),
+];
+const EXPRESSIONS: &str = "spec.hypervisorSelector.matchExpressions";
+
+/// Adds it to the schema.
+pub(super) fn refine(root: &mut Json) {
+    bounds(root);
+    let mut rules = name::rules();
+    rules.extend(of_spec());
+    rules.extend(selector());
+    rules.extend(ARGUMENTS.into_iter().map(arguments));
+    write(root, rules);
+}
+
+/// How long lists and texts are at most. An API server takes no rule whose cost it cannot bound.
+fn bounds(root: &mut Json) {
+    let mut list = |path: &str, most: u32, longest: u32| {
+        extend(root, path, json!({"maxItems": most}));
+        extend(root, &format!("{path}[]"), json!({"maxLength": longest}));
+    };
+    list("spec.namespaces", 1000, 63);
+    list("spec.versions", 32, 32);
+    for (_, path) in ARGUMENTS {
+        list(path, 64, 63);
+    }
+    extend(root, "spec.images.registry", json!({"maxLength": 512}));
+    extend(root, "spec.images.pullSecrets", json!({"maxItems": 16}));
+    extend(root, "spec.images.pullSecrets[].namespace", json!({"maxLength": 63}));
+    extend(root, "spec.images.pullSecrets[].name", json!({"maxLength": 253}));
+    extend(root, EXPRESSIONS, json!({"maxItems": 32}));
+    extend(root, &format!("{EXPRESSIONS}[].operator"), json!({"maxLength": 32}));
+    extend(root, &format!("{EXPRESSIONS}[].values"), json!({"maxItems": 100}));
+}
+
+fn of_spec() -> Vec<Rule> {
+    let versions = list(RELEASES.iter().map(|release| release.kubernetes));
+    vec![
+        rule("spec.namespaces[]", is("self", LABEL), "\"{self}\" is no RFC 1123 label; write the name of a namespace"),
+        rule(
+            "spec.versions[]",
+            format!("self in {versions}"),
+            format!("\"{{self}}\" is no release that Keelway runs; write some of {}", names()),
+        ),
+        registry(),
+        rule(
+            "spec.images.pullSecrets[].namespace",
+            is("self", LABEL),
+            "\"{self}\" is no RFC 1123 label; write the Secret's namespace",
+        ),
+        rule(
+            "spec.images.pullSecrets[].name",
+            is("self", &subdomain()),
+            "\"{self}\" is no RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
+        ),
+    ]
+}
+
+fn selector() -> Vec<Rule> {
+    let place = format!("{EXPRESSIONS}[]");
+    let known = OPERATORS.map(|(name, _)| name);
+    let mut rules = vec![rule(
+        format!("{place}.operator"),
+        format!("self in {}", list(known)),
+        format!("\"{{self}}\" is no operator; write one of {}", known.join(", ")),
+    )];
+    for (name, takes_values) in OPERATORS {
+        let (holds, says) = if takes_values {
+            ("has(self.values) && self.values.size() > 0", "wants values; write some")
+        } else {
+            ("!has(self.values) || self.values.size() == 0", "takes no values; leave them out")
+        };
+        rules.push(rule(place.clone(), format!("self.operator != '{name}' || ({holds})"), format!("{name} {says}")));
+    }
+    rules
+}
+
+fn arguments((role, path): (Role, &str)) -> Rule {
+    let names = of_role(role).iter().map(|argument| argument.name);
+    rule(
+        format!("{path}[]"),
+        format!("self in {}", list(names.clone())),
+        format!("{role} takes no \"{{self}}\"; write some of {}", names.collect::<Vec<_>>().join(", ")),
+    )
+}

@@ -1,0 +1,90 @@
+//! What a ClusterClass means.
+
+use crate::{
+    argument,
+    class::ClusterClass,
+    fault::Fault,
+    name::{is_label, is_subdomain},
+    release,
+    role::Role,
+    schema::suggestion,
+    tree::{field, item},
+};
+
+use super::{Faults, check_name, cluster::check_registry};
+
+/// The operators of a selector's expressions, and whether they take values.
+pub(crate) const OPERATORS: [(&str, bool); 4] =
+    [("In", true), ("NotIn", true), ("Exists", false), ("DoesNotExist", false)];
+
+/// Its name, if every field means something.
+pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
+    let mut faults = Faults::default();
+    let name = document.metadata.name.clone().unwrap_or_default();
+    check_name(Some(&name), &mut faults);
+    if document.metadata.namespace.is_some() {
+        faults.add("metadata.namespace", "a ClusterClass is in no namespace", "leave it out");
+    }
+    for (index, namespace) in document.spec.namespaces.iter().enumerate().filter(|(_, name)| !is_label(name, 63)) {
+        let problem = format!("{namespace:?} is no RFC 1123 label");
+        faults.add(&item("spec.namespaces", index), problem, "write the name of a namespace");
+    }
+    check_selector(document, &mut faults);
+    check_registry(document.spec.images.registry.as_deref(), &mut faults);
+    check_pull_secrets(document, &mut faults);
+    check_arguments(document, &mut faults);
+    for (index, version) in document.spec.versions.iter().enumerate().filter(|(_, one)| release::find(one).is_none()) {
+        let problem = format!("{version:?} is no release that Keelway runs");
+        faults.add(&item("spec.versions", index), problem, format!("write some of {}", release::names()));
+    }
+    faults.or(Some(name))
+}
+
+fn check_selector(document: &ClusterClass, faults: &mut Faults) {
+    let asked = document.spec.hypervisor_selector.match_expressions.iter().flatten();
+    for (index, asked) in asked.enumerate() {
+        let place = item("spec.hypervisorSelector.matchExpressions", index);
+        let Some((name, takes_values)) = OPERATORS.into_iter().find(|(name, _)| *name == asked.operator) else {
+            let mend = suggestion(&asked.operator, &OPERATORS.map(|(name, _)| name));
+            faults.add(&field(&place, "operator"), format!("{:?} is no operator", asked.operator), mend);
+            continue;
+        };
+        let has_values = asked.values.as_ref().is_some_and(|values| !values.is_empty());
+        if takes_values != has_values {
+            let (problem, mend) =
+                if takes_values { ("wants values", "write some") } else { ("takes no values", "leave them out") };
+            faults.add(&field(&place, "values"), format!("{name} {problem}"), mend);
+        }
+    }
+}
+
+fn check_pull_secrets(document: &ClusterClass, faults: &mut Faults) {
+    for (index, secret) in document.spec.images.pull_secrets.iter().enumerate() {
+        let place = item("spec.images.pullSecrets", index);
+        if !is_label(&secret.namespace, 63) {
+            let problem = format!("{:?} is no RFC 1123 label", secret.namespace);
+            faults.add(&field(&place, "namespace"), problem, "write the Secret's namespace");
+        }
+        if !is_subdomain(&secret.name) {
+            let problem = format!("{:?} is no RFC 1123 subdomain", secret.name);
+            let mend = "write the name of a Secret of the type kubernetes.io/dockerconfigjson";
+            faults.add(&field(&place, "name"), problem, mend);
+        }
+    }
+}
+
+fn check_arguments(document: &ClusterClass, faults: &mut Faults) {
+    let places = [
+        (Role::KubeApiserver, "kubeAPIServer"),
+        (Role::KubeControllerManager, "kubeControllerManager"),
+        (Role::KubeScheduler, "kubeScheduler"),
+    ];
+    for (role, place) in places {
+        let known: Vec<&str> = argument::of_role(role).iter().map(|argument| argument.name).collect();
+        let allowed = document.spec.allowed_arguments.of(role).unwrap_or_default();
+        for (index, name) in allowed.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
+            let place = item(&format!("spec.allowedArguments.{place}"), index);
+            faults.add(&place, format!("{role} takes no {name:?}"), suggestion(name, &known));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What Clusters ask for, beside what their classes allow.
+
+use keelway_api::{Asked, Documents, fault::Faults};
+
+const CLASSES: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: ClusterClass
+metadata: {name: small, annotations: {keelway.dev/is-default-class: 'true'}}
+spec:
+  namespaces: [team-a]
+  images: {registry: registry.example.com/mirror}
+  limits: {clustersPerNamespace: 2, etcdReplicas: 3, controlPlaneReplicas: 2, ingressReplicas: 1}
+  allowedArguments: {kubeAPIServer: [v], kubeScheduler: []}
+  versions: [1.36.3, 1.37.0]
+---
+apiVersion: keelway.dev/v1alpha1
+kind: ClusterClass
+metadata: {name: large}
+spec: {namespaces: [team-b]}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-1}
+spec: {role: Private, endpoint: {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}
+---
+apiVersion: keelway.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: hv-2}
+spec: {role: Public, endpoint: {unix: {path: /run/2.sock}}, addresses: {private: [10.0.0.2], public: [192.0.2.2]}}
+";
+
+fn cluster(name: &str, namespace: &str, spec: &str) -> String {
+    let version = if spec.contains("version:") { "" } else { "version: 1.37.0, " };
+    format!(
+        "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{{version}{spec}}}\n"
+    )
+}
+
+fn read(text: &str) -> Result<Documents, Faults> {
+    Documents::read_with(text.as_bytes(), Asked { whole: true, ..Asked::default() })
+}
+
+/// Fields, problems and mends.
+fn told(clusters: &str) -> Vec<String> {
+    let faults = read(&format!("{CLASSES}{clusters}")).err().map(|faults| faults.0).unwrap_or_default();
+    faults.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.mend)).collect()
+}
+
+#[test]
+fn nothing_changes_where_there_are_no_classes() {
+    let machines = CLASSES.split_once("kind: Hypervisor").unwrap().1;
+    let machines = format!("apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor{machines}");
+    assert!(read(&(machines.clone() + &cluster("c1", "team-c", "etcd: {replicas: 7}"))).is_ok());
+    let named = read(&(machines + &cluster("c1", "team-c", "className: large"))).unwrap_err();
+    assert!(named.to_string().contains("there is no ClusterClass large"), "{named}");
+}
+
+#[test]
+fn a_cluster_is_of_a_class_of_its_namespace() {
+    assert_eq!(told(&cluster("c1", "team-a", "")), [""; 0]);
+    assert_eq!(told(&cluster("c1", "team-b", "className: large, etcd: {replicas: 7}")), [""; 0]);
+    assert_eq!(
+        told(&cluster("c1", "team-a", "className: large")),
+        ["spec.className: ClusterClass large is not for namespace team-a; name one of: small"]
+    );
+    assert_eq!(
+        told(&cluster("c1", "team-b", "")),
+        ["spec.className: the Cluster names no ClusterClass, and the default is for others; name one of: large"]
+    );
+    assert_eq!(
+        told(&cluster("c1", "team-c", "className: none")),
+        ["spec.className: there is no ClusterClass none; ask who runs Keelway for a ClusterClass for namespace team-c"]
+    );
+    let none = CLASSES.replace("'true'", "'false'");
+    let faults = read(&(none + &cluster("c1", "team-a", ""))).unwrap_err().to_string();
+    assert!(
+        faults.contains("the Cluster names no ClusterClass, and none is the default; name one of: small"),
+        "{faults}"
+    );
+}
+
+#[test]
+fn a_cluster_asks_for_no_more_than_its_class_allows() {
+    let spec = "version: 1.35.4, etcd: {replicas: 5}, ingress: {replicas: 2}, images: {registry: elsewhere.example.com}, \
+                controlPlane: {replicas: 1, kubeAPIServer: {replicas: 3, extraArgs: {v: '2', event-ttl: 1h}}, \
+                kubeScheduler: {extraArgs: {v: '2'}}, kubeControllerManager: {extraArgs: {v: '2'}}}";
+    let mut found = told(&cluster("c1", "team-a", spec));
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "spec.controlPlane.kubeAPIServer.extraArgs.event-ttl: event-ttl is not allowed by its ClusterClass; leave it \
+             out; allowed are v",
+            "spec.controlPlane.kubeAPIServer.replicas: 3 are more than its ClusterClass allows; write 2 or less",
+            "spec.controlPlane.kubeScheduler.extraArgs.v: v is not allowed by its ClusterClass; leave it out: no argument \
+             is allowed there",
+            "spec.etcd.replicas: 5 are more than its ClusterClass allows; write 3 or less",
+            "spec.images.registry: images come from where its ClusterClass says; leave it out",
+            "spec.ingress.replicas: 2 are more than its ClusterClass allows; write 1 or less",
+            "spec.version: 1.35.4 is no release of its ClusterClass; write one of 1.36.3, 1.37.0",
+        ]
+    );
+}
+
+#[test]
+fn a_namespace_has_no_more_clusters_than_its_class_allows() {
+    let three: String = ["c1", "c2", "c3"].map(|name| cluster(name, "team-a", "")).concat();
+    assert_eq!(
+        told(&three),
+        [
+            "spec.className: namespace team-a has 2 of ClusterClass small, the most that it allows; delete another one, or \
+          ask who runs Keelway for more"
+        ]
+    );
+    // Those that run stay, whatever their names.
+    let running = three.replacen(
+        "metadata: {name: c3, namespace: team-a}\nspec: {version: 1.37.0, }\n",
+        "metadata: {name: c3, namespace: team-a}\nspec: {version: 1.37.0, }\nstatus: {id: 0123456789abcdef}\n",
+        1,
+    );
+    assert_ne!(running, three);
+    let faults = read(&format!("{CLASSES}{running}")).unwrap_err();
+    assert_eq!(faults.0.len(), 1);
+    assert!(faults.0[0].document.contains("team-a/c2"), "{faults}");
+}
+
+#[test]
+fn who_is_refused_takes_nobodys_place() {
+    let broken = cluster("c0", "team-a", "etcd: {replicas: 5}");
+    let three: String = ["c1", "c2"].map(|name| cluster(name, "team-a", "")).concat() + &broken;
+    assert_eq!(told(&three), ["spec.etcd.replicas: 5 are more than its ClusterClass allows; write 3 or less"]);
+}
+
+#[test]
+fn a_default_takes_over_nobody_whom_it_is_not_for() {
+    let running = |namespace: &str| {
+        let text = cluster("c1", namespace, "");
+        let documents = Documents::read(format!("{CLASSES}{text}").as_bytes()).unwrap();
+        let cluster = documents.clusters.values().next().unwrap().clone();
+        documents.class_of(&cluster).and_then(|class| class.metadata.name.clone())
+    };
+    assert_eq!((running("team-a").as_deref(), running("team-b")), (Some("small"), None));
+}
+
+#[test]
+fn who_is_asked_nothing_is_held_against_nothing() {
+    let text = format!("{CLASSES}{}", cluster("c1", "team-a", "etcd: {replicas: 5}"));
+    let documents = Documents::read(text.as_bytes()).unwrap();
+    assert_eq!(documents.faults_of_classes(|_, _| false).len(), 0);
+    assert_eq!(documents.faults_of_classes(|_, _| true).len(), 1);
+    assert!(documents.faults_between().is_empty());
+}
+
+#[test]
+fn secrets_that_a_class_names_are_there() {
+    let class = CLASSES.replace("/mirror}", "/mirror, pullSecrets: [{namespace: registries, name: mirror}]}");
+    let told = read(&class).unwrap_err().to_string();
+    assert!(
+        told.contains("spec.images.pullSecrets[0].name: there is no Secret registries/mirror of the type"),
+        "{told}"
+    );
+}

@@ -1,0 +1,60 @@
+//! What clusters have of their classes.
+
+use alloc::{string::ToString, vec::Vec};
+
+use keelway_api::{
+    Cluster, Documents, Time,
+    class::ClassStatus,
+    condition::{self, Status, Verdict, reason::Reason},
+    name::ClusterRef,
+};
+
+use crate::plan::Plan;
+
+/// Tells of a cluster that its class, as it is now, would not take.
+const WITHIN: &str = "WithinClass";
+
+/// Writes down what each cluster is given by its class, which it keeps where that is taken away, and tells of clusters that ask for more
+/// than their classes allow by now: they go on as they are.
+pub(crate) fn plan_classes(plan: &mut Plan, now: &Time) {
+    let all: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
+    for name in all {
+        let Some(cluster) = plan.documents.clusters.get(&name).filter(|cluster| !cluster.deleted()) else { continue };
+        let class = given(&plan.documents, cluster);
+        let says = beyond(&plan.documents, cluster);
+        // What stays as it is stays shared.
+        if class.is_none() && says.is_none() && !is_told(cluster) {
+            continue;
+        }
+        let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
+        let generation = cluster.metadata.generation;
+        let status = cluster.status.get_or_insert_default();
+        if class.is_some() {
+            status.class = class;
+        }
+        match says {
+            Some(says) => condition::set(&mut status.conditions, WITHIN, says, generation, now),
+            None => status.conditions.retain(|condition| condition.type_ != WITHIN),
+        }
+    }
+}
+
+fn is_told(cluster: &Cluster) -> bool {
+    let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
+    conditions.unwrap_or_default().iter().any(|condition| condition.type_ == WITHIN)
+}
+
+/// What a cluster is given by its class, where that is not written down yet.
+fn given(documents: &Documents, cluster: &Cluster) -> Option<ClassStatus> {
+    let class = documents.class_of(cluster)?;
+    let given = ClassStatus { name: class.metadata.name.clone()?, images: class.spec.images.clone() };
+    let known = cluster.status.as_ref().and_then(|status| status.class.as_ref());
+    (known != Some(&given)).then_some(given)
+}
+
+fn beyond(documents: &Documents, cluster: &Cluster) -> Option<Verdict> {
+    let faults = documents.faults_of_class(cluster);
+    let message = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let reason = Reason::BeyondClass.as_str().to_string();
+    (!faults.is_empty()).then_some(Verdict { status: Status::False, reason, message })
+}
