@@ -298,7 +298,8 @@ pub struct HypervisorStatus {
     /// What the machine is, as with a Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_info: Option<NodeInfo>,
-    /// When the machine answered last. As with a Node, written anew after five minutes, or when something else of it changes.
+    /// When the machine answered last. Written anew when something else of it changes and when it goes silent; by `keelway reconcile`
+    /// also after five minutes, as with a Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
     /// The last config that the machine took.

@@ -473,6 +473,18 @@ pub struct Figures {
     pub peers: Option<u64>,
 }
 
+impl Figures {
+    /// Whether two looks at a component tell about the same: its database differs by less than a twentieth of what it may have.
+    #[must_use]
+    pub fn are_about_equal(one: &Self, other: &Self) -> bool {
+        let databases = match (one.database_bytes, other.database_bytes) {
+            (Some(one), Some(other)) => one.abs_diff(other) < ETCD_QUOTA / 20,
+            (one, other) => one == other,
+        };
+        databases && one.peers == other.peers
+    }
+}
+
 /// With what an agent that was enrolled answers on a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -614,6 +626,17 @@ pub struct Disk {
     pub capacity_bytes: u64,
     /// What root may still write.
     pub available_bytes: u64,
+}
+
+impl Disk {
+    /// Whether two looks at a disk tell about the same: how much is left of it differs by less than a twentieth of it.
+    #[must_use]
+    pub fn are_about_equal(one: Option<Self>, other: Option<Self>) -> bool {
+        let (Some(one), Some(other)) = (one, other) else { return one == other };
+        // Amounts are written in KiB.
+        one.capacity_bytes >> 10 == other.capacity_bytes >> 10
+            && one.available_bytes.abs_diff(other.available_bytes) < one.capacity_bytes / 20
+    }
 }
 
 /// The system of a machine, in the words of a Node's `nodeInfo`.

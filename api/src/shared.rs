@@ -81,6 +81,14 @@ impl<T: Serialize> Serialize for Shared<T> {
 /// Shared values by name, in a map that its copies share, too.
 pub struct Map<K, V>(Shared<BTreeMap<K, Shared<V>>>);
 
+impl<K, V> Map<K, V> {
+    /// Whether both are one map: what is in them need not be compared.
+    #[must_use]
+    pub fn is_one_with(&self, other: &Self) -> bool {
+        self.0.is_one_with(&other.0)
+    }
+}
+
 impl<K: Ord + Clone, V> Map<K, V> {
     /// Puts a value in the place of the one of its name, which is returned.
     pub fn insert(&mut self, name: K, value: impl Into<Shared<V>>) -> Option<Shared<V>> {
@@ -92,7 +100,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
     where
         V: PartialEq,
     {
-        let mut walks = (!self.0.is_one_with(&before.0)).then(|| (self.iter().peekable(), before.iter().peekable()));
+        let mut walks = (!self.is_one_with(before)).then(|| (self.iter().peekable(), before.iter().peekable()));
         core::iter::from_fn(move || {
             let (now, before) = walks.as_mut()?;
             loop {

@@ -19,6 +19,7 @@ mod exchange;
 mod journal;
 mod keeper;
 mod network;
+mod news;
 mod probe;
 mod service;
 mod socket;

@@ -34,8 +34,8 @@ impl Led {
 
 #[async_trait]
 impl Machines for Led {
-    fn introduce(&self, documents: &Documents) {
-        self.machines.introduce(documents);
+    fn introduce(&self, documents: &Documents) -> bool {
+        self.machines.introduce(documents)
     }
 
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {

@@ -105,20 +105,17 @@ impl Wants {
         Self { pods: config.pods.keys().cloned().collect(), held, digest: config.digest() }
     }
 
-    /// The pods.
-    ///
-    /// # Errors
-    /// A document does not mean anything.
-    pub fn pods(&self, documents: &Documents) -> Result<BTreeMap<PodName, Pod>, Faults> {
-        let world = World::of(documents)?;
+    /// The pods, of the documents and what they mean.
+    #[must_use]
+    pub fn pods(&self, documents: &Documents, world: &World) -> BTreeMap<PodName, Pod> {
         let mut pods = BTreeMap::new();
-        for tenant in Tenant::all(documents, &world) {
+        for tenant in Tenant::all(documents, world) {
             for (pod, component) in tenant.components.iter().filter(|(pod, _)| self.pods.contains(*pod)) {
-                let made = Site::of(&tenant, &world, pod, &component.spec).and_then(|site| site.pod().ok());
+                let made = Site::of(&tenant, world, pod, &component.spec).and_then(|site| site.pod().ok());
                 pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: self.held.contains(*pod), ..made })));
             }
         }
-        Ok(pods)
+        pods
     }
 }
 

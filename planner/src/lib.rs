@@ -53,7 +53,7 @@ pub use installation::{
 };
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
-pub use plan::{Cause, Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
+pub use plan::{Cause, Connections, Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use progress::plan_progress;
 pub use refusal::{Refused, refusal, refuse};

@@ -30,7 +30,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, part: Part<'_>, seen: &Observation
     for name in deleted {
         let all = match part {
             Part::World | Part::Cluster(_) => &plan.documents,
-            Part::Machines(all) => all,
+            Part::Machines(of) => of.documents,
         };
         let Some(says) = what_relies_on(&name, all, &plan.documents, seen) else {
             plan.documents.hypervisors.remove(&name);

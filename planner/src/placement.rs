@@ -58,7 +58,7 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
 fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &ClusterRef, id: &ClusterId) {
     let (mut given, mut waiting) = (Vec::new(), Vec::new());
     for (pod, component) in plan.documents.components_of_mut(id) {
-        let spec = &mut component.spec;
+        let spec = &component.spec;
         let added = spec.role.added_ports().iter().copied();
         let missing: Vec<&str> = added.filter(|name| !spec.ports.contains_key(*name)).collect();
         // What already listens on a machine is known of one that can be seen.
@@ -69,7 +69,7 @@ fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &C
         match fleet.take_ports(&missing, &spec.hypervisor) {
             Ok(ports) => {
                 given.push(Decision::Give { component: name, ports: ports.keys().cloned().collect() });
-                spec.ports.extend(ports);
+                component.spec.ports.extend(ports);
             }
             Err(on) => waiting.push((name, on)),
         }

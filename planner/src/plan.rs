@@ -37,6 +37,8 @@ pub struct Plan {
     pub decisions: Vec<Decision>,
     /// What is waited for. A world that waits is not settled.
     pub waiting: Vec<Waiting>,
+    /// When there may be something to do although nothing else changes: the time of a certificate comes.
+    pub due: Option<Timestamp>,
 }
 
 /// One decision that changes the documents.
@@ -116,8 +118,17 @@ pub enum Part<'a> {
     World,
     /// One cluster, with all machines at hand, of whose states it has what they tell of it.
     Cluster(Neighbours<'a>),
-    /// The machines, with no cluster at hand. Which components are on them is in these documents.
-    Machines(&'a Documents),
+    /// The machines, with no cluster at hand, by who is connected to them all the time.
+    Machines(Connections<'a>),
+}
+
+/// What is known of machines beside their own documents, by who is connected to them.
+#[derive(Debug, Clone, Copy)]
+pub struct Connections<'a> {
+    /// All documents: which components are on them.
+    pub documents: &'a Documents,
+    /// When each was heard of last.
+    pub heard: &'a BTreeMap<HypervisorName, Timestamp>,
 }
 
 /// What others have of the machines.
@@ -158,6 +169,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         bindings: Vec::new(),
         decisions: Vec::new(),
         waiting: Vec::new(),
+        due: due(seen, now),
     };
     if part.has_machines() || seen.stale() {
         wait_for_machines(&mut plan, seen, now);
@@ -182,6 +194,11 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     status::plan_status(&mut plan, &world, (seen, &overdue), &Time(now));
     draining::wait_for_connections(&mut plan, &world, seen);
     Ok(plan)
+}
+
+/// When the next certificate has lived two thirds of its life. Those that have already are minted now, or nobody wants them.
+fn due(seen: &Observation, now: Timestamp) -> Option<Timestamp> {
+    seen.certificates.values().map(|found| found.renew_at).filter(|date| *date > now).min()
 }
 
 /// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.

@@ -12,9 +12,9 @@ use keelway_api::{
     Cluster, Component, Documents, Hypervisor, Shared, Time,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
-    hypervisor::{HypervisorStatus, NodeInfo},
+    hypervisor::{DiskQuantities, HypervisorStatus, NodeInfo},
     jiff::SignedDuration,
-    machine::{ContainerPhase, ContainerState, MachineState, STATE_DIRECTORY, SandboxState, Seen, Silent},
+    machine::{ContainerPhase, ContainerState, Disk, MachineState, STATE_DIRECTORY, SandboxState, Seen, Silent},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::{EGRESS, Role},
     validated::ValidatedCluster,
@@ -23,12 +23,12 @@ use keelway_api::{
 use crate::{
     Health, Observation, Refused, birth,
     certificates::Overdue,
-    plan::{Cause, Part, Plan, Waiting, full_disk, silent_runtime},
+    plan::{Cause, Connections, Part, Plan, Waiting, full_disk, silent_runtime},
     words::{count, listed},
     world::World,
 };
 
-/// As often as a kubelet tells of a Node that does not change (`nodeStatusReportFrequency`).
+/// As often as a kubelet tells of a Node that does not change (`nodeStatusReportFrequency`): so do passes that nobody goes on with.
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Writes what was seen into the status of every cluster and component, and waits for what is not well.
@@ -60,7 +60,7 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
     let Documents { hypervisors, clusters, components, .. } = &mut plan.documents;
     let (clusters, components) = match part {
         Part::World | Part::Cluster(_) => (&*clusters, &*components),
-        Part::Machines(all) => (&all.clusters, &all.components),
+        Part::Machines(of) => (&of.documents.clusters, &of.documents.components),
     };
     let known: BTreeSet<ClusterId> = clusters.values().filter_map(|c| c.id().cloned()).collect();
     let others = |state: &MachineState| {
@@ -94,8 +94,10 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
         document.metadata.creation_timestamp.get_or_insert_with(|| now.clone());
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
+        if let Some(seen) = seen.machines.get(name) {
+            note(status, (name, seen), part, now);
+        }
         if let Some(Seen::Known(state)) = seen.machines.get(name) {
-            inventory(status, state, now);
             if state.disk_pressure {
                 let says = verdict(Status::True, Reason::DiskFull, format!("waits for {}", full_disk()));
                 condition::set(&mut status.conditions, "DiskPressure", says, generation, now);
@@ -117,19 +119,55 @@ fn is_told(document: &Hypervisor) -> bool {
     status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == "Ready"))
 }
 
-/// What a machine tells of itself. How much is left of its disk changes all the time: it is told anew with the heartbeat only, so
-/// that documents of a settled world stay as they are meanwhile.
-fn inventory(status: &mut HypervisorStatus, state: &MachineState, now: &Time) {
+/// Writes down what a machine tells of itself, and when it was heard of last.
+fn note(
+    status: &mut HypervisorStatus,
+    (name, seen): (&HypervisorName, &Seen<MachineState>),
+    part: Part<'_>,
+    now: &Time,
+) {
+    let answered = condition::is_true(&status.conditions, "Ready");
+    match (seen, part) {
+        (Seen::Known(state), _) => {
+            let is_fresh = match part {
+                Part::Machines(_) => answered && is_told_of(status, state),
+                Part::World | Part::Cluster(_) => is_fresh(status, now),
+            };
+            if inventory(status, state) || !is_fresh {
+                status.disk = state.disk.map(Into::into);
+                status.last_heartbeat_time = Some(now.clone());
+            }
+        }
+        (Seen::Unreachable { .. }, Part::Machines(Connections { heard, .. })) if answered => {
+            if let Some(heard) = heard.get(name) {
+                status.last_heartbeat_time = Some(Time(*heard));
+            }
+        }
+        (Seen::Unreachable { .. }, _) => {}
+    }
+}
+
+/// Whether it was written lately that a machine answers.
+fn is_fresh(status: &HypervisorStatus, now: &Time) -> bool {
+    let is_fresh = |time: &Time| now.0.duration_since(time.0).abs() < HEARTBEAT;
+    status.last_heartbeat_time.as_ref().is_some_and(is_fresh)
+}
+
+/// Whether there is nothing to write of a machine that answers as before, for who is connected to it and notices its silence.
+fn is_told_of(status: &HypervisorStatus, state: &MachineState) -> bool {
+    let disk = status.disk.as_ref().and_then(DiskQuantities::disk);
+    status.last_heartbeat_time.is_some() && Disk::are_about_equal(disk, state.disk)
+}
+
+/// What a machine tells of itself, and whether that is news. How much is left of its disk changes all the time, and is none: documents
+/// of a settled world stay as they are.
+fn inventory(status: &mut HypervisorStatus, state: &MachineState) -> bool {
     let before = status.clone();
     status.applied.clone_from(&state.applied);
     status.capacity = state.capacity.map(Into::into);
     status.allocatable = state.capacity.map(|capacity| capacity.allocatable().into());
     status.node_info = NodeInfo::of(state);
-    let is_fresh = |time: &Time| now.0.duration_since(time.0).abs() < HEARTBEAT;
-    if *status != before || !status.last_heartbeat_time.as_ref().is_some_and(is_fresh) {
-        status.disk = state.disk.map(Into::into);
-        status.last_heartbeat_time = Some(now.clone());
-    }
+    *status != before
 }
 
 /// Whether a machine that is to be emptied is.

@@ -5,8 +5,8 @@ use core::cell::OnceCell;
 
 use ipnet::IpNet;
 use keelway_api::{
-    Documents,
-    fault::Faults,
+    Documents, Hypervisor, Shared,
+    fault::{Fault, Faults},
     hypervisor::HypervisorRole,
     name::{ClusterId, ClusterRef, HypervisorName},
     validated::{ValidatedCluster, ValidatedHypervisor},
@@ -14,9 +14,9 @@ use keelway_api::{
 
 /// Machines and clusters after validation. Components and Secrets stay in the documents.
 pub struct World {
-    pub(crate) machines: BTreeMap<HypervisorName, ValidatedHypervisor>,
+    pub(crate) machines: Shared<BTreeMap<HypervisorName, ValidatedHypervisor>>,
     pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
-    ranges_of_machines: OnceCell<Vec<IpNet>>,
+    ranges_of_machines: Shared<OnceCell<Vec<IpNet>>>,
 }
 
 impl World {
@@ -35,18 +35,9 @@ impl World {
                 Err(found) => faults.extend(found),
             }
         }
-        let mut clusters = BTreeMap::new();
-        for (name, document) in &documents.clusters {
-            let Some(id) = document.id() else { continue };
-            match ValidatedCluster::of_class(document, documents) {
-                Ok(cluster) => {
-                    clusters.insert(name.clone(), (id.clone(), cluster));
-                }
-                Err(found) => faults.extend(found),
-            }
-        }
+        let clusters = clusters(documents, &mut faults);
         if faults.is_empty() {
-            Ok(Self { machines, clusters, ranges_of_machines: OnceCell::new() })
+            Ok(Self { machines: machines.into(), clusters, ranges_of_machines: Shared::default() })
         } else {
             Err(Faults(faults))
         }
@@ -56,6 +47,20 @@ impl World {
     pub(crate) fn looked_after(&self) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &ValidatedCluster)> {
         let all = self.clusters.iter().map(|(name, (id, cluster))| (name, id, cluster));
         all.filter(|(_, _, cluster)| !cluster.paused)
+    }
+
+    /// Reads documents whose machines are mostly those of others that were read before: they are read once where they are the same.
+    ///
+    /// # Errors
+    /// As [`World::of`].
+    pub fn beside(&self, before: &Documents, documents: &Documents) -> Result<Self, Faults> {
+        if !have_the_same_machines(before, documents) {
+            return Self::of(documents);
+        }
+        let mut faults = Vec::new();
+        let clusters = clusters(documents, &mut faults);
+        let (machines, ranges_of_machines) = (self.machines.clone(), self.ranges_of_machines.clone());
+        if faults.is_empty() { Ok(Self { machines, clusters, ranges_of_machines }) } else { Err(Faults(faults)) }
     }
 
     /// All addresses of all machines, in as few ranges as hold them and nothing else.
@@ -71,4 +76,29 @@ impl World {
     pub(crate) fn with_role(&self, role: HypervisorRole) -> impl Iterator<Item = &ValidatedHypervisor> {
         self.machines.values().filter(move |machine| machine.role == role)
     }
+}
+
+/// Clusters that have an id.
+fn clusters(documents: &Documents, faults: &mut Vec<Fault>) -> BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)> {
+    let mut clusters = BTreeMap::new();
+    for (name, document) in &documents.clusters {
+        let Some(id) = document.id() else { continue };
+        match ValidatedCluster::of_class(document, documents) {
+            Ok(cluster) => {
+                clusters.insert(name.clone(), (id.clone(), cluster));
+            }
+            Err(found) => faults.extend(found),
+        }
+    }
+    clusters
+}
+
+/// Whether machines mean the same in both: their status means nothing.
+fn have_the_same_machines(ones: &Documents, others: &Documents) -> bool {
+    let same = |((name, one), (other_name, other)): ((_, &Shared<Hypervisor>), (_, &Shared<Hypervisor>))| {
+        let labels = |machine: &Shared<Hypervisor>| machine.metadata.labels.clone();
+        name == other_name && (one.is_one_with(other) || (one.spec == other.spec && labels(one) == labels(other)))
+    };
+    let (ones, others) = (&ones.hypervisors, &others.hypervisors);
+    ones.is_one_with(others) || (ones.len() == others.len() && ones.iter().zip(others.iter()).all(same))
 }

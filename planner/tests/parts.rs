@@ -13,8 +13,8 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 use keelway_planner::{
-    CertificateSeen, Configs, Health, Neighbours, Observation, Part, Wants, World, bindings_digest, highest_term,
-    machine_config, machine_configs, plan, plan_part,
+    CertificateSeen, Configs, Connections, Health, Neighbours, Observation, Part, Wants, World, bindings_digest,
+    highest_term, machine_config, machine_configs, plan, plan_part,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -92,7 +92,13 @@ impl Model {
         }
         let own = self.documents.of_machines();
         let seen = self.observe(&own, silent, None);
-        let mut plan = plan_part(own.clone(), Part::Machines(&self.documents), &seen, Timestamp::UNIX_EPOCH).unwrap();
+        let mut plan = plan_part(
+            own.clone(),
+            Part::Machines(Connections { documents: &self.documents, heard: &BTreeMap::new() }),
+            &seen,
+            Timestamp::UNIX_EPOCH,
+        )
+        .unwrap();
         mint(&mut plan, &mut self.certificates);
         self.take(&own, &plan.documents);
         self.configs(&seen, &told)
@@ -112,7 +118,9 @@ impl Model {
         let known: BTreeSet<_> = self.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
         let config = |(name, document): (&HypervisorName, &keelway_api::Shared<keelway_api::Hypervisor>)| {
             let state = seen.machines[name].known()?;
-            let wants = told.iter().filter_map(|(documents, wants)| wants.get(name)?.pods(documents).ok());
+            let wants = told
+                .iter()
+                .filter_map(|(documents, wants)| Some(wants.get(name)?.pods(documents, &World::of(documents).ok()?)));
             let term = highest_term(&self.documents, seen);
             let (config, _) =
                 machine_config(document, state, |id| known.contains(id), wants.flatten().collect(), term)?;

@@ -44,6 +44,9 @@ pub use network::{NetworkError, agent_channel, agent_way};
 /// How long a look at a machine may take, before it counts as out of reach.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// How soon a machine is looked at again that nobody can listen to.
+const UNHEARD: Duration = Duration::from_secs(5);
+
 fn late() -> String {
     format!("no answer within {} s", LOOK.as_secs())
 }
@@ -109,6 +112,17 @@ impl From<String> for Unseen {
     }
 }
 
+/// Whether somebody tells of a machine's changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listened {
+    /// As before.
+    Already,
+    /// What changed before was told to nobody.
+    FromNowOn,
+    /// Nobody does.
+    Not,
+}
+
 /// Who does what there is to do.
 enum By {
     Runtime(Runtime),
@@ -138,8 +152,8 @@ impl Connected {
         }
     }
 
-    /// Listens for changes from now on. Returns whether nobody did before.
-    async fn listen(&self) -> bool {
+    /// Listens for changes from now on.
+    async fn listen(&self) -> Listened {
         let mut began = false;
         let listener = self.listener.get_or_try_init(|| async {
             began = true;
@@ -151,10 +165,11 @@ impl Connected {
             }
         });
         match listener.await {
-            Ok(_) => began,
+            Ok(_) if began => Listened::FromNowOn,
+            Ok(_) => Listened::Already,
             Err(why) => {
                 tracing::debug!(why, "cannot be listened to");
-                false
+                Listened::Not
             }
         }
     }
@@ -237,14 +252,17 @@ impl ConnectedMachines {
 
 #[async_trait]
 impl Machines for ConnectedMachines {
-    fn introduce(&self, documents: &Documents) {
+    fn introduce(&self, documents: &Documents) -> bool {
         let met = self.introduction.learn(documents);
+        let mut held = self.held();
+        let before = held.len();
         // Whoever was spoken with as somebody else is met anew.
-        self.held().retain(|place, _| match place {
+        held.retain(|place, _| match place {
             Place::Socket(_) => true,
             Place::Network { .. } => met.by_agents,
             Place::Bare(..) => met.by_proxies,
         });
+        held.len() != before
     }
 
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
@@ -337,11 +355,16 @@ impl Machines for ConnectedMachines {
         if held.is_empty() {
             return std::future::pending().await;
         }
-        let began = join_all(held.iter().map(|connected| connected.listen())).await;
+        let listened = join_all(held.iter().map(|connected| connected.listen())).await;
         // What changed before anybody listened was told to nobody.
-        if began.contains(&true) {
+        if listened.contains(&Listened::FromNowOn) {
             return;
         }
-        select_all(held.iter().map(|connected| Box::pin(connected.changed.notified()))).await;
+        let told = select_all(held.iter().map(|connected| Box::pin(connected.changed.notified())));
+        if listened.contains(&Listened::Not) {
+            let _ = timeout(UNHEARD, told).await;
+        } else {
+            told.await;
+        }
     }
 }

@@ -15,6 +15,7 @@ mod index;
 mod looked;
 mod machine;
 mod machines;
+mod rest;
 mod state;
 
 use std::{
@@ -46,9 +47,6 @@ use crate::{Applying, Context, Minter, Outcome, PassError, StoreError};
 pub use driver::{Driver, Kept, highest_known_term};
 use state::State;
 
-/// How soon a pass follows one with nothing to do: certificates come to their time, and machines are heard of again
-/// (`Hypervisor.status.lastHeartbeatTime`).
-const HEARTBEAT: Duration = Duration::from_secs(300);
 /// How soon at first a look follows one that found something to wait for, should nothing tell of a change: machines that are out of
 /// reach send none. Each further one in a row doubles it.
 const LOOK: Duration = Duration::from_secs(2);
@@ -71,7 +69,7 @@ pub trait Changing: Send + Sync {
 }
 
 /// What a task works on.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Task {
     /// What is of machines and of none of them alone.
     Machines,
@@ -253,8 +251,11 @@ impl<'a> Keeper<'a> {
         let documents = self.context.store.load().await?;
         self.is_unsure.store(false, Ordering::Relaxed);
         // Whoever looks at a machine that is new does so as whom its document says.
-        self.context.machines.introduce(&documents);
+        let met_anew = self.context.machines.introduce(&documents);
         self.state().take(documents);
+        if met_anew {
+            self.state().wake_machines();
+        }
         Ok(())
     }
 

@@ -75,8 +75,10 @@ pub struct StoreError {
 #[async_trait]
 pub trait Machines: Send + Sync {
     /// Learns from the documents as whom machines are spoken with that are reached over a network. Comes before anything else is
-    /// asked about machines of these documents.
-    fn introduce(&self, _documents: &Documents) {}
+    /// asked about machines of these documents. Returns whether connections were dropped, as machines are met anew.
+    fn introduce(&self, _documents: &Documents) -> bool {
+        false
+    }
     /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState>;
     /// Tells a machine that the leader of this term drives it: what those before ask for is refused from now on. Returns the newest term

@@ -10,7 +10,7 @@ use std::{
 };
 
 use keelway_api::{
-    machine::{MachineState, PortFacts, event::reason},
+    machine::{MachineState, event::reason},
     name::PodName,
 };
 use tokio::{
@@ -25,6 +25,7 @@ use super::{
     book::{Book, Kept},
     endings::{self, Ending},
     journal::{About, Journal},
+    news::news,
     probe,
 };
 use crate::{
@@ -315,9 +316,9 @@ impl Keeper {
         self.journal.note(About::default(), kind, message.to_owned());
     }
 
-    /// Ports come and go with every connection; all else that changes is worth a look to those who watch.
+    /// News are worth a look to those who watch.
     fn seen(&mut self, state: MachineState) {
-        let state = MachineState { ports: PortFacts::default(), ..state };
+        let state = news(state, self.last.as_ref());
         if self.last.as_ref() != Some(&state) {
             self.board.publish(|status| status.revision += 1);
             self.last = Some(state);

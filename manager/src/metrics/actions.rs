@@ -118,6 +118,7 @@ pub(super) mod tests {
             bindings: Vec::new(),
             decisions: Vec::new(),
             waiting: Vec::new(),
+            due: None,
         };
         Outcome { plan, effects: 0, failures: Vec::new(), refused: false, settled: true }
     }

@@ -24,7 +24,7 @@ use tokio::{
 };
 use tracing::{Instrument as _, info_span};
 
-use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, RECHECK, Task, looked::Looked};
+use super::{Keeper, LONGEST_LOOK, LOOK, RECHECK, Task, looked::Looked, rest::round};
 use crate::{
     Failure, Outcome, PassError, health,
     observe::observe,
@@ -40,8 +40,15 @@ const OWN_LOOKS: Duration = Duration::from_secs(12);
 /// The documents of one cluster, and what was seen when they were as they are.
 struct View {
     loaded: Arc<Documents>,
-    all: Arc<Documents>,
     seen: Looked,
+}
+
+/// When a cluster is to be looked at although nobody tells of a change.
+enum Next {
+    /// It waits for something.
+    Look(Instant),
+    /// It is settled.
+    Date(Option<Timestamp>),
 }
 
 /// What a pass decided.
@@ -83,18 +90,36 @@ impl Keeper<'_> {
             let outcome = passed.ok().flatten();
             let mut floor = Duration::ZERO;
             if idle {
-                let settled = outcome.as_ref().is_some_and(|outcome| outcome.settled);
-                let longest = if settled { HEARTBEAT } else { look };
+                let settled = outcome.as_ref().filter(|outcome| outcome.settled);
+                let next = settled.map_or(Next::Look(last + look), |outcome| Next::Date(outcome.plan.due));
+                let again = self.again(&task, name, next);
                 let known = outcome.map(|outcome| outcome.plan.documents).unwrap_or_default();
                 tokio::select! {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
                     () = health::until_better(&*self.context.components, &known, health::is_ill, RECHECK) => floor = RECHECK,
-                    () = sleep_until(last + longest) => if !settled { self.look_again(name) },
+                    () = again => {}
                 }
             }
             self.pause_until(last + pause.max(floor)).await;
+        }
+    }
+
+    /// Waits until the cluster is to be looked at although nobody tells of a change: where it is settled, until a date.
+    async fn again(&self, task: &Task, name: &ClusterRef, next: Next) {
+        match next {
+            Next::Look(at) => {
+                sleep_until(at).await;
+                self.look_again(name);
+            }
+            Next::Date(due) => {
+                let has_rounds = self.state().has_rounds(name);
+                tokio::select! {
+                    () = self.due(task, due) => {}
+                    () = round(task), if has_rounds => {}
+                }
+            }
         }
     }
 
@@ -136,12 +161,13 @@ impl Keeper<'_> {
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
         let seen = observe(&view.seen, &*self.context.components, &documents).await.map_err(PassError::Faults)?;
         let Some(_turn) = self.turn().await else { return Ok(None) };
-        let nobody = BTreeSet::new();
-        let neighbours = Neighbours { documents: &view.all, users: &nobody };
-        let (mut plan, mut seen) = decide(documents.clone(), neighbours, seen, self.now())?;
+        // Most passes take nothing of machines. Whether there is something to take is known without those who have the rest.
+        let (nothing, nobody) = (Documents::default(), BTreeSet::new());
+        let alone = Neighbours { documents: &nothing, users: &nobody };
+        let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
         let placing = if takes_of_machines(&plan, &view.loaded) {
             let placing = self.placing.lock().await;
-            // Others may have taken it meanwhile.
+            // Of what others have nothing is taken.
             let (all, users) = self.neighbours();
             (plan, seen) = decide(documents, Neighbours { documents: &all, users: &users }, seen, self.now())?;
             Some(placing)
@@ -189,11 +215,7 @@ impl Keeper<'_> {
     fn view(&self, name: &ClusterRef) -> Option<View> {
         let state = self.state();
         state.documents.clusters.get(name)?;
-        Some(View {
-            loaded: Arc::new(state.documents.of_cluster(name)),
-            all: state.documents.clone(),
-            seen: Looked(state.seen_of(name)),
-        })
+        Some(View { loaded: Arc::new(state.documents.of_cluster(name)), seen: Looked(state.seen_of(name)) })
     }
 
     fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>) {

@@ -1,6 +1,6 @@
 //! One machine: looked at when it changes, and brought to what its clusters want.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use keelway_api::{
     Documents, Hypervisor, Shared,
@@ -9,12 +9,21 @@ use keelway_api::{
     name::HypervisorName,
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
-use keelway_planner::{machine_config, refusal};
-use tokio::time::{Instant, sleep_until};
+use keelway_planner::{World, machine_config, refusal};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 use tracing::{Instrument as _, info_span};
 
-use super::{HEARTBEAT, Keeper, LONGEST_LOOK, LOOK, Task};
+use super::{Keeper, LONGEST_LOOK, LOOK, Task, rest::round, state::tells_everything};
 use crate::{Applying, PassError, pace::Pace};
+
+/// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
+struct Wakes {
+    look: Arc<Notify>,
+    wanted: Arc<Notify>,
+}
 
 /// What is to be done on a machine.
 struct Order {
@@ -32,15 +41,14 @@ impl Keeper<'_> {
         let mut look = LOOK;
         let mut last = Instant::now();
         let mut number = 0_u64;
-        let mut obeys = false;
+        let (mut obeys, mut looks, mut answers) = (false, true, false);
         loop {
-            let Some((document, wake)) = self.machine_document(name).filter(|_| !self.is_stopped()) else { return };
+            let Some((document, wakes)) = self.machine_document(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
             let span = info_span!("pass", hypervisor = %name, pass = number);
-            let seen = self.look(&document, &mut obeys).instrument(span.clone()).await;
-            let answers = matches!(seen, Seen::Known(_));
-            self.watcher().looked(name, &seen);
-            self.state().saw(name, seen);
+            if std::mem::replace(&mut looks, true) {
+                answers = self.look_at(name, &document, &mut obeys).instrument(span.clone()).await;
+            }
             let done = self
                 .bring(name, &document)
                 .instrument(span.clone())
@@ -53,26 +61,50 @@ impl Keeper<'_> {
             look = if answers { LOOK } else { (look * 2).min(LONGEST_LOOK) };
             if idle {
                 let of: [&Hypervisor; 1] = [&document];
-                let longest = if answers { HEARTBEAT } else { look };
+                let again = async {
+                    match (answers, tells_everything(&document)) {
+                        (true, true) => std::future::pending().await,
+                        (true, false) => round(&task).await,
+                        (false, _) => sleep_until(last + look).await,
+                    }
+                };
                 tokio::select! {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
-                    () = wake.notified() => {}
+                    () = wakes.look.notified() => {}
+                    // What is on it was told as it changed.
+                    () = wakes.wanted.notified() => looks = !answers || !tells_everything(&document),
                     () = self.context.machines.changed(&of) => {}
-                    () = sleep_until(last + longest) => {}
+                    () = again => {}
+                }
+                if answers {
+                    // The connection stood until now.
+                    self.state().heard(name, self.now());
                 }
             }
             self.pause_until(last + pause).await;
         }
     }
 
-    fn machine_document(
-        &self,
-        name: &HypervisorName,
-    ) -> Option<(Shared<Hypervisor>, std::sync::Arc<tokio::sync::Notify>)> {
+    fn machine_document(&self, name: &HypervisorName) -> Option<(Shared<Hypervisor>, Wakes)> {
         let state = self.state();
-        let wake = state.machines.get(name)?.wake.clone();
-        Some((state.documents.hypervisors.get(name)?.clone(), wake))
+        let machine = state.machines.get(name)?;
+        let wakes = Wakes { look: machine.wake.clone(), wanted: machine.wanted.clone() };
+        Some((state.documents.hypervisors.get(name)?.clone(), wakes))
+    }
+
+    /// Returns whether it answers. `obeys`: it obeys this leader already.
+    async fn look_at(&self, name: &HypervisorName, document: &Hypervisor, obeys: &mut bool) -> bool {
+        let seen = self.look(document, obeys).await;
+        self.watcher().looked(name, &seen);
+        let answers = matches!(seen, Seen::Known(_));
+        let now = self.now();
+        let mut state = self.state();
+        if answers {
+            state.heard(name, now);
+        }
+        state.saw(name, seen);
+        answers
     }
 
     /// Brings the machine to its config, once each cluster that has components there told what it wants.
@@ -118,8 +150,7 @@ impl Keeper<'_> {
             if state.is_stale() {
                 return Ok(None);
             }
-            let told = |cluster| state.clusters.get(cluster).is_some_and(|known| known.wants.contains_key(name));
-            if !state.index.clusters_on(documents, name).keys().all(|cluster| told(*cluster)) {
+            if !state.is_all_told(name) {
                 return Ok(None);
             }
             let wants = state.clusters.values();
@@ -131,8 +162,15 @@ impl Keeper<'_> {
         let Seen::Known(found) = &*seen else { return Ok(None) };
         let term = self.term();
         let mut pods = BTreeMap::new();
+        let mut read: Option<(World, Arc<Documents>)> = None;
         for (wants, documents) in wants {
-            pods.extend(wants.pods(&documents).map_err(|faults| faults.to_string())?);
+            let world = match &read {
+                Some((world, before)) => world.beside(before, &documents),
+                None => World::of(&documents),
+            };
+            let world = world.map_err(|faults| faults.to_string())?;
+            pods.extend(wants.pods(&documents, &world));
+            read = Some((world, documents));
         }
         let Some((config, issue)) = machine_config(&document, found, |id| known.contains_key(id), pods, term) else {
             return Ok(None);

@@ -1,13 +1,13 @@
 //! What is of machines and of none of them alone: their status, whom they trust, who they are.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use keelway_api::machine::Seen;
-use keelway_planner::{Observation, Part, identify_machines, plan_part, refuse};
+use keelway_api::{jiff::Timestamp, machine::Seen, name::HypervisorName};
+use keelway_planner::{Connections, Observation, Part, identify_machines, plan_part, refuse};
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, info_span};
 
-use super::{HEARTBEAT, Keeper, LONGEST_LOOK, Task};
+use super::{Keeper, LONGEST_LOOK, Task, rest::round};
 use crate::{Outcome, PassError, certificates, certify::certify, pace::Pace, pass::is_settled};
 
 /// How long changes of machines are gathered before their status is written: nobody waits for that.
@@ -16,7 +16,7 @@ const GATHER: Duration = Duration::from_millis(200);
 impl Keeper<'_> {
     /// Passes over all machines, for as long as documents are kept.
     pub(super) async fn machines(&self) {
-        let wake = self.state().wake_machines.clone();
+        let wake = self.state().all_machines.clone();
         let mut pace = Pace::new();
         let mut last = Instant::now();
         let mut number = 0_u64;
@@ -26,14 +26,12 @@ impl Keeper<'_> {
             let passed = self.pass_machines().instrument(span.clone()).await;
             let took = began.elapsed();
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
-            let mut longest = LONGEST_LOOK;
+            let mut settled = false;
             let (again, pause) = match passed {
                 Ok(None) => (true, Duration::ZERO),
                 Ok(Some(outcome)) => {
                     span.in_scope(|| self.watcher().passed(&Task::Machines, &outcome, took));
-                    if outcome.settled {
-                        longest = HEARTBEAT;
-                    }
+                    settled = outcome.settled;
                     let again = outcome.effects > 0 || !outcome.failures.is_empty();
                     (again, pace.after(outcome.effects, outcome.failures.len(), elapsed))
                 }
@@ -43,11 +41,19 @@ impl Keeper<'_> {
                 }
             };
             if !again {
+                let again = async {
+                    if settled {
+                        // It asks nobody, and tells that passes go on.
+                        round(&Task::Machines).await;
+                    } else {
+                        sleep_until(last + LONGEST_LOOK).await;
+                    }
+                };
                 tokio::select! {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
-                    () = sleep_until(last + longest) => {}
+                    () = again => {}
                 }
             }
             self.pause_until(last + pause.max(GATHER)).await;
@@ -56,13 +62,15 @@ impl Keeper<'_> {
 
     /// One pass. None: somebody changed the documents meanwhile.
     async fn pass_machines(&self) -> Result<Option<Outcome>, PassError> {
-        let (all, mut seen) = {
+        let (all, mut seen, heard) = {
             let state = self.state();
+            let heard = state.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.heard?)));
+            let heard: BTreeMap<HypervisorName, Timestamp> = heard.collect();
             let seen = state
                 .machines
                 .iter()
                 .filter_map(|(name, machine)| Some((name.clone(), Seen::clone(machine.seen.as_deref()?))));
-            (state.documents.clone(), Observation { machines: seen.collect(), ..Observation::default() })
+            (state.documents.clone(), Observation { machines: seen.collect(), ..Observation::default() }, heard)
         };
         let loaded = all.of_machines();
         let mut documents = loaded.clone();
@@ -70,14 +78,15 @@ impl Keeper<'_> {
         seen.certificates = certificates::read(&documents);
         refuse(&documents, &mut seen);
         let now = self.now();
-        let mut plan = plan_part(documents, Part::Machines(&all), &seen, now).map_err(PassError::Faults)?;
+        let connections = Connections { documents: &all, heard: &heard };
+        let mut plan = plan_part(documents, Part::Machines(connections), &seen, now).map_err(PassError::Faults)?;
         self.minter().mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
         plan.documents.share(&loaded);
         if !self.save_part(&loaded, &plan.documents).await? {
             return Ok(None);
         }
-        self.context.machines.introduce(&plan.documents);
-        if all.installation() != plan.documents.installation() || !plan.mint.is_empty() {
+        let met_anew = self.context.machines.introduce(&plan.documents);
+        if met_anew || all.installation() != plan.documents.installation() || !plan.mint.is_empty() {
             self.state().wake_all();
         }
         let (mut effects, mut failures) = (0, Vec::new());

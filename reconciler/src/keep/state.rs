@@ -6,9 +6,10 @@ use std::{
 };
 
 use keelway_api::{
-    Documents,
+    Documents, Hypervisor,
     document::DocumentName,
-    hypervisor::Applied,
+    hypervisor::{Applied, Way},
+    jiff::Timestamp,
     machine::{MachineState, Seen},
     name::{ClusterId, ClusterRef, HypervisorName},
 };
@@ -27,7 +28,7 @@ pub(super) struct State {
     pub(super) machines: BTreeMap<HypervisorName, Machine>,
     pub(super) clusters: BTreeMap<ClusterRef, Cluster>,
     /// Wakes who looks after all machines.
-    pub(super) wake_machines: Arc<Notify>,
+    pub(super) all_machines: Arc<Notify>,
 }
 
 /// What is known of a machine.
@@ -35,10 +36,14 @@ pub(super) struct State {
 pub(super) struct Machine {
     /// None: nobody looked yet.
     pub(super) seen: Option<Arc<Seen<MachineState>>>,
+    /// When it was heard of last.
+    pub(super) heard: Option<Timestamp>,
     /// Told when it was looked at for the first time.
     pub(super) looked: Arc<Notify>,
-    /// Wakes its task.
+    /// Wakes its task, to look at it.
     pub(super) wake: Arc<Notify>,
+    /// Wakes its task, as clusters want something else of it.
+    pub(super) wanted: Arc<Notify>,
     /// Clusters of the config that it is being given: what they have there is not known before the next look.
     pub(super) giving: BTreeSet<ClusterId>,
 }
@@ -86,7 +91,11 @@ impl State {
 
     /// Takes documents that others may have changed.
     pub(super) fn take(&mut self, documents: Arc<Documents>) {
+        let was_stale = self.is_stale();
         let (before, changed) = self.replace(documents);
+        if was_stale && !self.is_stale() {
+            self.wake_all();
+        }
         let now = &*self.documents;
         for name in &changed {
             match name {
@@ -110,7 +119,7 @@ impl State {
             let woken = clusters.iter().filter_map(|name| self.clusters.get(name));
             woken.for_each(|cluster| cluster.wake.notify_one());
         } else {
-            self.wake_machines.notify_one();
+            self.all_machines.notify_one();
             self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
         }
     }
@@ -120,7 +129,11 @@ impl State {
         for name in changed.iter().filter(|name| self.documents.get(name).is_none()) {
             let wake = match name {
                 DocumentName::Hypervisor(name) => self.machines.remove(name).map(|machine| machine.wake),
-                DocumentName::Cluster(name) => self.clusters.remove(name).map(|cluster| cluster.wake),
+                DocumentName::Cluster(name) => {
+                    // Machines may have waited for what it wants.
+                    self.machines.values().for_each(|machine| machine.wanted.notify_one());
+                    self.clusters.remove(name).map(|cluster| cluster.wake)
+                }
                 DocumentName::ClusterClass(_) | DocumentName::Component(_) | DocumentName::Secret(_) => None,
             };
             if let Some(wake) = wake {
@@ -133,7 +146,7 @@ impl State {
     fn tell_of_what_left(&self, changed: &BTreeSet<DocumentName>) {
         let left = |name: &DocumentName| matches!(name, DocumentName::Component(pod) if !self.documents.components.contains_key(pod));
         if changed.iter().any(left) && self.documents.hypervisors.values().any(|machine| machine.deleted()) {
-            self.wake_machines.notify_one();
+            self.all_machines.notify_one();
         }
     }
 
@@ -155,7 +168,7 @@ impl State {
         if before.as_deref() == now {
             return;
         }
-        self.wake_machines.notify_one();
+        self.all_machines.notify_one();
         let came = before.as_deref().and_then(Seen::known).is_none() != now.and_then(Seen::known).is_none();
         let here = self.index.clusters_on(&self.documents, name);
         for (cluster, known) in &self.clusters {
@@ -192,19 +205,46 @@ impl State {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let before = std::mem::replace(&mut cluster.wants, wants);
         cluster.documents = documents;
-        let now = &cluster.wants;
+        let Some(now) = self.clusters.get(name).map(|cluster| &cluster.wants) else { return };
         let all: BTreeSet<&HypervisorName> = before.keys().chain(now.keys()).chain(left).collect();
         let is_woken = |name: &&HypervisorName| before.get(*name) != now.get(*name) || left.contains(*name);
-        for name in all.into_iter().filter(is_woken) {
+        for name in all.into_iter().filter(is_woken).filter(|name| self.is_all_told(name)) {
             if let Some(machine) = self.machines.get(name) {
-                machine.wake.notify_one();
+                machine.wanted.notify_one();
             }
         }
     }
 
-    /// Wakes every task.
-    pub(super) fn wake_all(&self) {
+    /// Whether each cluster with components on a machine has told what it wants of it.
+    pub(super) fn is_all_told(&self, machine: &HypervisorName) -> bool {
+        let here = self.index.clusters_on(&self.documents, machine);
+        let has_told =
+            |name: &&ClusterRef| self.clusters.get(*name).is_some_and(|known| known.wants.contains_key(machine));
+        here.keys().all(has_told)
+    }
+
+    /// A machine is there.
+    pub(super) fn heard(&mut self, name: &HypervisorName, now: Timestamp) {
+        if let Some(machine) = self.machines.get_mut(name) {
+            machine.heard = Some(now);
+        }
+    }
+
+    /// Whether a cluster relies on a machine that does not tell of everything that changes there.
+    pub(super) fn has_rounds(&self, name: &ClusterRef) -> bool {
+        let machines = self.machines_of(name);
+        let mut documents = machines.iter().filter_map(|machine| self.documents.hypervisors.get(machine));
+        documents.any(|document| !tells_everything(document))
+    }
+
+    /// Wakes every machine's task.
+    pub(super) fn wake_machines(&self) {
         self.machines.values().for_each(|machine| machine.wake.notify_one());
+    }
+
+    /// Wakes every task of a machine or a cluster.
+    pub(super) fn wake_all(&self) {
+        self.wake_machines();
         self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
     }
 
@@ -252,6 +292,11 @@ impl State {
         };
         self.machines.iter().filter_map(part).collect()
     }
+}
+
+/// Whether the machine tells of whatever changes there, and its silence is noticed.
+pub(super) fn tells_everything(document: &Hypervisor) -> bool {
+    matches!(document.spec.endpoint.way(), Way::Network(_))
 }
 
 /// What a machine tells of itself alone.

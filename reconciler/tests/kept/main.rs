@@ -1,0 +1,106 @@
+//! Documents that are kept while nothing happens: nobody is asked, and nothing is written. Time is simulated.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's functions fail by panicking")]
+
+#[expect(dead_code, reason = "the benchmark asks for more")]
+mod world;
+
+use std::time::Duration;
+
+use keelway_api::{
+    Documents,
+    condition::is_true,
+    jiff::SignedDuration,
+    machine::{MachineState, Seen},
+    name::HypervisorName,
+};
+use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
+use tokio::time::sleep;
+use world::World;
+
+const MACHINES: usize = 5;
+const CLUSTERS: usize = 8;
+/// As many as one manager is to keep.
+const MANY: usize = 1000;
+/// Long enough for whatever is done once in a while.
+const IDLE: Duration = Duration::from_secs(6 * 3600);
+/// Two thirds of what `world` has certificates live, and a while for what is spread over time.
+const RENEWED: Duration = Duration::from_secs(34 * 3600);
+
+/// No write and no call in hours; the certificates' time comes all the same.
+#[tokio::test(start_paused = true)]
+async fn settled_clusters_take_nothing_of_anybody() {
+    let world = World::new(MACHINES, CLUSTERS);
+    world
+        .kept(&mut Nobody, async {
+            world.settles().await;
+            let before = world.counts();
+            sleep(IDLE).await;
+            assert_eq!(world.counts(), before, "writes and calls of settled clusters");
+            world.store.touch("c0");
+            sleep(Duration::from_secs(60)).await;
+            let touched = world.counts();
+            assert!(touched.calls > before.calls, "a cluster that was changed has a pass");
+            sleep(RENEWED).await;
+            assert!(world.counts().saves >= touched.saves + CLUSTERS, "certificates are minted anew at their time");
+            world.settles().await;
+        })
+        .await;
+}
+
+/// The same of as many as one manager is to keep.
+#[tokio::test(start_paused = true)]
+#[ignore = "long: it makes the keys of them all"]
+async fn a_thousand_settled_clusters_take_nothing_of_anybody() {
+    let world = World::new(MANY / 10, MANY);
+    world
+        .kept(&mut Nobody, async {
+            world.settles().await;
+            let before = world.counts();
+            sleep(IDLE).await;
+            assert_eq!(world.counts(), before, "writes and calls of settled clusters");
+        })
+        .await;
+}
+
+/// When a machine was heard of last is written once it is silent, and not before.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_goes_silent_was_heard_of_until_then() {
+    let world = World::new(MACHINES, CLUSTERS);
+    world
+        .kept(&mut Nobody, async {
+            world.settles().await;
+            sleep(Duration::from_secs(7200)).await;
+            let silenced = world.now();
+            world.fleet.silence(Some("hv-1"));
+            sleep(Duration::from_secs(60)).await;
+            let status = world.store.machine("hv-1").status.unwrap();
+            assert!(!is_true(&status.conditions, "Ready"));
+            let heard = status.last_heartbeat_time.unwrap().0;
+            assert!(silenced.duration_since(heard).abs() < SignedDuration::from_secs(1), "{silenced} {heard}");
+            world.fleet.silence(None);
+            world.settles().await;
+            let heard = world.store.machine("hv-1").status.unwrap().last_heartbeat_time.unwrap().0;
+            assert!(heard > silenced);
+        })
+        .await;
+}
+
+/// Nobody is told anything.
+struct Nobody;
+
+impl Watcher for Nobody {
+    fn began(&mut self, _: &Task) {}
+    fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
+    fn saved(&mut self, _: &Documents, _: &Documents) {}
+    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
+    fn applied(&mut self, _: &Task, _: &Applying) {}
+    fn failed(&mut self, _: &Task, error: &PassError, _: Duration) {
+        panic!("{error}");
+    }
+    fn queued(&mut self, _: usize) {}
+    fn ended(&mut self, _: &Task) {}
+    fn unread(&mut self, error: &StoreError) {
+        panic!("{error}");
+    }
+}

@@ -1,0 +1,309 @@
+//! Documents in memory, and machines that do at once what they are told.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use keelway_api::{
+    Cluster, Documents, Health, Hypervisor,
+    condition::is_true,
+    jiff::{SignedDuration, Timestamp},
+    machine::{MachineConfig, MachineState, Seen, ServerAdmin, ServerState},
+    name::{ClusterId, ClusterRef, HypervisorName},
+    release,
+};
+use keelway_hypervisor_agent::{Connection, action::Action, converge::model::Model};
+use keelway_planner::{Probe, bindings_digest};
+use keelway_reconciler::{
+    Applying, Changing, Components, Context, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, StoreError,
+    Watcher, keep,
+};
+use rand::{SeedableRng, rngs::StdRng};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+/// The wall clock, which goes with that of the test.
+fn now(started: Instant) -> Timestamp {
+    let elapsed = SignedDuration::try_from(started.elapsed()).unwrap();
+    "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + elapsed
+}
+
+pub(crate) struct World {
+    started: Instant,
+    pub(crate) store: Arc<Memory>,
+    pub(crate) fleet: Arc<Fleet>,
+}
+
+/// What was asked of the store and of anybody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) saves: usize,
+    pub(crate) calls: usize,
+}
+
+impl World {
+    pub(crate) fn new(machines: usize, clusters: usize) -> Self {
+        let documents = Documents::read(documents(machines, clusters).as_bytes()).unwrap();
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), Machine::default())).collect();
+        let store = Memory { documents: Mutex::new(Arc::new(documents)), changed: Notify::new(), saves: 0.into() };
+        let fleet = Fleet { machines, silent: Mutex::default(), applied: Notify::new(), calls: 0.into() };
+        Self { started: Instant::now(), store: Arc::new(store), fleet: Arc::new(fleet) }
+    }
+
+    /// Keeps the documents for as long as a script takes.
+    pub(crate) async fn kept(&self, watcher: &mut dyn Watcher, script: impl Future<Output = ()>) {
+        let stop = CancellationToken::new();
+        let started = self.started;
+        let context = Context {
+            store: self.store.clone(),
+            machines: self.fleet.clone(),
+            components: self.fleet.clone(),
+            clock: Arc::new(move || now(started)),
+            run: Run { stop: stop.clone(), progress: Arc::new(Silent) },
+        };
+        let mut minter = PkiMinter::new(StdRng::seed_from_u64(1));
+        let script = async {
+            script.await;
+            stop.cancel();
+        };
+        let (kept, ()) = tokio::join!(keep(&context, Driver::Alone, &mut minter, &*self.store, watcher), script);
+        assert_eq!(kept, Kept::Stopped);
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        now(self.started)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { saves: self.store.saves.load(Ordering::Relaxed), calls: self.fleet.calls.load(Ordering::Relaxed) }
+    }
+
+    /// Returns once all is as asked for and nothing happened for a while.
+    pub(crate) async fn settles(&self) {
+        for _ in 0..60 {
+            let before = self.counts();
+            sleep(Duration::from_secs(60)).await;
+            let is_available = |cluster: &Cluster| {
+                cluster.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Available"))
+            };
+            let documents = self.store.documents();
+            if self.counts() == before && documents.clusters.values().all(|cluster| is_available(cluster)) {
+                return;
+            }
+        }
+        let documents = self.store.documents();
+        let statuses = documents.components.values().filter_map(|component| component.status.as_ref());
+        let unwell = statuses.map(|status| &status.conditions).find(|found| !is_true(found, "Ready"));
+        panic!("it does not settle: {:?} {unwell:?}", self.counts());
+    }
+}
+
+fn documents(machines: usize, clusters: usize) -> String {
+    let mut text = String::new();
+    for machine in 0..machines {
+        let (role, public) = if machine % 10 == 0 {
+            ("Public", format!("203.0.{}.{}", machine / 250, machine % 250 + 1))
+        } else {
+            ("Private", String::new())
+        };
+        let address = format!("10.0.{}.{}", machine / 250, machine % 250 + 1);
+        write!(
+            text,
+            "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{machine}}}\nspec:\n  role: {role}\n  \
+             endpoint: {{agent: {{address: '{address}:7443'}}}}\n  addresses: {{private: [{address}], public: [{public}]}}\n"
+        )
+        .unwrap();
+    }
+    for cluster in 0..clusters {
+        let version = release::newest().kubernetes;
+        write!(
+            text,
+            "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c{cluster}, namespace: default}}\nspec: {{version: \
+             {version}, certificates: {{componentTTL: 48h}}}}\n"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// Documents in memory.
+pub(crate) struct Memory {
+    documents: Mutex<Arc<Documents>>,
+    changed: Notify,
+    saves: AtomicUsize,
+}
+
+impl Memory {
+    fn documents(&self) -> Arc<Documents> {
+        self.documents.lock().unwrap().clone()
+    }
+
+    pub(crate) fn machine(&self, name: &str) -> Hypervisor {
+        self.documents().hypervisors[&name.parse().unwrap()].clone().into_inner()
+    }
+
+    /// Somebody asks for another pod of a cluster's scheduler.
+    pub(crate) fn change(&self, name: &str) {
+        self.edit(name, |cluster| {
+            let arguments = &mut cluster.spec.control_plane.kube_scheduler.extra_args;
+            arguments.insert("v".to_owned(), "3".to_owned());
+        });
+    }
+
+    /// Somebody gives a cluster a reason for a pass.
+    pub(crate) fn touch(&self, name: &str) {
+        self.edit(name, |cluster| cluster.metadata.labels = Some([("touched".to_owned(), "again".to_owned())].into()));
+    }
+
+    fn edit(&self, name: &str, edit: impl FnOnce(&mut Cluster)) {
+        let mut documents = Documents::clone(&self.documents());
+        let name = ClusterRef { namespace: "default".to_owned(), name: name.to_owned() };
+        edit(documents.clusters.get_mut(&name).unwrap());
+        *self.documents.lock().unwrap() = Arc::new(documents);
+        self.changed.notify_one();
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn load(&self) -> Result<Arc<Documents>, StoreError> {
+        Ok(self.documents())
+    }
+
+    async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
+        self.saves.fetch_add(1, Ordering::Relaxed);
+        *self.documents.lock().unwrap() = Arc::new(documents.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Changing for Memory {
+    async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+/// Machines that do at once what they are told, and tell when they change.
+pub(crate) struct Fleet {
+    machines: BTreeMap<HypervisorName, Machine>,
+    silent: Mutex<Option<HypervisorName>>,
+    applied: Notify,
+    calls: AtomicUsize,
+}
+
+struct Machine {
+    model: Mutex<Model>,
+    changed: Notify,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { model: Mutex::new(Model::empty()), changed: Notify::new() }
+    }
+}
+
+impl Fleet {
+    fn machine(&self, document: &Hypervisor) -> &Machine {
+        &self.machines[&document.metadata.name.as_ref().unwrap().parse().unwrap()]
+    }
+
+    /// Returns when a machine is told something.
+    pub(crate) fn next_apply(&self) -> impl Future<Output = ()> {
+        self.applied.notified()
+    }
+
+    fn called(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The connection to this machine breaks; that to the one before stands again.
+    pub(crate) fn silence(&self, name: Option<&str>) {
+        let name = name.map(|name| name.parse().unwrap());
+        let before = std::mem::replace(&mut *self.silent(), name.clone());
+        for name in before.iter().chain(&name) {
+            self.machines[name].changed.notify_one();
+        }
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Option<HypervisorName>> {
+        self.silent.lock().unwrap()
+    }
+}
+
+#[async_trait]
+impl Machines for Fleet {
+    async fn observe(&self, document: &Hypervisor) -> Seen<MachineState> {
+        self.called();
+        if self.silent().as_ref().map(HypervisorName::as_str) == document.metadata.name.as_deref() {
+            return Seen::unreachable("nobody answers");
+        }
+        Seen::Known(self.machine(document).model.lock().unwrap().state.clone())
+    }
+
+    async fn apply(&self, document: &Hypervisor, config: MachineConfig, actions: Vec<Action>, _: &Run) -> Applying {
+        self.called();
+        self.applied.notify_waiters();
+        let machine = self.machine(document);
+        let mut model = machine.model.lock().unwrap();
+        model.execute(&actions);
+        work(&mut model.state, &config);
+        machine.changed.notify_one();
+        Applying { effects: actions.len(), failures: Vec::new() }
+    }
+
+    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> std::io::Result<Connection> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    async fn changed(&self, documents: &[&Hypervisor]) {
+        let [document] = documents else { panic!("each machine is waited for by itself") };
+        self.machine(document).changed.notified().await;
+    }
+}
+
+#[async_trait]
+impl Components for Fleet {
+    async fn health(&self, _: &Documents, probe: &Probe) -> Health {
+        self.called();
+        let runs = self.machines[&probe.machine].model.lock().unwrap().state.runs(&probe.component);
+        if runs { Health::Healthy } else { Health::Unhealthy("connection refused".to_owned()) }
+    }
+
+    async fn bindings(&self, _: &Documents, _: &ClusterId) -> Seen<String> {
+        self.called();
+        Seen::Known(bindings_digest())
+    }
+
+    async fn bind(&self, _: &Documents, _: &ClusterId, _: Timestamp) -> Result<(), String> {
+        self.called();
+        Ok(())
+    }
+}
+
+/// What programs do that run: stores write, and a haproxy serves.
+fn work(state: &mut MachineState, config: &MachineConfig) {
+    for (pod, wanted) in config.pods.iter().filter(|(pod, _)| state.runs(pod)).collect::<Vec<_>>() {
+        for data in &wanted.data {
+            state.data.entry(format!("{pod}/{data}")).or_default().used = true;
+        }
+        if let Some(servers) = &wanted.servers {
+            let serves = |address| ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready: true };
+            let started = servers.addresses.iter().map(|(name, at)| (name.clone(), serves(*at))).collect();
+            state.servers.entry(pod.clone()).or_insert(started);
+        }
+    }
+    let running: BTreeSet<_> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
+    state.servers.retain(|pod, _| running.contains(pod));
+}
