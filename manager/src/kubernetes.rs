@@ -204,6 +204,7 @@ impl Kubernetes {
             self.tell(&name, told.as_ref()).await;
         }
         let documents = documents.map_err(KubernetesError::Faults)?;
+        self.watches.lock().await.end_unreferred(&documents);
         let _one = self.writing.lock().await;
         for name in put_back {
             tracing::warn!(document = %name, "the document was taken away, and is written again");

@@ -112,18 +112,30 @@ impl Held {
     }
 
     /// A watch has told of all that there is: what it told of before and is not among these is gone, but for what was written since
-    /// the list was asked for.
-    pub(super) fn listed(&mut self, source: &str, all: &BTreeSet<PathBuf>, asked: u64) {
+    /// the list was asked for. Returns those that are gone.
+    pub(super) fn listed(&mut self, source: &str, all: &BTreeSet<PathBuf>, asked: u64) -> Vec<PathBuf> {
         let is_lost = |path: &Path, object: &Object| {
             object.source.as_deref() == Some(source) && object.write <= asked && !all.contains(path)
         };
         let lost: Vec<PathBuf> =
             self.objects.iter().filter(|(path, object)| is_lost(path, object)).map(|(path, _)| path.clone()).collect();
-        for path in lost {
+        for path in &lost {
+            self.objects.remove(path);
+            self.found.insert(path.clone(), None);
+        }
+        self.sources.insert(source.to_owned(), true);
+        lost
+    }
+
+    /// Nobody watches any more what a watch told of.
+    pub(super) fn end(&mut self, source: &str) {
+        self.sources.remove(source);
+        let of_it = self.objects.iter().filter(|(_, object)| object.source.as_deref() == Some(source));
+        let of_it: Vec<PathBuf> = of_it.map(|(path, _)| path.clone()).collect();
+        for path in of_it {
             self.objects.remove(&path);
             self.found.insert(path, None);
         }
-        self.sources.insert(source.to_owned(), true);
     }
 
     /// The version of an object that documents tell of, where there is one.

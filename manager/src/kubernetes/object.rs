@@ -9,7 +9,7 @@ use keelway_api::{
     Documents, cluster,
     document::DocumentName,
     documents::SecretName,
-    hypervisor,
+    hypervisor::{self, CriEndpoint, Endpoint, SecretReference},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::ClusterId,
 };
@@ -121,6 +121,24 @@ pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTre
     }
 }
 
+/// The same of all documents that count.
+pub(super) fn referred_to(world: &Documents) -> BTreeSet<SecretName> {
+    let of_machines = world.hypervisors.values().filter_map(|machine| match &machine.spec.endpoint {
+        Endpoint::Cri(CriEndpoint { secret_ref: SecretReference { namespace, name }, .. }) => {
+            Some(SecretName { namespace: namespace.clone(), name: name.clone() })
+        }
+        Endpoint::Unix { .. } | Endpoint::Agent(_) => None,
+    });
+    let of_classes = world.classes.values().flat_map(|class| class.spec.images.secrets());
+    let of_clusters = world.clusters.iter().flat_map(|(cluster, document)| {
+        let class = document.status.as_ref().and_then(|status| status.class.as_ref());
+        let own = document.spec.images.pull_secrets.iter();
+        let own = own.map(|own| SecretName { namespace: cluster.namespace.clone(), name: own.name.clone() });
+        own.chain(class.into_iter().flat_map(|class| class.images.secrets()))
+    });
+    of_machines.chain(of_classes).chain(of_clusters).collect()
+}
+
 /// Secrets of a list, in a namespace where it says none.
 fn pull_secrets<'a>(
     object: &'a DynamicObject,
@@ -155,7 +173,11 @@ pub(super) fn is_missed(path: &Path, bytes: &[u8], world: &Documents) -> bool {
 
 /// Whether a Secret with one of our labels is where Keelway's own are. Anybody may write labels.
 pub(super) fn is_at_home(object: &DynamicObject) -> bool {
-    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    object.metadata.namespace.as_deref().is_some_and(is_home)
+}
+
+/// Whether a namespace is one of Keelway's own.
+pub(super) fn is_home(namespace: &str) -> bool {
     ClusterId::of_namespace(namespace).is_some() || namespace.starts_with(INSTALLATION_PREFIX)
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -10,6 +10,7 @@ use std::{
 use futures::StreamExt;
 use futures::future::join_all;
 use keelway_api::{
+    Documents,
     documents::SecretName,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
 };
@@ -26,7 +27,7 @@ use tokio::task::JoinHandle;
 use super::{
     Shared,
     api::Resources,
-    object::{Version, is_at_home, is_released, path, references, text},
+    object::{Version, is_at_home, is_home, is_released, path, references, referred_to, text},
 };
 
 /// The watches of a store. They end with it.
@@ -40,13 +41,22 @@ struct Given {
     client: Client,
     secret: ApiResource,
     shared: Arc<Shared>,
-    tasks: Mutex<BTreeMap<SecretName, JoinHandle<()>>>,
+    referred: Mutex<Referred>,
+}
+
+#[derive(Default)]
+struct Referred {
+    tasks: BTreeMap<SecretName, JoinHandle<()>>,
+    /// What each object refers to.
+    by: BTreeMap<PathBuf, BTreeSet<SecretName>>,
+    /// Whether some may be watched to which nothing refers.
+    dropped: bool,
 }
 
 impl Drop for Watches {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
-        self.given.tasks().values().for_each(JoinHandle::abort);
+        self.given.referred().tasks.values().for_each(JoinHandle::abort);
     }
 }
 
@@ -56,7 +66,7 @@ impl Watches {
             client: client.clone(),
             secret: resources.secret.clone(),
             shared: shared.clone(),
-            tasks: Mutex::default(),
+            referred: Mutex::default(),
         });
         let all = |resource: &ApiResource, label: Option<&str>| {
             let plural = &resource.plural;
@@ -84,35 +94,70 @@ impl Watches {
         own.iter().for_each(JoinHandle::abort);
         join_all(own).await;
         // Nobody adds to these any more.
-        let given = std::mem::take(&mut *self.given.tasks());
+        let given = std::mem::take(&mut self.given.referred().tasks);
         given.values().for_each(JoinHandle::abort);
         join_all(given.into_values()).await;
+    }
+
+    /// Ends those on Secrets to which neither an object refers any more nor a document that counts: whoever refers to many, one after the
+    /// other, takes no more than those at one time.
+    pub(super) fn end_unreferred(&self, world: &Documents) {
+        self.given.end_unreferred(world);
     }
 }
 
 impl Given {
-    fn tasks(&self) -> MutexGuard<'_, BTreeMap<SecretName, JoinHandle<()>>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn referred(&self) -> MutexGuard<'_, Referred> {
+        self.referred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches what is referred to. Nothing is looked at before it was seen.
-    fn watch(self: &Arc<Self>, names: BTreeSet<SecretName>) {
-        let mut tasks = self.tasks();
-        for name in names {
-            tasks.entry(name).or_insert_with_key(|name| {
-                let SecretName { namespace, name } = name;
+    /// Watches what an object refers to. Nothing is looked at before it was seen.
+    fn refer(self: &Arc<Self>, path: &Path, names: BTreeSet<SecretName>) {
+        let mut referred = self.referred();
+        for name in &names {
+            referred.tasks.entry(name.clone()).or_insert_with_key(|name| {
+                let SecretName { namespace, name: secret } = name;
                 let watch = Watch {
-                    source: format!("Secret {namespace}/{name}"),
+                    source: source_of(name),
                     api: Api::namespaced_with(self.client.clone(), namespace, &self.secret),
                     own: false,
-                    selector: watcher::Config::default().fields(&format!("metadata.name={name}")),
+                    selector: watcher::Config::default().fields(&format!("metadata.name={secret}")),
                     resource: self.secret.clone(),
                     shared: self.shared.clone(),
                 };
                 watch.begin(self.clone())
             });
         }
+        let before = referred.by.remove(path).unwrap_or_default();
+        referred.dropped |= !before.is_subset(&names);
+        if !names.is_empty() {
+            referred.by.insert(path.to_owned(), names);
+        }
     }
+
+    fn end_unreferred(&self, world: &Documents) {
+        let mut referred = self.referred();
+        if !referred.dropped {
+            return;
+        }
+        let by_objects: BTreeSet<&SecretName> = referred.by.values().flatten().collect();
+        let by_documents = referred_to(world);
+        // Keelway's own are told of by their labels, too.
+        let left = referred.tasks.keys().filter(|name| !by_objects.contains(name) && !is_home(&name.namespace));
+        let (kept, ended): (Vec<_>, Vec<_>) = left.cloned().partition(|name| by_documents.contains(name));
+        referred.dropped = !kept.is_empty();
+        for name in ended {
+            if let Some(task) = referred.tasks.remove(&name) {
+                task.abort();
+            }
+            self.shared.held().end(&source_of(&name));
+        }
+        self.shared.changed.notify_waiters();
+    }
+}
+
+fn source_of(SecretName { namespace, name }: &SecretName) -> String {
+    format!("Secret {namespace}/{name}")
 }
 
 struct Watch {
@@ -172,12 +217,14 @@ impl Watch {
             Event::Apply(object) => drop(self.there(&object, given)),
             Event::Delete(object) => {
                 if let Some(path) = self.path(&object) {
+                    given.refer(&path, BTreeSet::new());
                     self.shared.held().lost(path, &Version::of(&object));
                 }
             }
             Event::InitDone => {
                 if let Some(Listing { all, asked }) = listing.take() {
-                    self.shared.held().listed(&self.source, &all, asked);
+                    let lost = self.shared.held().listed(&self.source, &all, asked);
+                    lost.iter().for_each(|path| given.refer(path, BTreeSet::new()));
                 }
             }
         }
@@ -191,7 +238,7 @@ impl Watch {
 
     fn there(&self, object: &DynamicObject, given: &Arc<Given>) -> Option<PathBuf> {
         let path = self.path(object)?;
-        given.watch(references(&self.resource, object));
+        given.refer(&path, references(&self.resource, object));
         let text = (!is_released(&self.resource, object)).then(|| text(&self.resource, object));
         self.shared.held().seen(&self.source, path.clone(), Version::of(object), text);
         Some(path)

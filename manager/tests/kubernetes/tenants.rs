@@ -287,10 +287,31 @@ impl Tenancy<'_> {
         let store = self.open();
         self.until("the Cluster", &store, |documents| documents.clusters.contains_key(&own)).await;
         assert!(!store.load().await.unwrap().secrets.contains_key(&others));
+        self.refer_to_one_after_the_other(&store).await;
         self.tenant.says(&["delete", "kwc", "-n", "team-a", "own"]);
         // It is the operator's to give.
         self.operator.does(&["apply", "-f", "-"], CLASSES);
         self.until("that of a class", &store, |documents| documents.secrets.contains_key(&others)).await;
+    }
+
+    /// A Secret is watched for as long as something refers to it: who names many in turn takes no more of a manager than one.
+    async fn refer_to_one_after_the_other(&self, store: &Kubernetes) {
+        for name in ["first", "second"] {
+            let own = json!({
+                "apiVersion": "v1", "kind": "Secret", "type": PULL_SECRET,
+                "metadata": {"name": name, "namespace": "team-a"}, "stringData": {".dockerconfigjson": r#"{"auths": {}}"#},
+            });
+            self.apply(&own);
+        }
+        let (first, second) = (secret("team-a", "first"), secret("team-a", "second"));
+        for (name, here, gone) in [("first", &first, &second), ("second", &second, &first), ("first", &first, &second)]
+        {
+            self.apply(&cluster("own", "team-a", &json!({"images": {"pullSecrets": [{"name": name}]}})));
+            let is_so =
+                |documents: &Documents| documents.secrets.contains_key(here) && !documents.secrets.contains_key(gone);
+            self.until(name, store, is_so).await;
+        }
+        self.tenant.says(&["delete", "secrets", "-n", "team-a", "first", "second"]);
     }
 
     async fn get_no_more_than_their_class(&self) {
