@@ -11,8 +11,9 @@ use anyhow::{Context, Result, ensure};
 use crate::{elf, process::output};
 
 const AGENT: &str = "keelway-hypervisor-agent";
+const MANAGER: &str = "keelway-manager";
 /// What is released without shared libraries.
-const SHIPPED: [&str; 4] = [AGENT, "keelway-cluster-controller", "keelway-helper", "keelway-manager"];
+const SHIPPED: [&str; 4] = [AGENT, "keelway-cluster-controller", "keelway-helper", MANAGER];
 
 /// Builds all that is shipped without shared libraries, and returns where it is: `dist` in the target directory.
 pub(crate) fn build_all() -> Result<Vec<PathBuf>> {
@@ -22,6 +23,11 @@ pub(crate) fn build_all() -> Result<Vec<PathBuf>> {
 /// Builds the agent alone.
 pub(crate) fn build() -> Result<PathBuf> {
     shipped(&build_static(AGENT, "release")?)
+}
+
+/// Builds the manager alone.
+pub(crate) fn build_manager() -> Result<PathBuf> {
+    shipped(&build_static(MANAGER, "release")?)
 }
 
 /// Builds a program without shared libraries, in a profile of the workspace.

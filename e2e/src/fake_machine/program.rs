@@ -4,7 +4,7 @@ use std::{
     fs, io,
     net::SocketAddr,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
@@ -13,21 +13,25 @@ use tokio::net::UnixListener;
 
 /// What a program was started with.
 #[derive(Debug)]
-pub(super) struct Started(Program);
+pub(super) struct Started {
+    program: Program,
+    /// Its machine's root.
+    root: PathBuf,
+}
 
 impl Started {
-    pub(super) fn new(program: Program) -> Self {
-        Self(program)
+    pub(super) fn new(root: &Path, program: Program) -> Self {
+        Self { program, root: root.to_owned() }
     }
 
     /// The program's own name.
     pub(super) fn name(&self) -> &str {
-        self.0.command.first().map(String::as_str).unwrap_or_default()
+        self.program.command.first().map(String::as_str).unwrap_or_default()
     }
 
     /// Each word after this one.
     pub(super) fn all_after(&self, word: &str) -> impl Iterator<Item = &str> {
-        let pairs = self.0.command.windows(2).filter(move |pair| pair[0] == word);
+        let pairs = self.program.command.windows(2).filter(move |pair| pair[0] == word);
         pairs.map(|pair| pair[1].as_str())
     }
 
@@ -37,7 +41,7 @@ impl Started {
             let rest = word.strip_prefix("--")?.strip_prefix(name)?;
             rest.starts_with('=').then_some(word.len() - rest.len() + 1)
         };
-        let found = self.0.command.iter().find_map(|word| Some(&word[value(word)?..]));
+        let found = self.program.command.iter().find_map(|word| Some(&word[value(word)?..]));
         found.with_context(|| format!("there is no --{name}"))
     }
 
@@ -84,9 +88,10 @@ impl Started {
     }
 
     fn on_machine(&self, path: &str) -> anyhow::Result<PathBuf> {
-        for mount in &self.0.mounts {
+        for mount in &self.program.mounts {
             if let Some(below) = path.strip_prefix(&mount.container_path).and_then(|rest| rest.strip_prefix('/')) {
-                return Ok(PathBuf::from(&mount.host_path).join(below));
+                let on_machine = self.root.join(mount.host_path.trim_start_matches('/'));
+                return Ok(on_machine.join(below));
             }
         }
         bail!("{path} is in no mount of the container")

@@ -1,9 +1,13 @@
 //! Which programs run: those of the running containers, always.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Context;
-use keelway_cri::fake::Fake;
+use keelway_cri::fake::{Fake, Program};
 use tokio::task::AbortHandle;
 
 use super::{
@@ -27,13 +31,20 @@ impl Drop for Running {
 pub struct Stage {
     fake: Fake,
     watch: Arc<Watch>,
+    root: PathBuf,
 }
 
 impl Stage {
-    /// The programs of this machine.
+    /// The programs of this machine, whose root is that of this process.
     #[must_use]
     pub fn new(fake: Fake) -> Self {
-        Self { fake, watch: Arc::default() }
+        Self::below(Path::new("/"), fake)
+    }
+
+    /// Those of a machine whose root is a directory here.
+    #[must_use]
+    pub fn below(root: &Path, fake: Fake) -> Self {
+        Self { fake, watch: Arc::default(), root: root.to_owned() }
     }
 
     /// Takes an order.
@@ -63,9 +74,9 @@ impl Stage {
     }
 
     /// A program that cannot go on ends its container.
-    async fn run(self, program: keelway_cri::fake::Program) {
+    async fn run(self, program: Program) {
         let name = program.name.clone();
-        if let Err(error) = serve(Started::new(program), self.watch).await {
+        if let Err(error) = serve(Started::new(&self.root, program), self.watch).await {
             #[expect(clippy::print_stderr, reason = "a program's last words")]
             {
                 eprintln!("{name}: {error:#}");

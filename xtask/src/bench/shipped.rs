@@ -13,7 +13,11 @@ pub(super) fn run(benchmark: &str, mut rounds: usize, mut options: impl Iterator
         }
     }
     ensure!(rounds > 0, "a benchmark has one round at least");
-    agent::build()?;
+    if benchmark == "manager" {
+        agent::build_manager()?
+    } else {
+        agent::build()?
+    };
     let keelway = agent::keelway()?;
     agent::run(
         agent::cargo()

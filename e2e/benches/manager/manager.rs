@@ -1,0 +1,152 @@
+//! The manager as people run it.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use keelway_api::jiff::Timestamp;
+use keelway_e2e::process;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{host::WORK, plane};
+
+/// A manager says nothing for so long once it has nothing to do.
+const QUIET: Duration = Duration::from_secs(3);
+/// How often its log is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// A birth of all clusters, many times over.
+const DEADLINE: Duration = Duration::from_secs(3600);
+/// An end in order.
+const END: Duration = Duration::from_secs(60);
+/// `USER_HZ`, which is the same everywhere.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+pub(crate) struct Manager {
+    process: Child,
+    log: PathBuf,
+    started: Timestamp,
+}
+
+/// What a log has said so far.
+struct Log {
+    lines: BufReader<fs::File>,
+    settled: Option<Timestamp>,
+    /// When it said something last.
+    last: Instant,
+}
+
+impl Manager {
+    pub(crate) fn start(name: &str, kubeconfig: &str) -> Self {
+        let log = plane::path(&format!("manager-{name}.log"));
+        let images = Path::new(WORK).join("images");
+        fs::create_dir_all(&images).unwrap();
+        // That which is beside the program under test.
+        let program = PathBuf::from(env::var_os("KEELWAY_TEST_PROGRAM").unwrap()).with_file_name("keelway-manager");
+        let started = Timestamp::now();
+        let process = Command::new(program)
+            .args(["run", "--store=kubernetes", "--metrics-listen=127.0.0.1:0", "--kubeconfig", kubeconfig])
+            .arg("--images")
+            .arg(images)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { process, log, started }
+    }
+
+    /// Waits until this number of clusters is available and nothing is left to do anywhere. Returns how long that took from a
+    /// moment on, else from its start.
+    pub(crate) async fn settles(&mut self, clusters: usize, since: Option<Timestamp>) -> Duration {
+        let (since, began) = (since.unwrap_or(self.started), Instant::now());
+        let mut log = Log::of(&self.log);
+        loop {
+            log.read();
+            if let Some(settled) = log.settled.filter(|settled| *settled >= since)
+                && log.last.elapsed() > QUIET
+                && self.available() == Some(clusters)
+            {
+                return settled.duration_since(since).try_into().unwrap();
+            }
+            let ended = self.process.try_wait().unwrap();
+            let said = || fs::read_to_string(&self.log).unwrap().lines().rev().take(20).collect::<Vec<_>>().join("\n");
+            assert!(ended.is_none() && began.elapsed() < DEADLINE, "it does not settle: {ended:?}\n{}", said());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Clusters that are available, as its metrics tell.
+    fn available(&self) -> Option<usize> {
+        let answer = self.get("/metrics")?;
+        let name = "keelway_clusters{state=\"Available\"} ";
+        let number = answer.lines().find_map(|line| line.strip_prefix(name))?.trim();
+        // A gauge is told as 7.0.
+        number.split('.').next()?.parse().ok()
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        let log = fs::read_to_string(&self.log).unwrap();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let address = lines.map(|line| line["fields"]["address"].clone()).find(Value::is_string)?;
+        let mut stream = TcpStream::connect(address.as_str()?).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// Its resident memory, in MiB.
+    pub(crate) fn resident(&self) -> f64 {
+        let text = process::status(self.process.id(), "VmRSS").unwrap();
+        text.trim_end_matches(" kB").trim().parse::<f64>().unwrap() / 1024.0
+    }
+
+    /// Its time on processors, in seconds (`utime` and `stime` of proc_pid_stat(5)).
+    pub(crate) fn ran(&self) -> f64 {
+        let text = String::from_utf8(process::file(self.process.id(), "stat").unwrap()).unwrap();
+        let (_, fields) = text.rsplit_once(')').unwrap();
+        let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<f64>().unwrap());
+        ticks.sum::<f64>() / TICKS_PER_SECOND
+    }
+
+    /// Ends it in order.
+    pub(crate) fn stop(mut self) {
+        process::signal(self.process.id(), Signal::TERM);
+        assert!(process::ends_within(self.process.id(), END), "the manager ends when it is asked to");
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Log {
+    fn of(path: &Path) -> Self {
+        Self { lines: BufReader::new(fs::File::open(path).unwrap()), settled: None, last: Instant::now() }
+    }
+
+    /// Reads what was said meanwhile.
+    fn read(&mut self) {
+        let mut line = String::new();
+        while self.lines.read_line(&mut line).unwrap() > 0 {
+            self.last = Instant::now();
+            if line.contains("\"settled\"")
+                && let Ok(said) = serde_json::from_str::<Value>(&line)
+                && said["fields"]["message"] == "settled"
+            {
+                self.settled = Some(said["timestamp"].as_str().unwrap().parse().unwrap());
+            }
+            line.clear();
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What is measured, one after the other.
+
+use std::{
+    ops::Range,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use keelway_api::jiff::Timestamp;
+use keelway_e2e::Kubectl;
+use tokio::time::sleep;
+
+use crate::{effects::Effects, fleet, manager::Manager, objects::Objects, plane::Plane, table::Table};
+
+/// Clusters that are made first.
+const FEW: usize = 100;
+const CLUSTERS_PER_MACHINE: usize = 10;
+/// A public one and private ones.
+const LEAST_MACHINES: usize = 3;
+/// How long nothing is done on purpose.
+const IDLE: Duration = Duration::from_secs(60);
+/// What the last effects made is over by then, and freed.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Clusters that are asked for at one time, once the first ones are there.
+const STEP: usize = 100;
+/// Documents that are changed in each round, one after the other.
+const CHANGES: usize = 100;
+
+/// What was measured.
+#[derive(Default)]
+struct Measured {
+    born: Duration,
+    resident_with_few: f64,
+    idle: Vec<Idle>,
+    /// Milliseconds from changes to their first effects, the fastest first, of each round.
+    changes: Vec<Vec<f64>>,
+    /// With how many effects.
+    restarts: Vec<(Duration, usize)>,
+}
+
+pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
+    let plane = Plane::start().await;
+    let kubeconfig = plane.kubeconfig("admin", &["system:masters"]);
+    define(&kubeconfig);
+    let effects = Effects::new();
+    let machines = clusters.div_ceil(CLUSTERS_PER_MACHINE).max(LEAST_MACHINES);
+    fleet::start(machines, &kubeconfig, &effects);
+    let objects = Objects::new(plane.admin().await);
+    let mut manager = Manager::start("first", &kubeconfig);
+    manager.settles(0, None).await;
+
+    let few = FEW.min(clusters);
+    let mut measured = Measured { born: born(&objects, &mut manager, 0..few).await, ..Measured::default() };
+    sleep(PAUSE).await;
+    measured.resident_with_few = manager.resident();
+    for from in (few..clusters).step_by(STEP) {
+        born(&objects, &mut manager, from..(from + STEP).min(clusters)).await;
+    }
+    for round in 0..rounds {
+        measured.idle.push(rest(&manager, &objects).await);
+        measured.changes.push(change(&objects, &effects, (clusters, round)).await);
+        effects.end().await;
+        manager.stop();
+        let before = effects.count();
+        manager = Manager::start(&format!("after-{round}"), &kubeconfig);
+        let took = manager.settles(clusters, None).await;
+        told("until it was settled again", took);
+        measured.restarts.push((took, effects.count() - before));
+    }
+    measured.tell((few, clusters, machines), table);
+}
+
+impl Measured {
+    fn tell(&self, (few, clusters, machines): (usize, usize, usize), table: &mut Table) {
+        let idle = |of: fn(&Idle) -> f64| self.idle.iter().map(of).collect::<Vec<_>>();
+        let what = format!("resident memory of the manager with {few} settled clusters on {machines} machines");
+        table.under(&what, "MiB", &[self.resident_with_few], 30.0);
+        table.under(&format!("the same with {clusters}"), "MiB", &idle(|idle| idle.resident), 150.0);
+        let what = format!("its time on a processor over 60 s in which nothing happens, with {clusters}");
+        table.under(&what, "% of a core", &idle(|idle| idle.percent), 1.0);
+        table.under("documents that are written meanwhile", "", &idle(|idle| idle.written), 1.0);
+        let nth = |nth: fn(&[f64]) -> f64| self.changes.iter().map(|times| nth(times)).collect::<Vec<_>>();
+        let what = format!(
+            "one changed document to the first effect on a machine, with {clusters} clusters there: 99 of 100 are as fast"
+        );
+        table.under(&what, "ms", &nth(|times| times[times.len() * 99 / 100 - 1]), 50.0);
+        table.shown("the same: median", "ms", &nth(|times| times[times.len() / 2]));
+        let what = format!("{few} clusters from nothing to all settled");
+        table.under(&what, "s", &[self.born.as_secs_f64()], 10.0);
+        let took = self.restarts.iter().map(|(took, _)| took.as_secs_f64()).collect::<Vec<_>>();
+        let what = format!("begun again with {clusters} clusters, until all are watched and settled");
+        table.under(&what, "s", &took, 10.0);
+        #[expect(clippy::cast_precision_loss, reason = "a few at most")]
+        let effects = self.restarts.iter().map(|(_, effects)| *effects as f64).collect::<Vec<_>>();
+        table.under("effects on machines meanwhile", "", &effects, 1.0);
+    }
+}
+
+/// How long it takes from the first request for these clusters until all are settled.
+async fn born(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -> Duration {
+    let (since, all) = (Timestamp::now(), numbers.end);
+    objects.ask_for(numbers).await;
+    let took = manager.settles(all, Some(since)).await;
+    told(&format!("until {all} clusters were settled"), took);
+    took
+}
+
+fn define(kubeconfig: &str) {
+    let kubectl = Kubectl::new(Path::new(kubeconfig));
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/crds");
+    let _ = kubectl.run(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).succeeded();
+    let kinds = ["clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
+    kubectl.wait("condition=Established", &kinds.each_ref().map(String::as_str));
+}
+
+/// What the manager took while nothing happened.
+struct Idle {
+    resident: f64,
+    percent: f64,
+    written: f64,
+}
+
+async fn rest(manager: &Manager, objects: &Objects) -> Idle {
+    sleep(PAUSE).await;
+    let before = objects.versions().await;
+    let (ran, began) = (manager.ran(), Instant::now());
+    sleep(IDLE).await;
+    let percent = 100.0 * (manager.ran() - ran) / began.elapsed().as_secs_f64();
+    let resident = manager.resident();
+    let after = objects.versions().await;
+    let written = after.iter().filter(|(name, version)| before.get(*name) != Some(*version)).count();
+    println!("        {} documents, of which {written} are written in a minute", after.len());
+    #[expect(clippy::cast_precision_loss, reason = "a few at most")]
+    Idle { resident, percent, written: written as f64 }
+}
+
+/// How long each change takes to its first effect, in milliseconds, the fastest first.
+async fn change(objects: &Objects, effects: &Effects, (clusters, round): (usize, usize)) -> Vec<f64> {
+    let mut times = Vec::new();
+    for number in 0..CHANGES {
+        effects.end().await;
+        // Another one than before, also where one cluster is changed again.
+        let verbosity = 1 + (round * CHANGES + number) % 7;
+        let took = effects.first_of(objects.change(number * clusters / CHANGES, verbosity)).await;
+        times.push(took.as_secs_f64() * 1000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+fn told(what: &str, took: Duration) {
+    println!("{:>7} ms  {what}", took.as_millis());
+}

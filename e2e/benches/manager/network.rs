@@ -1,0 +1,69 @@
+//! A bridge on the benchmark's host, and the networks of machines behind it.
+
+use std::{
+    net::Ipv4Addr,
+    process::{Command, Stdio},
+};
+
+use keelway_e2e::fake_machine::Network;
+use rustix::process::Pid;
+
+/// Those of machines, and the host's own among them.
+const PRIVATE: [u8; 2] = [10, 1];
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
+const PUBLIC: [u8; 3] = [203, 0, 113];
+
+/// Addresses of a machine.
+#[derive(Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) private: Ipv4Addr,
+    pub(crate) public: Option<Ipv4Addr>,
+}
+
+impl Addresses {
+    pub(crate) fn of(number: usize, is_public: bool) -> Self {
+        let [high, low] = u16::try_from(number + 1).unwrap().to_be_bytes();
+        let [first, second] = PRIVATE;
+        Self {
+            private: Ipv4Addr::new(first, second, high, low),
+            public: is_public.then(|| public(u8::try_from(number + 1).unwrap())),
+        }
+    }
+}
+
+/// The host's end of all of them.
+pub(crate) fn bridge() {
+    ip("link add machines type bridge");
+    ip("link set machines up");
+    ip(&format!("address add {HOST}/16 dev machines"));
+    ip(&format!("route add {}/24 dev machines src {HOST}", public(0)));
+}
+
+fn public(host: u8) -> Ipv4Addr {
+    let [first, second, third] = PUBLIC;
+    Ipv4Addr::new(first, second, third, host)
+}
+
+/// Puts the calling thread, and those that it makes, into a network with these addresses and nothing else.
+pub(crate) fn enter(addresses: Addresses) {
+    let Addresses { private, public } = addresses;
+    let all = [Some(private), public].into_iter().flatten().map(Into::into);
+    Network::New(all.collect()).enter().unwrap();
+}
+
+/// Joins the network of a thread to the bridge. Called on the host.
+pub(crate) fn plug(number: usize, thread: Pid) {
+    ip(&format!("link add m{number} type veth peer name eth0 netns {}", thread.as_raw_pid()));
+    ip(&format!("link set m{number} master machines up"));
+}
+
+/// The same, from within.
+pub(crate) fn plugged(addresses: Addresses) {
+    ip("link set eth0 up");
+    ip(&format!("route add default dev eth0 src {}", addresses.private));
+}
+
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).stdin(Stdio::null()).status().unwrap();
+    assert!(status.success(), "ip {words}: {status}");
+}
