@@ -224,7 +224,9 @@ impl Watch {
             Event::InitDone => {
                 if let Some(Listing { all, asked }) = listing.take() {
                     let lost = self.shared.held().listed(&self.source, &all, asked);
-                    lost.iter().for_each(|path| given.refer(path, BTreeSet::new()));
+                    for path in &lost {
+                        given.refer(path, BTreeSet::new());
+                    }
                 }
             }
         }
