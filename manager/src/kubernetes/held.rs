@@ -152,9 +152,14 @@ impl Held {
         self.found.contains_key(&path) || (!is_own && document != since.get(name))
     }
 
-    /// This store wrote an object. What a watch tells of it up to here is old.
+    /// This store wrote an object. What a watch tells of it up to here is old; what somebody else wrote after that a watch may have told
+    /// before the API server's answer is here.
     pub(super) fn wrote(&mut self, path: PathBuf, version: Version) {
         self.writes += 1;
+        if let Some(object) = self.objects.get_mut(&path).filter(|object| object.version.number > version.number) {
+            object.known = Some(version);
+            return;
+        }
         self.found.remove(&path);
         self.gone.remove(&path);
         let source = self.objects.remove(&path).and_then(|object| object.source);
@@ -203,12 +208,12 @@ impl Held {
         self.loaded = Arc::new(documents.clone());
     }
 
-    /// Whether a look would find something.
     /// How many objects do not count, as they are not sound.
     pub(super) fn refused(&self) -> usize {
         self.refused.len()
     }
 
+    /// Whether a look would find something.
     pub(super) fn is_news(&self) -> bool {
         self.woken || !self.found.is_empty()
     }
@@ -323,6 +328,28 @@ mod tests {
             held.seen("all", path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
         }
         held.look(Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn what_a_watch_tells_before_the_answer_to_a_write_is_news() {
+        let mut held = Held::default();
+        let version = |number| Version { number, ..Version::default() };
+        let json =
+            |text: &str| serde_json::to_vec(&serde_saphyr::from_str::<serde_json::Value>(text).unwrap()).unwrap();
+        let path = PathBuf::from("hypervisors/hv-1.yaml");
+        held.seen("all", path.clone(), version(1), Some(json(MACHINE)));
+        held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
+        // This store writes its second version, somebody else the third.
+        let deleted = MACHINE.replace("{name: hv-1}", "{name: hv-1, deletionTimestamp: '2026-01-01T00:00:00Z'}");
+        held.seen("all", path.clone(), version(3), Some(json(&deleted)));
+        held.wrote(path.clone(), version(2));
+        assert!(held.is_news());
+        let documents = held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
+        assert!(documents.hypervisors.values().all(|machine| machine.deleted()));
+        // Told late, its own writes are none.
+        held.wrote(path.clone(), version(5));
+        held.seen("all", path, version(4), Some(json(MACHINE)));
+        assert!(!held.is_news());
     }
 
     #[test]
