@@ -141,6 +141,8 @@ impl Way for Directory {
 pub(crate) struct Kubernetes {
     manager: Manager,
     kubectl: Kubectl,
+    /// Why the documents could not be read the last time.
+    faults: String,
     _plane: Plane,
 }
 
@@ -155,7 +157,7 @@ impl Kubernetes {
             ["clusterclasses", "clusters", "components", "hypervisors"].map(|kind| format!("crd/{kind}.keelway.dev"));
         kubectl.wait("condition=Established", &kinds.each_ref().map(String::as_str));
         let arguments = ["--store=kubernetes".to_owned(), "--kubeconfig".to_owned(), kubeconfig];
-        Self { manager: Manager::start(|_| arguments.to_vec()), kubectl, _plane: plane }
+        Self { manager: Manager::start(|_| arguments.to_vec()), kubectl, faults: String::new(), _plane: plane }
     }
 }
 
@@ -184,12 +186,14 @@ impl Way for Kubernetes {
     async fn documents(&mut self) -> Documents {
         let kinds = "clusterclasses,hypervisors,clusters.keelway.dev,components,secrets";
         let text = self.kubectl.run(&["get", kinds, "--all-namespaces", "-o", "yaml"]).succeeded().stdout;
+        let read = Documents::read(&text);
+        self.faults = read.as_ref().err().map(ToString::to_string).unwrap_or_default();
         // Between two answers something may have come or gone.
-        Documents::read(&text).unwrap_or_default()
+        read.unwrap_or_default()
     }
 
     fn log(&self) -> String {
-        self.manager.log()
+        format!("{}\n{}", self.faults, self.manager.log())
     }
 }
 
