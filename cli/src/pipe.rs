@@ -99,22 +99,6 @@ impl Place for Pipe {
     fn title(&self) -> String {
         format!("- ({})", self.file.display())
     }
-
-    async fn left_for(&self) -> Result<Option<String>, StoreError> {
-        Ok(None)
-    }
-
-    async fn leave_for(&self, _: Option<&str>) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn prepare(&self, _: &Documents) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn forget(&self, _: &Documents) -> Result<(), StoreError> {
-        Ok(())
-    }
 }
 
 /// Replaces a file in one step: whoever reads it sees the old or the new text, also after a crash.

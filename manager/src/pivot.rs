@@ -25,23 +25,32 @@ use serde_json::{Value as Json, json};
 pub use kubernetes::{LEFT_FOR, ManagementCluster, ManagementClusterError};
 pub use pipe::Stream;
 
-/// Where a world moves from, or to. Whoever has one has it alone.
+/// Where a world moves from, or to. Whoever has one has it alone. What is not said otherwise is so of a stream: nothing of what went
+/// through it stays there.
 #[async_trait]
 pub trait End: Store {
     /// What it is called, as the command line names it.
     fn title(&self) -> String;
 
     /// Where its documents have gone, where a move was cut off before all of them had left.
-    async fn left_for(&self) -> Result<Option<String>, StoreError>;
+    async fn left_for(&self) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
 
     /// Notes that its documents have all arrived elsewhere, so that nobody works on what is left here; or that nothing is left.
-    async fn leave_for(&self, whither: Option<&str>) -> Result<(), StoreError>;
+    async fn leave_for(&self, _whither: Option<&str>) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Makes what documents need to be saved here.
-    async fn prepare(&self, documents: &Documents) -> Result<(), StoreError>;
+    async fn prepare(&self, _documents: &Documents) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Takes documents away, with no effect on any machine. Some may be gone already.
-    async fn forget(&self, documents: &Documents) -> Result<(), StoreError>;
+    async fn forget(&self, _documents: &Documents) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// Why a world stays where it is.

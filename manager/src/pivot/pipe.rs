@@ -43,20 +43,4 @@ impl End for Stream {
     fn title(&self) -> String {
         "-".to_owned()
     }
-
-    async fn left_for(&self) -> Result<Option<String>, StoreError> {
-        Ok(None)
-    }
-
-    async fn leave_for(&self, _: Option<&str>) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn prepare(&self, _: &Documents) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn forget(&self, _: &Documents) -> Result<(), StoreError> {
-        Ok(())
-    }
 }
