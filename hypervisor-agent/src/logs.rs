@@ -15,6 +15,7 @@ use rustix::{
     fs::inotify::Reader,
     io::Errno,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::files::{Log, Logs};
 
@@ -44,7 +45,7 @@ pub fn read(logs: &Logs, log: Log, wanted: &Wanted, to: &mut dyn Write) -> io::R
         let first = begun == log;
         log = begun;
         let Some(file) = logs.open(&log)? else { break };
-        let mut opened = Opened::new(file)?;
+        let mut opened = Opened::new(file, wanted)?;
         if let Some(tail) = wanted.tail.filter(|_| first) {
             opened.skip_to_last(tail, &mut printer)?;
         }
@@ -53,14 +54,24 @@ pub fn read(logs: &Logs, log: Log, wanted: &Wanted, to: &mut dyn Write) -> io::R
     to.flush()
 }
 
-/// Where in a log the wanted lines begin, in bytes.
-pub(crate) fn begins(file: File, wanted: &Wanted) -> io::Result<u64> {
-    let mut opened = Opened::new(file)?;
+/// Where in a log the wanted lines are, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Where the first one begins.
+    pub begins: u64,
+    /// Where the log ended when they were looked for.
+    pub ends: u64,
+}
+
+/// Looks for the lines that are wanted of what is in a log now.
+pub(crate) fn span(file: File, wanted: &Wanted) -> io::Result<Span> {
+    let ends = file.metadata()?.len();
+    let mut opened = Opened::new(file, wanted)?;
     if let Some(tail) = wanted.tail {
         opened.skip_to_last(tail, &mut Printer { wanted, open: false })?;
     }
     let passed = opened.reader.stream_position()?;
-    Ok(passed.saturating_sub(opened.line.len() as u64))
+    Ok(Span { begins: passed.saturating_sub(opened.line.len() as u64).min(ends), ends })
 }
 
 /// Lines that come in pieces, written as they are wanted.
@@ -96,13 +107,20 @@ impl<'a> Lines<'a> {
 struct Opened {
     reader: BufReader<File>,
     inode: u64,
+    /// Where the log ended when it was opened, where it is not followed: what is written while it is read was not asked for, and the last
+    /// lines that were counted stay the last.
+    end: Option<u64>,
+    /// Bytes that were read.
+    at: u64,
     /// The beginning of a line whose end was not written yet.
     line: Vec<u8>,
 }
 
 impl Opened {
-    fn new(file: File) -> io::Result<Self> {
-        Ok(Self { inode: file.metadata()?.ino(), reader: BufReader::new(file), line: Vec::new() })
+    fn new(file: File, wanted: &Wanted) -> io::Result<Self> {
+        let found = file.metadata()?;
+        let end = (!wanted.follow).then_some(found.len());
+        Ok(Self { inode: found.ino(), end, at: 0, reader: BufReader::new(file), line: Vec::new() })
     }
 
     /// Passes over all lines but the last ones. Read twice rather than held in memory.
@@ -113,6 +131,7 @@ impl Opened {
             all += u64::from(shown);
         }
         self.reader.seek(SeekFrom::Start(0))?;
+        self.at = 0;
         self.line.clear();
         printer.open = false;
         let mut left = all.saturating_sub(tail);
@@ -127,8 +146,8 @@ impl Opened {
 
     /// The next whole line of the file: whether it ended one that is shown. `None` at the end of what is there.
     fn one(&mut self, printer: &mut Printer<'_>, to: &mut dyn Write) -> io::Result<Option<bool>> {
-        self.reader.read_until(b'\n', &mut self.line)?;
-        if self.line.last() != Some(&b'\n') {
+        self.at += self.reader.read_until(b'\n', &mut self.line)? as u64;
+        if self.line.last() != Some(&b'\n') || self.end.is_some_and(|end| self.at > end) {
             return Ok(None);
         }
         let shown = printer.print(&self.line, to)?;

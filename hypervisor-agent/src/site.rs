@@ -24,6 +24,7 @@ use crate::{
     helper::HelperError,
     layout::Directory,
     local::FilesError,
+    logs::Span,
 };
 
 pub use bounds::OutOfBounds;
@@ -87,7 +88,7 @@ pub enum Work {
     Get(Question),
     /// List the logs of a pod.
     ListLogs(PodName),
-    /// Find where the wanted lines of a log begin.
+    /// Find where the wanted lines of a log are.
     FindTail(Tail),
     /// Read some of a log.
     ReadLog(ReadLog),
@@ -108,8 +109,8 @@ pub enum Done {
     Answered(Result<u16, String>),
     /// The logs that are there; `None` where the pod has no directory for them.
     Logs(Option<Vec<Log>>),
-    /// Where lines begin, in bytes.
-    Tail(u64),
+    /// Where lines are.
+    Tail(Span),
     /// Some of a log.
     Page(Page),
 }
@@ -202,7 +203,7 @@ fn on_files(files: Files<'_>, work: Work) -> Result<Done, FileError> {
             useless.map_or(Ok(()), |log| files.remove_log(&pod, &log))?;
         }
         Work::ListLogs(pod) => return Ok(Done::Logs(page::list(files, &pod)?)),
-        Work::FindTail(tail) => return Ok(Done::Tail(page::begins(files, &tail)?)),
+        Work::FindTail(tail) => return Ok(Done::Tail(page::span(files, &tail)?)),
         Work::ReadLog(wanted) => return Ok(Done::Page(page::read(files, &wanted)?)),
         // They are no work on files alone.
         Work::Look | Work::Ask { .. } | Work::CountPeers(_) | Work::Get(_) => {}

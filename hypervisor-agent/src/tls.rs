@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::{
     ClientConfig, RootCertStore,
-    client::{VerifierBuilderError, WebPkiServerVerifier},
+    client::{Resumption, VerifierBuilderError, WebPkiServerVerifier},
 };
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject};
 
@@ -27,6 +27,9 @@ pub fn client_from_pem(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> 
     client_without(authorities, None, identity)
 }
 
+/// Room for the sessions of the few servers that a client has, eight of each: it is taken at once.
+const SESSIONS: usize = 32;
+
 /// The same, which takes no server whose certificate is in a list of those that the authority revoked.
 pub fn client_without(
     authorities: &[u8],
@@ -46,8 +49,14 @@ pub fn client_without(
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Unusable)?
         .with_webpki_verifier(verifier);
-    let Some((certificate, key)) = identity else { return Ok(builder.with_no_client_auth()) };
-    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>().map_err(TlsError::Pem)?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::Pem)?;
-    builder.with_client_auth_cert(chain, key).map_err(TlsError::Unusable)
+    let mut client = match identity {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().map_err(TlsError::Pem)?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::Pem)?;
+            builder.with_client_auth_cert(chain, key).map_err(TlsError::Unusable)?
+        }
+    };
+    client.resumption = Resumption::in_memory_sessions(SESSIONS);
+    Ok(client)
 }

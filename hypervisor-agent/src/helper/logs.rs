@@ -8,7 +8,7 @@ use keelway_api::name::PodName;
 use super::{Helper, HelperError};
 use crate::{
     files::Log,
-    logs::{Lines, Wanted},
+    logs::{Lines, Span, Wanted},
     site::{Done, Page, ReadLog, Tail, Work},
 };
 
@@ -28,21 +28,26 @@ impl Helper {
         to: &mut dyn Write,
     ) -> Result<(), HelperError> {
         let mut lines = Lines::new(wanted);
-        let mut at = self.begins(pod, &log, wanted).await?;
+        let found = self.span(pod, &log, wanted).await?;
+        let mut at = found.begins;
+        // What is written while it is read was not asked for.
+        let mut end = (!wanted.follow).then_some(found.ends);
         let mut inode = None;
         loop {
             let read = ReadLog { pod: pod.clone(), log: log.clone(), at, wait: wanted.follow };
             let page = self.page(read).await?;
             if inode.is_some() && page.inode.is_some() && page.inode != inode {
                 // Rotated: the same name, another file, read from its beginning.
-                (at, inode) = (0, page.inode);
+                (at, inode, end) = (0, page.inode, None);
                 lines.begin_anew();
                 continue;
             }
             inode = page.inode.or(inode);
-            at += page.bytes.len() as u64;
-            lines.take(&page.bytes, to).and_then(|()| to.flush()).map_err(HelperError::Write)?;
-            if !page.bytes.is_empty() {
+            let left = end.and_then(|end| usize::try_from(end.saturating_sub(at)).ok());
+            let bytes = page.bytes.get(..left.unwrap_or(usize::MAX)).unwrap_or(&page.bytes);
+            at += bytes.len() as u64;
+            lines.take(bytes, to).and_then(|()| to.flush()).map_err(HelperError::Write)?;
+            if !bytes.is_empty() {
                 continue;
             }
             let newest = page.logs.into_iter().rfind(|other| other.container == log.container);
@@ -57,13 +62,13 @@ impl Helper {
         }
     }
 
-    async fn begins(&self, pod: &PodName, log: &Log, wanted: &Wanted) -> Result<u64, HelperError> {
-        if wanted.tail.is_none() {
-            return Ok(0);
+    async fn span(&self, pod: &PodName, log: &Log, wanted: &Wanted) -> Result<Span, HelperError> {
+        if wanted.tail.is_none() && wanted.follow {
+            return Ok(Span { begins: 0, ends: 0 });
         }
         let tail = Tail { pod: pod.clone(), log: log.clone(), tail: wanted.tail, since: wanted.since };
-        let Done::Tail(at) = self.call(&Work::FindTail(tail)).await? else { return Err(HelperError::Answer) };
-        Ok(at)
+        let Done::Tail(found) = self.call(&Work::FindTail(tail)).await? else { return Err(HelperError::Answer) };
+        Ok(found)
     }
 
     async fn page(&self, wanted: ReadLog) -> Result<Page, HelperError> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::{
     files::{FileError, Files, Log, Logs},
     layout::log_directory,
-    logs::{Wanted, begins as lines_begin},
+    logs::{Span, Wanted, span as span_of},
 };
 
 /// The most of a log that is told at once, in bytes.
@@ -72,11 +72,12 @@ pub(super) fn list(files: Files<'_>, pod: &PodName) -> Result<Option<Vec<Log>>, 
     files.logs(pod)?.map(list).transpose()
 }
 
-pub(super) fn begins(files: Files<'_>, tail: &Tail) -> Result<u64, FileError> {
+pub(super) fn span(files: Files<'_>, tail: &Tail) -> Result<Span, FileError> {
+    let nothing = Span { begins: 0, ends: 0 };
     let wanted = Wanted { tail: tail.tail, since: tail.since, ..Wanted::default() };
-    let Some(logs) = files.logs(&tail.pod)? else { return Ok(0) };
-    let begins = || logs.open(&tail.log)?.map_or(Ok(0), |file| lines_begin(file, &wanted));
-    begins().map_err(FileError::read(&log_directory(&tail.pod)))
+    let Some(logs) = files.logs(&tail.pod)? else { return Ok(nothing) };
+    let found = || logs.open(&tail.log)?.map_or(Ok(nothing), |file| span_of(file, &wanted));
+    found().map_err(FileError::read(&log_directory(&tail.pod)))
 }
 
 pub(super) fn read(files: Files<'_>, wanted: &ReadLog) -> Result<Page, FileError> {
