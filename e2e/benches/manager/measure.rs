@@ -30,6 +30,8 @@ const CHANGES: usize = 100;
 #[derive(Default)]
 struct Measured {
     born: Duration,
+    /// What a client takes that writes the same documents and decides nothing.
+    written: Duration,
     resident_with_few: f64,
     idle: Vec<Idle>,
     /// Milliseconds from changes to their first effects, the fastest first, of each round.
@@ -67,6 +69,9 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
         told("until it was settled again", took);
         measured.restarts.push((took, effects.count() - before));
     }
+    manager.stop();
+    measured.written = objects.write_again(0..few).await;
+    told(&format!("to write what there is of {few} clusters"), measured.written);
     measured.tell((few, clusters, machines), table);
 }
 
@@ -85,8 +90,10 @@ impl Measured {
         );
         table.under(&what, "ms", &nth(|times| times[times.len() * 99 / 100 - 1]), 50.0);
         table.shown("the same: median", "ms", &nth(|times| times[times.len() / 2]));
-        let what = format!("{few} clusters from nothing to all settled");
-        table.under(&what, "s", &[self.born.as_secs_f64()], 10.0);
+        let what =
+            format!("{few} clusters from nothing to all settled, beside a client that writes the same documents once");
+        let [born, written] = [self.born, self.written].map(|took| vec![took.as_secs_f64()]);
+        table.difference(&what, "s", &[born, written], 10.0);
         let took = self.restarts.iter().map(|(took, _)| took.as_secs_f64()).collect::<Vec<_>>();
         let what = format!("begun again with {clusters} clusters, until all are watched and settled");
         table.under(&what, "s", &took, 10.0);

@@ -1,15 +1,20 @@
 //! What is in the API server, by a client of its own.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Namespace;
 use keelway_api::release;
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 /// Requests at one time.
 const AT_ONCE: usize = 16;
@@ -20,7 +25,43 @@ const KINDS: [(&str, &str, &str); 4] = [
     ("", "v1", "Secret"),
 ];
 
+/// As whom what there is is written once more.
+const CLIENT: &str = "bench";
+
 pub(crate) struct Objects(Client);
+
+/// What is written once more of an object.
+struct Copy {
+    resource: ApiResource,
+    namespace: String,
+    name: String,
+    document: Json,
+    status: Option<Json>,
+}
+
+impl Copy {
+    fn of(object: DynamicObject, resource: &ApiResource, namespace: &str) -> Self {
+        let (data, resource) = (&object.data, resource.clone());
+        let (namespace, name) = (format!("again-{namespace}"), object.metadata.name.unwrap());
+        let begin = json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": { "name": name, "namespace": namespace, "labels": object.metadata.labels },
+        });
+        let with = |fields: &[&str]| {
+            let mut body = begin.clone();
+            for field in fields {
+                if let Some(value) = data.get(*field) {
+                    body[*field] = value.clone();
+                }
+            }
+            body
+        };
+        let document = with(&["spec", "type", "immutable", "data"]);
+        let status = data.get("status").map(|_| with(&["status"]));
+        Self { resource, namespace, name, document, status }
+    }
+}
 
 impl Objects {
     pub(crate) fn new(client: Client) -> Self {
@@ -28,8 +69,7 @@ impl Objects {
     }
 
     fn clusters(&self) -> Api<DynamicObject> {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("keelway.dev", "v1alpha1", "Cluster"));
-        Api::namespaced_with(self.0.clone(), "default", &resource)
+        Api::namespaced_with(self.0.clone(), "default", &resource(KINDS[1]))
     }
 
     /// A user asks for clusters of the default size, of these numbers.
@@ -54,11 +94,55 @@ impl Objects {
         self.clusters().patch(&name, &params, &Patch::Merge(patch)).await.unwrap();
     }
 
+    /// How long a client takes that writes all that there is of these clusters once, and decides nothing: into namespaces of their own, as
+    /// the manager writes it, as many requests at one time.
+    pub(crate) async fn write_again(&self, numbers: Range<usize>) -> Duration {
+        let mut copies = Vec::new();
+        for cluster in self.clusters().list(&ListParams::default()).await.unwrap() {
+            let number =
+                cluster.metadata.name.as_deref().and_then(|name| name.strip_prefix('c')?.parse::<usize>().ok());
+            if !number.is_some_and(|number| numbers.contains(&number)) {
+                continue;
+            }
+            let namespace = format!("keelway-{}", cluster.data["status"]["id"].as_str().unwrap());
+            copies.push(Copy::of(cluster, &resource(KINDS[1]), "default"));
+            for kind in [KINDS[2], KINDS[3]] {
+                let resource = resource(kind);
+                let all: Api<DynamicObject> = Api::namespaced_with(self.0.clone(), &namespace, &resource);
+                let all = all.list(&ListParams::default()).await.unwrap();
+                copies.extend(all.into_iter().map(|object| Copy::of(object, &resource, &namespace)));
+            }
+        }
+        let namespaces: BTreeSet<&str> = copies.iter().map(|copy| copy.namespace.as_str()).collect();
+        let began = Instant::now();
+        let made = namespaces.into_iter().map(|namespace| self.make_namespace(namespace));
+        stream::iter(made).buffer_unordered(AT_ONCE).for_each(|()| std::future::ready(())).await;
+        let written = copies.iter().map(|copy| self.write(copy));
+        stream::iter(written).buffer_unordered(AT_ONCE).for_each(|()| std::future::ready(())).await;
+        began.elapsed()
+    }
+
+    async fn make_namespace(&self, name: &str) {
+        let namespaces: Api<Namespace> = Api::all(self.0.clone());
+        let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        namespaces.patch(name, &PatchParams::apply(CLIENT), &Patch::Apply(body)).await.unwrap();
+    }
+
+    async fn write(&self, copy: &Copy) {
+        let Copy { resource, namespace, name, document, status } = copy;
+        let api: Api<DynamicObject> = Api::namespaced_with(self.0.clone(), namespace, resource);
+        let params = PatchParams::apply(CLIENT);
+        api.patch(name, &params, &Patch::Apply(document)).await.unwrap();
+        if let Some(status) = status {
+            api.patch_status(name, &params, &Patch::Apply(status)).await.unwrap();
+        }
+    }
+
     /// The versions of all documents.
     pub(crate) async fn versions(&self) -> BTreeMap<(&'static str, String), String> {
         let mut versions = BTreeMap::new();
         for (group, version, kind) in KINDS {
-            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+            let resource = resource((group, version, kind));
             let all: Api<DynamicObject> = Api::all_with(self.0.clone(), &resource);
             for object in all.list_metadata(&ListParams::default()).await.unwrap() {
                 let metadata = object.metadata;
@@ -68,4 +152,8 @@ impl Objects {
         }
         versions
     }
+}
+
+fn resource((group, version, kind): (&str, &str, &str)) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
 }

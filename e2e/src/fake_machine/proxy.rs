@@ -36,10 +36,11 @@ pub(super) async fn serve(program: &Started) -> anyhow::Result<()> {
     }
 }
 
-/// Either end may break off.
+/// Either end may break off. What is small is sent at once.
 async fn pass_on(mut client: TcpStream, servers: Arc<Servers>) {
     let Some((server, _session)) = servers.enter() else { return };
     if let Ok(mut server) = TcpStream::connect(server).await {
+        let _ = client.set_nodelay(true).and(server.set_nodelay(true));
         let _ = copy_bidirectional(&mut client, &mut server).await;
     }
 }

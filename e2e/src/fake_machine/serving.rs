@@ -1,6 +1,6 @@
 //! HTTP over TLS, as the programs serve it.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc};
 
 use anyhow::Context;
 use http::{Request, Response, StatusCode};
@@ -13,7 +13,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use tokio_rustls::TlsAcceptor;
 
 use super::program::{Started, address_of};
@@ -57,7 +60,7 @@ pub(super) async fn own(program: &Started) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))?;
     let mut connections = JoinSet::new();
     loop {
-        let (stream, _) = listener.accept().await?;
+        let stream = accept(&listener).await?;
         let service = service_fn(|request: Request<Incoming>| async move {
             let known = ["/healthz", "/readyz"].contains(&request.uri().path());
             Ok::<_, Infallible>(text(if known { StatusCode::OK } else { StatusCode::NOT_FOUND }, ""))
@@ -109,6 +112,13 @@ pub(super) fn authorities(pem: &[u8]) -> anyhow::Result<RootCertStore> {
     Ok(roots)
 }
 
+/// As programs of Go accept connections: what is small is sent at once.
+async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
 /// Answers requests until dropped, and takes all connections along then.
 pub(super) async fn serve<H, F>(address: SocketAddr, config: ServerConfig, handler: H) -> anyhow::Result<()>
 where
@@ -119,7 +129,7 @@ where
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let mut connections = JoinSet::new();
     loop {
-        let (stream, _) = listener.accept().await?;
+        let stream = accept(&listener).await?;
         let (acceptor, handler) = (acceptor.clone(), handler.clone());
         connections.spawn(async move {
             // A client without the right certificate, or one that goes away, is its own business.
