@@ -20,7 +20,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::future::join_all;
 use keelway_api::{
     Documents,
     document::{Change, DocumentName},
@@ -29,14 +28,12 @@ use keelway_api::{
 };
 use keelway_reconciler::{Changing, Store, StoreError};
 use kube::Client;
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::timeout,
-};
+use tokio::{sync::Notify, time::timeout};
 
 use api::Resources;
 use held::{Held, Looked};
 use watch::Watches;
+use write::at_once;
 pub(crate) use write::unless_gone;
 
 pub use events::Teller;
@@ -49,8 +46,6 @@ pub const MANAGER: &str = "keelway-manager";
 /// The Lease of all managers of one store.
 pub const LEASE: &str = "keelway-manager";
 
-/// Requests of one step at one time.
-const AT_ONCE: usize = 16;
 /// How long it may take until everything was seen for the first time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -95,7 +90,7 @@ pub struct Kubernetes {
     teller: Teller,
     watches: tokio::sync::Mutex<Watches>,
     /// Held while changes are made, of which several cannot be made at once.
-    writing: tokio::sync::Mutex<()>,
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What watches and writers have in common.
@@ -119,8 +114,9 @@ impl Kubernetes {
         let shared = Arc::new(Shared::default());
         let resources = Resources::new();
         let watches = Watches::start(&client, &resources, &shared);
-        let teller = Teller::start(client.clone(), resources.clone());
-        let (watches, writing) = (tokio::sync::Mutex::new(watches), tokio::sync::Mutex::default());
+        let writing = Arc::new(tokio::sync::Mutex::default());
+        let teller = Teller::start(client.clone(), resources.clone(), writing.clone());
+        let watches = tokio::sync::Mutex::new(watches);
         Self { client, resources, shared, teller, watches, writing }
     }
 
@@ -142,13 +138,7 @@ impl Kubernetes {
         self.refuse_what_others_changed(&steps, since)?;
         for step in &steps {
             self.ensure_namespaces(step).await?;
-            let turns = Semaphore::new(AT_ONCE);
-            let made = step.iter().map(|change| async {
-                let _turn = turns.acquire().await;
-                self.make(change, since, to).await
-            });
-            // Each is seen to its end: what a request did that nobody waits for would look like somebody else's.
-            join_all(made).await.into_iter().collect::<Result<(), _>>()?;
+            at_once(step.iter().map(|change| self.make(change, since, to))).await?;
         }
         Ok(())
     }

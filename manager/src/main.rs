@@ -34,8 +34,16 @@ use kube::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    EnvFilter, Layer as _,
+    filter::{FilterExt as _, filter_fn},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 use work::Work;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Keeps every cluster as its documents say.
 #[derive(Debug, Parser)]
@@ -138,6 +146,8 @@ async fn run(arguments: RunArguments) -> ExitCode {
         Err(error) => return ended(Err(error.into())),
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Each line has the span that it is in: that of the pass, with its cluster, and not that of one of its steps.
+    let filter = filter.and(filter_fn(|of| !of.is_span() || of.name() == "pass"));
     let log = tracing_subscriber::fmt::layer().json().with_span_list(false).with_writer(io::stderr).with_filter(filter);
     tracing_subscriber::registry().with(log).with(traces.as_ref().map(Traces::layer)).init();
     let done = manage(arguments).await;

@@ -29,6 +29,10 @@ impl Components for DialledComponents {
         health::ask(&self.machines, &self.clients, documents, probe).await
     }
 
+    fn rest(&self, id: &ClusterId) {
+        self.clients.forget(&id.namespace());
+    }
+
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String> {
         managed_cluster::bindings(&self.machines, &self.clients, documents, id).await
     }

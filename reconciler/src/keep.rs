@@ -16,13 +16,14 @@ mod looked;
 mod machine;
 mod machines;
 mod rest;
+mod save;
 mod state;
 
 use std::{
     collections::BTreeSet,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -45,6 +46,7 @@ use tokio::{
 
 use crate::{Applying, Context, Minter, Outcome, PassError, StoreError};
 pub use driver::{Driver, Kept, highest_known_term};
+use save::Line;
 use state::State;
 
 /// How soon at first a look follows one that found something to wait for, should nothing tell of a change: machines that are out of
@@ -52,10 +54,14 @@ use state::State;
 const LOOK: Duration = Duration::from_secs(2);
 /// The longest of these.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
-/// How often a component that is not well is asked again: readiness has no event to wait for.
+/// How soon at first a component that is not well is asked again: readiness has no event to wait for.
 const RECHECK: Duration = Duration::from_millis(500);
+/// How soon at last. In between it is a part of the time in which nothing got better.
+const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 /// Passes of clusters at one time: each asks its components how they are, and most of its time goes into waiting for them.
 const AT_ONCE: usize = 64;
+/// Clusters whose components are asked at one time. One that does not answer takes a few seconds, whatever others wait for.
+const ASKED_AT_ONCE: usize = 32;
 /// How long effects that have begun may take once nothing more is to be done. What is cut off then is done again later.
 const LAST_EFFECTS: Duration = Duration::from_secs(10);
 /// How long a store that did not answer is left alone.
@@ -124,8 +130,12 @@ struct Keeper<'a> {
     store: tokio::sync::Mutex<()>,
     /// Whether a save broke off, so that nobody knows what there is before the next load.
     is_unsure: AtomicBool,
-    /// Held from the decision that takes something of machines until it is saved.
-    placing: tokio::sync::Mutex<()>,
+    /// What is about to be saved.
+    line: Mutex<Line>,
+    /// Held from the decision that takes something of machines until it stands in the line.
+    placing: Mutex<()>,
+    /// Held while components are asked how they are: each question takes room for as long as its answer takes.
+    asking: Semaphore,
     passes: Semaphore,
     /// Clusters that wait for one of these.
     queue: AtomicUsize,
@@ -149,7 +159,9 @@ pub async fn keep(
         state: Mutex::default(),
         store: tokio::sync::Mutex::default(),
         is_unsure: AtomicBool::new(false),
-        placing: tokio::sync::Mutex::default(),
+        line: Mutex::default(),
+        placing: Mutex::default(),
+        asking: Semaphore::new(ASKED_AT_ONCE),
         passes: Semaphore::new(AT_ONCE),
         queue: AtomicUsize::new(0),
     };
@@ -197,6 +209,14 @@ impl<'a> Keeper<'a> {
 
     fn minter(&self) -> MutexGuard<'_, &'a mut dyn Minter> {
         self.minter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn placing(&self) -> MutexGuard<'_, ()> {
+        self.placing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_stopped(&self) -> bool {
@@ -256,28 +276,7 @@ impl<'a> Keeper<'a> {
         if met_anew {
             self.state().wake_machines();
         }
+        self.stage_anew();
         Ok(())
-    }
-
-    /// Saves what a change makes of the documents. `Ok(None)`: it makes nothing of them any more.
-    async fn save(
-        &self,
-        change: impl FnOnce(&Documents) -> Option<Documents>,
-    ) -> Result<Option<Arc<Documents>>, PassError> {
-        let _alone = self.store.lock().await;
-        if self.is_unsure.load(Ordering::Relaxed) {
-            self.load().await?;
-        }
-        let before = self.state().documents.clone();
-        let Some(next) = change(&before) else { return Ok(None) };
-        if let Err(error) = self.context.store.save(&next).await {
-            // As far as it came is what there is now.
-            self.is_unsure.store(true, Ordering::Relaxed);
-            self.load().await?;
-            return Err(error.into());
-        }
-        let next = Arc::new(next);
-        self.state().saved(next.clone());
-        Ok(Some(next))
     }
 }

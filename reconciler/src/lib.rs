@@ -124,6 +124,8 @@ pub trait Machines: Send + Sync {
 pub trait Components: Send + Sync {
     /// Asks one component how it is. Bounded in time.
     async fn health(&self, documents: &Documents, probe: &Probe) -> Health;
+    /// Nothing is asked of the components of a cluster for a while: what was there for questions alone goes.
+    fn rest(&self, _id: &ClusterId) {}
     /// The digest of the bindings that stand in a cluster, asked for as the driver; empty where there are none, and where the
     /// driver has no right to ask, which is so before the first ones.
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String>;

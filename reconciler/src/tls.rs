@@ -68,6 +68,12 @@ impl Kept {
 }
 
 impl Clients {
+    /// Gives up those of a namespace's authorities, with their sessions.
+    pub(crate) fn forget(&self, namespace: &str) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clients.retain(|(authority, _), _| authority.namespace != namespace);
+    }
+
     /// A client that trusts one authority, and shows a certificate where it has one.
     pub(crate) fn client(
         &self,

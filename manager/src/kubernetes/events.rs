@@ -3,7 +3,7 @@
 
 mod budget;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use keelway_api::{document::DocumentName, event::Event, jiff::Timestamp};
@@ -11,13 +11,18 @@ use kube::{
     Client,
     runtime::events::{Event as NewEvent, EventType, Recorder, Reporter},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{Mutex, mpsc},
+    time::timeout,
+};
 
 use super::{MANAGER, api::Resources};
 use budget::Budget;
 
 /// Events that may wait to be told. What comes beyond is dropped.
-const WAITING: usize = 1024;
+const WAITING: usize = 8192;
+/// Events that are known, whole, for those that are like them: a recorder forgets none for six minutes.
+const KNOWN: usize = 256;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most bytes of a note (`events.k8s.io/v1`).
@@ -30,10 +35,10 @@ const ACTION: &str = "Reconciling";
 pub struct Teller(mpsc::Sender<Event>);
 
 impl Teller {
-    /// Begins to tell. Ends with the last one that tells.
-    pub(super) fn start(client: Client, resources: Resources) -> Self {
+    /// Begins to tell. Ends with the last one that tells. While documents are written, one is told at most: they are waited for.
+    pub(super) fn start(client: Client, resources: Resources, writing: Arc<Mutex<()>>) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
-        tokio::spawn(publish(client, resources, receiver));
+        tokio::spawn(publish(client, resources, writing, receiver));
         Self(sender)
     }
 
@@ -46,13 +51,20 @@ impl Teller {
 }
 
 /// The recorder counts what happens again and again in one Event of a series.
-async fn publish(client: Client, resources: Resources, mut events: mpsc::Receiver<Event>) {
-    let recorder = Recorder::new(client, Reporter::from(MANAGER));
+async fn publish(client: Client, resources: Resources, writing: Arc<Mutex<()>>, mut events: mpsc::Receiver<Event>) {
+    let begin = || Recorder::new(client.clone(), Reporter::from(MANAGER));
+    let mut recorder = begin();
     let mut budget = Budget::default();
+    let mut known = 0;
     while let Some(event) = events.recv().await {
+        if known == KNOWN {
+            (recorder, known) = (begin(), 0);
+        }
+        known += 1;
         if !budget.takes(&event.regarding, Timestamp::now()) {
             continue;
         }
+        drop(writing.lock().await);
         let regarding = ObjectReference { uid: event.uid.clone(), ..reference(&resources, &event.regarding) };
         let new = NewEvent {
             type_: if event.warning { EventType::Warning } else { EventType::Normal },

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use keelway_api::{
     Asked, Cluster, Documents, Hypervisor,
@@ -17,6 +18,7 @@ use kube::{
     core::{DynamicObject, ObjectMeta},
 };
 use serde_json::{Value as Json, json};
+use tokio::sync::Semaphore;
 
 use super::{
     Kubernetes, KubernetesError, MANAGER,
@@ -24,6 +26,8 @@ use super::{
 };
 use crate::place::path_of;
 
+/// Requests of one step at one time.
+const AT_ONCE: usize = 16;
 /// What installations' namespaces are called before their ids.
 pub(super) const INSTALLATION_PREFIX: &str = "keelway-installation-";
 
@@ -57,13 +61,15 @@ impl Kubernetes {
                 let is_same = matches!(before, Some(DocumentRef::Component(before))
                     if before.spec == component.spec && before.metadata == component.metadata);
                 if !is_same {
-                    self.own(name, &json).await?;
+                    self.own(name, document, &json).await?;
                 }
                 if component.status.is_some() {
-                    self.status(name, &json).await?;
+                    self.status(name, document, &json).await?;
                 }
             }
-            DocumentRef::Secret(secret) => self.own(name, &serde_json::to_value(secret).unwrap_or_default()).await?,
+            DocumentRef::Secret(secret) => {
+                self.own(name, document, &serde_json::to_value(secret).unwrap_or_default()).await?;
+            }
             DocumentRef::Cluster(cluster) => {
                 if matches!(before, Some(DocumentRef::Cluster(before)) if before.spec != cluster.spec) {
                     return Err(KubernetesError::Spec(name.clone()));
@@ -74,7 +80,7 @@ impl Kubernetes {
                 } else {
                     self.create(name, &json).await?;
                 }
-                self.status(name, &json).await?;
+                self.status(name, document, &json).await?;
             }
             DocumentRef::ClusterClass(class) => {
                 if matches!(before, Some(DocumentRef::ClusterClass(before)) if before.spec != class.spec) {
@@ -82,7 +88,7 @@ impl Kubernetes {
                 }
                 if !self.is_there(name) {
                     let object = self.create(name, &serde_json::to_value(class).unwrap_or_default()).await?;
-                    self.answered(name, Ok(object))?;
+                    self.answered(name, Some(document), Ok(object))?;
                 }
             }
             DocumentRef::Hypervisor(machine) => {
@@ -96,7 +102,7 @@ impl Kubernetes {
                 if !machine.deleted() {
                     self.keep(name).await?;
                 }
-                self.status(name, &json).await?;
+                self.status(name, document, &json).await?;
             }
         }
         Ok(())
@@ -118,7 +124,7 @@ impl Kubernetes {
     }
 
     /// What is Keelway's own, whole, by server-side apply.
-    async fn own(&self, name: &DocumentName, json: &Json) -> Result<(), KubernetesError> {
+    async fn own(&self, name: &DocumentName, document: DocumentRef<'_>, json: &Json) -> Result<(), KubernetesError> {
         self.ensure_namespace(name).await?;
         let mut body = self.body(name, json!({}));
         for field in ["labels", "annotations"] {
@@ -137,7 +143,7 @@ impl Kubernetes {
         if let (Err(_), Some(namespace)) = (&answer, name.namespace()) {
             self.shared.held().lost_namespace(&namespace);
         }
-        self.answered(name, answer)
+        self.answered(name, Some(document), answer)
     }
 
     /// A document of a user's that is new here, without its status. It counts once it has that: a Cluster without its id is another one.
@@ -161,12 +167,12 @@ impl Kubernetes {
         Ok(object)
     }
 
-    async fn status(&self, name: &DocumentName, json: &Json) -> Result<(), KubernetesError> {
+    async fn status(&self, name: &DocumentName, document: DocumentRef<'_>, json: &Json) -> Result<(), KubernetesError> {
         let mut body = self.body(name, json!({ "status": json.get("status").cloned().unwrap_or_else(|| json!({})) }));
         self.precondition(name, &mut body);
         let params = PatchParams::apply(MANAGER).force();
         let answer = self.api(name).patch_status(name.name(), &params, &Patch::Apply(body)).await;
-        self.answered(name, answer)
+        self.answered(name, Some(document), answer)
     }
 
     /// Keelway's finalizer, with those of others as they are.
@@ -181,7 +187,7 @@ impl Kubernetes {
             return Ok(());
         }
         let answer = self.set_finalizers(name, &wanted).await;
-        self.answered(name, answer)
+        self.answered(name, None, answer)
     }
 
     async fn set_finalizers(&self, name: &DocumentName, wanted: &[String]) -> kube::Result<DynamicObject> {
@@ -254,10 +260,7 @@ impl Kubernetes {
         let written = changes.iter().filter(|change| matches!(change, Change::Put(_))).map(Change::name);
         let is_own = |name: &&DocumentName| matches!(name, DocumentName::Component(_) | DocumentName::Secret(_));
         let one_of_each: BTreeMap<_, _> = written.filter(is_own).map(|name| (name.namespace(), name)).collect();
-        for name in one_of_each.into_values() {
-            self.ensure_namespace(name).await?;
-        }
-        Ok(())
+        at_once(one_of_each.into_values().map(|name| self.ensure_namespace(name))).await
     }
 
     /// The namespace of a cluster or an installation, with its label.
@@ -317,17 +320,38 @@ impl Kubernetes {
         }
     }
 
-    fn answered(&self, name: &DocumentName, answer: kube::Result<DynamicObject>) -> Result<(), KubernetesError> {
+    /// What counts from now on. Where that is what was sent, it is there once.
+    fn answered(
+        &self,
+        name: &DocumentName,
+        sent: Option<DocumentRef<'_>>,
+        answer: kube::Result<DynamicObject>,
+    ) -> Result<(), KubernetesError> {
         let object = answer.map_err(|cause| failed(name, cause))?;
         let resource = self.resources.of(name);
         let bytes = text(resource, &object);
         let (_, document) = Document::read(&bytes, &name.to_string(), Asked { keys: None, whole: false })
             .map_err(|faults| broken(name, faults))?;
+        let document = sent.filter(|sent| document.as_ref() == *sent).map_or(document, DocumentRef::owned);
         let mut held = self.shared.held();
         held.wrote(path_of(name), Version::of(&object));
         held.count(name, (!is_released(resource, &object)).then_some(document));
         Ok(())
     }
+}
+
+/// Sees each of these to its end, as many at one time as an API server is asked for: what a request did that nobody waits for would look
+/// like somebody else's.
+pub(super) async fn at_once(
+    requests: impl Iterator<Item = impl Future<Output = Result<(), KubernetesError>>>,
+) -> Result<(), KubernetesError> {
+    let turns = Semaphore::new(AT_ONCE);
+    let turns = &turns;
+    let in_turn = requests.map(|request| async move {
+        let _turn = turns.acquire().await;
+        request.await
+    });
+    join_all(in_turn).await.into_iter().collect()
 }
 
 /// What is gone already need not be taken away.

@@ -18,6 +18,9 @@ fn passes_are_spans() {
     assert_eq!(span.service, "keelway-manager");
     assert!(!span.events.is_empty(), "what is told of a pass is told with its span: {span:?}");
     collector.takes(|span| span.has("hypervisor", "hv-1"));
+    for step in ["observe", "plan", "save"] {
+        collector.takes(|span| span.name == step);
+    }
 }
 
 #[test]

@@ -2,16 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use futures::future::join_all;
 use keelway_api::{
-    Documents,
+    Documents, Hypervisor, Shared,
     document::{Change, DocumentName},
     jiff::Timestamp,
-    machine::Seen,
+    machine::{MachineState, Seen},
     name::{ClusterRef, HypervisorName},
 };
 use keelway_planner::{
@@ -20,11 +20,16 @@ use keelway_planner::{
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
-use tracing::{Instrument as _, info_span};
+use tracing::{Instrument as _, debug_span, info_span};
 
-use super::{Keeper, LONGEST_LOOK, LOOK, RECHECK, Task, looked::Looked, rest::round};
+use super::{
+    Keeper, LONGEST_LOOK, LONGEST_RECHECK, LOOK, RECHECK, Task,
+    looked::Looked,
+    rest::round,
+    save::{Edit, Staged},
+};
 use crate::{
     Failure, Outcome, PassError, health,
     observe::observe,
@@ -40,7 +45,7 @@ const OWN_LOOKS: Duration = Duration::from_secs(12);
 /// The documents of one cluster, and what was seen when they were as they are.
 struct View {
     loaded: Arc<Documents>,
-    seen: Looked,
+    seen: BTreeMap<HypervisorName, Seen<MachineState>>,
 }
 
 /// When a cluster is to be looked at although nobody tells of a change.
@@ -55,6 +60,18 @@ enum Next {
 struct Decided {
     plan: Plan,
     wants: BTreeMap<HypervisorName, Wants>,
+    /// What it was decided on.
+    seen: Observation,
+}
+
+/// What is saved of a part.
+enum StagedPart {
+    /// Nothing: it is as it was.
+    Same,
+    /// Nothing: somebody else changed it meanwhile.
+    Stale,
+    /// It stands in the line.
+    Waits(Staged),
 }
 
 impl Keeper<'_> {
@@ -65,6 +82,8 @@ impl Keeper<'_> {
         let mut look = LOOK;
         let mut last = Instant::now();
         let mut number = 0_u64;
+        // What the last pass knew, and since when that is all.
+        let (mut known, mut since) = (Documents::default(), Instant::now());
         self.first_looks(name).await;
         loop {
             let Some(wake) = self.wake_of(name).filter(|_| !self.is_stopped()) else { return };
@@ -91,19 +110,34 @@ impl Keeper<'_> {
             let mut floor = Duration::ZERO;
             if idle {
                 let settled = outcome.as_ref().filter(|outcome| outcome.settled);
+                if let Some(outcome) = settled {
+                    let ids = outcome.plan.documents.clusters.values().filter_map(|cluster| cluster.id());
+                    ids.for_each(|id| self.context.components.rest(id));
+                }
                 let next = settled.map_or(Next::Look(last + look), |outcome| Next::Date(outcome.plan.due));
                 let again = self.again(&task, name, next);
-                let known = outcome.map(|outcome| outcome.plan.documents).unwrap_or_default();
+                let now = outcome.map(|outcome| outcome.plan.documents).unwrap_or_default();
+                if !now.names_changed_since(&known).is_empty() {
+                    since = last;
+                }
+                known = now;
+                let recheck = (since.elapsed() / 4).clamp(RECHECK, LONGEST_RECHECK);
                 tokio::select! {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
-                    () = health::until_better(&*self.context.components, &known, health::is_ill, RECHECK) => floor = RECHECK,
+                    () = self.until_better(&known, recheck) => floor = RECHECK,
                     () = again => {}
                 }
             }
             self.pause_until(last + pause.max(floor)).await;
         }
+    }
+
+    /// Returns when a component is well that was not. All were asked a moment ago.
+    async fn until_better(&self, known: &Documents, pause: Duration) {
+        sleep(pause).await;
+        health::until_better(&*self.context.components, known, health::is_ill, pause).await;
     }
 
     /// Waits until the cluster is to be looked at although nobody tells of a change: where it is settled, until a date.
@@ -156,17 +190,40 @@ impl Keeper<'_> {
 
     /// One pass. None: there is no such cluster any more, or somebody changed it meanwhile, of which this task is told.
     async fn pass_cluster(&self, name: &ClusterRef) -> Result<Option<Outcome>, PassError> {
-        let Some(view) = self.view(name) else { return Ok(None) };
-        let mut documents = Documents::clone(&view.loaded);
+        let Ok(asking) = self.asking.acquire().await else { return Ok(None) };
+        let Some(View { loaded, seen }) = self.view(name) else { return Ok(None) };
+        let mut documents = Documents::clone(&loaded);
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
-        let seen = observe(&view.seen, &*self.context.components, &documents).await.map_err(PassError::Faults)?;
+        let seen = Looked(Mutex::new(seen));
+        let observing = observe(&seen, &*self.context.components, &documents).instrument(debug_span!("observe"));
+        let seen = observing.await.map_err(PassError::Faults)?;
+        drop(asking);
         let Some(_turn) = self.turn().await else { return Ok(None) };
+        let (decided, staged) = debug_span!("plan").in_scope(|| self.decide(documents, seen, &loaded))?;
+        let Decided { plan, wants, seen } = decided;
+        if !self.saved_part(staged, &loaded, &plan.documents).await? {
+            return Ok(None);
+        }
+        if !seen.refused.values().any(Refused::is_stale) {
+            let left = machines_of(&loaded).difference(&machines_of(&plan.documents)).cloned().collect();
+            self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants);
+        }
+        Ok(Some(self.finish(plan).instrument(debug_span!("bind")).await))
+    }
+
+    /// Decides, mints, and puts what came of it into the line of those to be saved.
+    fn decide(
+        &self,
+        documents: Documents,
+        seen: Observation,
+        loaded: &Documents,
+    ) -> Result<(Decided, StagedPart), PassError> {
         // Most passes take nothing of machines. Whether there is something to take is known without those who have the rest.
         let (nothing, nobody) = (Documents::default(), BTreeSet::new());
         let alone = Neighbours { documents: &nothing, users: &nobody };
         let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
-        let placing = if takes_of_machines(&plan, &view.loaded) {
-            let placing = self.placing.lock().await;
+        let _placing = if takes_of_machines(&plan, loaded) {
+            let placing = self.placing();
             // Of what others have nothing is taken.
             let (all, users) = self.neighbours();
             (plan, seen) = decide(documents, Neighbours { documents: &all, users: &users }, seen, self.now())?;
@@ -175,18 +232,10 @@ impl Keeper<'_> {
             None
         };
         self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
-        let Decided { mut plan, wants } = wanted(plan, &seen, self.now())?;
-        plan.documents.share(&view.loaded);
-        let saved = self.save_part(&view.loaded, &plan.documents).await?;
-        drop(placing);
-        if !saved {
-            return Ok(None);
-        }
-        if !seen.refused.values().any(Refused::is_stale) {
-            let left = machines_of(&view.loaded).difference(&machines_of(&plan.documents)).cloned().collect();
-            self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants);
-        }
-        Ok(Some(self.finish(plan).await))
+        let (mut plan, wants) = wanted(plan, &seen, self.now())?;
+        plan.documents.share(loaded);
+        let staged = self.stage_part(loaded, &plan.documents);
+        Ok((Decided { plan, wants, seen }, staged))
     }
 
     /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
@@ -194,7 +243,7 @@ impl Keeper<'_> {
     fn tell_as_saved(&self, name: &ClusterRef) {
         let has_told = self.state().clusters.get(name).is_none_or(|cluster| !cluster.wants.is_empty());
         let Some(view) = self.view(name).filter(|_| !has_told) else { return };
-        let mut seen = Observation { machines: view.seen.0, ..Observation::default() };
+        let mut seen = Observation { machines: view.seen, ..Observation::default() };
         refuse(&view.loaded, &mut seen);
         if let Ok(world) = World::of(&view.loaded) {
             let wants = Configs::of(&view.loaded, &world, &seen).wants();
@@ -215,32 +264,41 @@ impl Keeper<'_> {
     fn view(&self, name: &ClusterRef) -> Option<View> {
         let state = self.state();
         state.documents.clusters.get(name)?;
-        Some(View { loaded: Arc::new(state.documents.of_cluster(name)), seen: Looked(state.seen_of(name)) })
+        Some(View { loaded: Arc::new(state.documents.of_cluster(name)), seen: state.seen_of(name) })
     }
 
     fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>) {
         let state = self.state();
         let seen = state.machines.values().filter_map(|machine| machine.seen.as_deref());
         let files = seen.filter_map(Seen::known).flat_map(|state| state.files.values());
-        (state.documents.clone(), files.map(|file| file.user).collect())
+        let users = files.map(|file| file.user).collect();
+        drop(state);
+        (self.staged(), users)
     }
 
     /// Saves what a plan changed of a part, unless somebody else changed that meanwhile. Returns whether that is what there is now.
     pub(super) async fn save_part(&self, before: &Documents, after: &Documents) -> Result<bool, PassError> {
+        self.saved_part(self.stage_part(before, after), before, after).await
+    }
+
+    /// Puts it into the line.
+    fn stage_part(&self, before: &Documents, after: &Documents) -> StagedPart {
         let changes = after.changes_since(before);
         if changes.is_empty() {
-            return Ok(true);
+            return StagedPart::Same;
         }
-        let saved = self.save(|documents| {
-            self.holds_still(documents, (before, after), &changes).then(|| {
-                let mut next = Documents::clone(documents);
-                for change in &changes {
-                    next.make(change, after);
-                }
-                next
-            })
-        });
-        let saved = saved.await?.is_some();
+        let edit = Edit::Part { before: before.clone(), after: after.clone(), changes };
+        self.stage(edit).map_or(StagedPart::Stale, StagedPart::Waits)
+    }
+
+    /// Waits until it is saved.
+    async fn saved_part(&self, part: StagedPart, before: &Documents, after: &Documents) -> Result<bool, PassError> {
+        let staged = match part {
+            StagedPart::Same => return Ok(true),
+            StagedPart::Stale => return Ok(false),
+            StagedPart::Waits(staged) => staged,
+        };
+        let saved = self.saved(staged).instrument(debug_span!("save")).await?;
         if saved {
             self.watcher().saved(before, after);
         }
@@ -248,7 +306,7 @@ impl Keeper<'_> {
     }
 
     /// Whether what was decided on documents as they were may be done to what they are by now.
-    fn holds_still(
+    pub(super) fn holds_still(
         &self,
         documents: &Documents,
         (before, after): (&Documents, &Documents),
@@ -270,12 +328,19 @@ impl Keeper<'_> {
             }
             Change::Introduce(_) | Change::Put(_) | Change::Remove(_) => false,
         };
-        let is_same = |change: &Change| documents.get(change.name()) == before.get(change.name());
+        let is_same = |change: &Change| match change {
+            Change::Put(DocumentName::Hypervisor(name)) => is_same_machine(documents, before, name),
+            Change::Introduce(name) | Change::Put(name) | Change::Remove(name) => {
+                documents.get(name) == before.get(name)
+            }
+        };
         has_machines && changes.iter().all(|change| is_same(change) && !is_used(change))
     }
 
+    /// To the second, as documents tell times: what comes back from a store is what was sent there.
     pub(super) fn now(&self) -> Timestamp {
-        (self.context.clock)()
+        let now = (self.context.clock)();
+        Timestamp::from_second(now.as_second()).unwrap_or(now)
     }
 }
 
@@ -288,6 +353,19 @@ fn decide(
     refuse(&documents, &mut seen);
     let plan = plan_part(documents, Part::Cluster(neighbours), &seen, now).map_err(PassError::Faults)?;
     Ok((plan, seen))
+}
+
+/// Whether a machine is as it was, but for the number of its config: that is its own task's to write.
+fn is_same_machine(now: &Documents, before: &Documents, name: &HypervisorName) -> bool {
+    let machine = |of: &Documents| of.hypervisors.get(name).map(|machine| without_issue(machine.clone()));
+    now.hypervisors.get(name) == before.hypervisors.get(name) || machine(now) == machine(before)
+}
+
+fn without_issue(mut machine: Shared<Hypervisor>) -> Shared<Hypervisor> {
+    if machine.status.is_some() {
+        machine.status.get_or_insert_default().issued = None;
+    }
+    machine
 }
 
 /// The machines of a cluster's components.
@@ -305,7 +383,11 @@ fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
 }
 
 /// What a plan whose keys are minted wants of machines.
-fn wanted(mut plan: Plan, seen: &Observation, now: Timestamp) -> Result<Decided, PassError> {
+fn wanted(
+    mut plan: Plan,
+    seen: &Observation,
+    now: Timestamp,
+) -> Result<(Plan, BTreeMap<HypervisorName, Wants>), PassError> {
     let (wants, waiting) = {
         let world = World::of(&plan.documents).map_err(PassError::Faults)?;
         let configs = Configs::of(&plan.documents, &world, seen);
@@ -313,5 +395,5 @@ fn wanted(mut plan: Plan, seen: &Observation, now: Timestamp) -> Result<Decided,
     };
     plan.waiting.extend(waiting);
     plan_progress(&mut plan, seen, now);
-    Ok(Decided { plan, wants })
+    Ok((plan, wants))
 }

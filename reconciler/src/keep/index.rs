@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Documents, Shared,
+    Documents, Hypervisor, Shared,
     document::DocumentName,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
@@ -71,8 +71,13 @@ impl Index {
         &self.ids
     }
 
-    /// The clusters whose own documents these are; none where one is of them all.
-    pub(super) fn clusters_of(&self, changed: &BTreeSet<DocumentName>) -> Option<BTreeSet<ClusterRef>> {
+    /// The clusters that these documents are of; none where one is of them all.
+    pub(super) fn clusters_of(
+        &self,
+        changed: &BTreeSet<DocumentName>,
+        before: &Documents,
+        now: &Documents,
+    ) -> Option<BTreeSet<ClusterRef>> {
         let mut clusters = BTreeSet::new();
         for name in changed {
             let id = match name {
@@ -85,10 +90,28 @@ impl Index {
                     let Some(id) = ClusterId::of_namespace(&secret.namespace) else { continue };
                     id
                 }
+                DocumentName::Hypervisor(machine) if is_told_of_anew(machine, before, now) => {
+                    clusters.extend(self.clusters_on(now, machine).into_keys().cloned());
+                    continue;
+                }
                 DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) | DocumentName::Secret(_) => return None,
             };
             clusters.extend(self.ids.get(&id).cloned());
         }
         Some(clusters)
     }
+}
+
+/// Whether a machine is as it was, and only more is told of it: who has nothing there decides nothing else.
+fn is_told_of_anew(machine: &HypervisorName, before: &Documents, now: &Documents) -> bool {
+    let truths = |machine: &Hypervisor| -> Vec<(String, String)> {
+        let conditions = machine.status.iter().flat_map(|status| &status.conditions);
+        conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
+    };
+    let of = |machine: &Hypervisor| {
+        let status = machine.status.as_ref();
+        (machine.metadata.clone(), status.and_then(|status| status.installation.clone()), truths(machine))
+    };
+    let (before, now) = (before.hypervisors.get(machine), now.hypervisors.get(machine));
+    before.zip(now).is_some_and(|(before, now)| before.spec == now.spec && of(before) == of(now))
 }

@@ -1,12 +1,15 @@
 //! One machine: looked at when it changes, and brought to what its clusters want.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use keelway_api::{
     Documents, Hypervisor, Shared,
     hypervisor::Applied,
     machine::{MachineConfig, Seen},
-    name::HypervisorName,
+    name::{ClusterId, HypervisorName},
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
 use keelway_planner::{World, machine_config, refusal};
@@ -14,9 +17,9 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
 };
-use tracing::{Instrument as _, info_span};
+use tracing::{Instrument as _, debug_span, info_span};
 
-use super::{Keeper, LONGEST_LOOK, LOOK, Task, rest::round, state::tells_everything};
+use super::{Keeper, LONGEST_LOOK, LOOK, Task, rest::round, save::Edit, state::tells_everything};
 use crate::{Applying, PassError, connected::has_agent, pace::Pace};
 
 /// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
@@ -97,7 +100,7 @@ impl Keeper<'_> {
 
     /// Returns whether it answers. `obeys`: it obeys this leader already.
     async fn look_at(&self, name: &HypervisorName, document: &Hypervisor, obeys: &mut bool) -> bool {
-        let seen = self.look(document, obeys).await;
+        let seen = self.look(document, obeys).instrument(debug_span!("observe")).await;
         self.watcher().looked(name, &seen);
         let answers = matches!(seen, Seen::Known(_));
         let now = self.now();
@@ -111,7 +114,7 @@ impl Keeper<'_> {
 
     /// Brings the machine to its config, once each cluster that has components there told what it wants.
     async fn bring(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Applying, PassError> {
-        let order = match self.order(name, looked_at) {
+        let order = match debug_span!("plan").in_scope(|| self.order(name, looked_at)) {
             Ok(Some(order)) => order,
             Ok(None) => return Ok(Applying::default()),
             Err(why) => return Ok(Applying { effects: 0, failures: vec![why] }),
@@ -122,17 +125,16 @@ impl Keeper<'_> {
         }
         if let Some(issue) = issue {
             // Saved before the machine takes it.
-            let is_as_ordered = |documents: &Documents| {
-                documents.hypervisors.get(name).is_some_and(|now| as_issued(now) == as_issued(&document))
-                    && self.has_clusters(&config)
-            };
-            let write = |documents: &Documents| is_as_ordered(documents).then(|| issued(documents, name, issue));
-            if self.save(write).await?.is_none() {
+            let before = document.status.as_ref().and_then(|status| status.issued.clone());
+            let clusters = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
+            let edit = Edit::Issue { machine: name.clone(), before, issue, clusters };
+            if !self.save(edit).instrument(debug_span!("save")).await? {
                 self.look_at_again(name);
                 return Ok(Applying::default());
             }
         }
-        Ok(self.context.machines.apply(&document, config, actions, &self.context.run).await)
+        let applying = self.context.machines.apply(&document, config, actions, &self.context.run);
+        Ok(applying.instrument(debug_span!("apply")).await)
     }
 
     /// What there is to do. None: nothing, or not all that it depends on is known yet.
@@ -186,10 +188,10 @@ impl Keeper<'_> {
         Ok(Some(Order { document, config, issue, actions }))
     }
 
-    /// Whether there are all clusters of a config: of one that was forgotten meanwhile nothing would take it away again.
-    fn has_clusters(&self, config: &MachineConfig) -> bool {
+    /// Whether there are all of these clusters: of one that was forgotten meanwhile nothing would take away what a config has of it.
+    pub(super) fn has_clusters(&self, clusters: &BTreeSet<ClusterId>) -> bool {
         let known = self.state().index.ids().clone();
-        config.pods.keys().all(|pod| known.contains_key(&pod.cluster))
+        clusters.iter().all(|id| known.contains_key(id))
     }
 
     fn look_at_again(&self, name: &HypervisorName) {
@@ -197,16 +199,4 @@ impl Keeper<'_> {
             machine.wake.notify_one();
         }
     }
-}
-
-fn as_issued(document: &Hypervisor) -> Option<&Applied> {
-    document.status.as_ref()?.issued.as_ref()
-}
-
-fn issued(documents: &Documents, name: &HypervisorName, issue: Applied) -> Documents {
-    let mut next = documents.clone();
-    if let Some(document) = next.hypervisors.get_mut(name) {
-        document.status.get_or_insert_default().issued = Some(issue);
-    }
-    next
 }

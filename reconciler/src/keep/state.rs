@@ -115,7 +115,7 @@ impl State {
                 | DocumentName::Secret(_) => {}
             }
         }
-        if let Some(clusters) = self.index.clusters_of(&changed) {
+        if let Some(clusters) = self.index.clusters_of(&changed, &before, now) {
             let woken = clusters.iter().filter_map(|name| self.clusters.get(name));
             woken.for_each(|cluster| cluster.wake.notify_one());
         } else {

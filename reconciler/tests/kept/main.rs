@@ -5,7 +5,7 @@
 #[expect(dead_code, reason = "the benchmark asks for more")]
 mod world;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use keelway_api::{
     Documents,
@@ -84,6 +84,48 @@ async fn a_machine_that_goes_silent_was_heard_of_until_then() {
             assert!(heard > silenced);
         })
         .await;
+}
+
+/// What many clusters decide is saved together. One of which a store takes nothing holds up none of the others.
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_cannot_be_saved_is_alone() {
+    let world = World::new(MACHINES, CLUSTERS);
+    world.store.refuse(Some("c3"));
+    let mut failures = Failures::default();
+    world
+        .kept(&mut failures, async {
+            for _ in 0..60 {
+                sleep(Duration::from_secs(10)).await;
+                if world.store.available().len() == CLUSTERS - 1 {
+                    break;
+                }
+            }
+            assert_eq!(world.store.available(), ["c0", "c1", "c2", "c4", "c5", "c6", "c7"]);
+            world.store.refuse(None);
+            world.settles().await;
+        })
+        .await;
+    assert_eq!(failures.0, BTreeSet::from(["cluster/c3".to_owned()]));
+}
+
+/// The tasks of passes that could not be carried out.
+#[derive(Default)]
+struct Failures(BTreeSet<String>);
+
+impl Watcher for Failures {
+    fn began(&mut self, _: &Task) {}
+    fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
+    fn saved(&mut self, _: &Documents, _: &Documents) {}
+    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
+    fn applied(&mut self, _: &Task, _: &Applying) {}
+    fn failed(&mut self, task: &Task, _: &PassError, _: Duration) {
+        self.0.insert(task.to_string());
+    }
+    fn queued(&mut self, _: usize) {}
+    fn ended(&mut self, _: &Task) {}
+    fn unread(&mut self, error: &StoreError) {
+        panic!("{error}");
+    }
 }
 
 /// Nobody is told anything.

@@ -56,7 +56,12 @@ impl World {
     pub(crate) fn new(machines: usize, clusters: usize) -> Self {
         let documents = Documents::read(documents(machines, clusters).as_bytes()).unwrap();
         let machines = documents.hypervisors.keys().map(|name| (name.clone(), Machine::default())).collect();
-        let store = Memory { documents: Mutex::new(Arc::new(documents)), changed: Notify::new(), saves: 0.into() };
+        let store = Memory {
+            documents: Mutex::new(Arc::new(documents)),
+            changed: Notify::new(),
+            saves: 0.into(),
+            refused: Mutex::default(),
+        };
         let fleet = Fleet { machines, silent: Mutex::default(), applied: Notify::new(), calls: 0.into() };
         Self { started: Instant::now(), store: Arc::new(store), fleet: Arc::new(fleet) }
     }
@@ -94,9 +99,6 @@ impl World {
         for _ in 0..60 {
             let before = self.counts();
             sleep(Duration::from_secs(60)).await;
-            let is_available = |cluster: &Cluster| {
-                cluster.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Available"))
-            };
             let documents = self.store.documents();
             if self.counts() == before && documents.clusters.values().all(|cluster| is_available(cluster)) {
                 return;
@@ -107,6 +109,14 @@ impl World {
         let unwell = statuses.map(|status| &status.conditions).find(|found| !is_true(found, "Ready"));
         panic!("it does not settle: {:?} {unwell:?}", self.counts());
     }
+}
+
+fn reference(name: &str) -> ClusterRef {
+    ClusterRef { namespace: "default".to_owned(), name: name.to_owned() }
+}
+
+fn is_available(cluster: &Cluster) -> bool {
+    cluster.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Available"))
 }
 
 fn documents(machines: usize, clusters: usize) -> String {
@@ -142,9 +152,23 @@ pub(crate) struct Memory {
     documents: Mutex<Arc<Documents>>,
     changed: Notify,
     saves: AtomicUsize,
+    /// A cluster of which nothing is taken.
+    refused: Mutex<Option<ClusterRef>>,
 }
 
 impl Memory {
+    /// Takes nothing that changes this cluster's document.
+    pub(crate) fn refuse(&self, name: Option<&str>) {
+        *self.refused.lock().unwrap() = name.map(reference);
+    }
+
+    /// Clusters that are available.
+    pub(crate) fn available(&self) -> Vec<String> {
+        let documents = self.documents();
+        let available = documents.clusters.iter().filter(|(_, cluster)| is_available(cluster));
+        available.map(|(name, _)| name.name.clone()).collect()
+    }
+
     fn documents(&self) -> Arc<Documents> {
         self.documents.lock().unwrap().clone()
     }
@@ -168,8 +192,7 @@ impl Memory {
 
     fn edit(&self, name: &str, edit: impl FnOnce(&mut Cluster)) {
         let mut documents = Documents::clone(&self.documents());
-        let name = ClusterRef { namespace: "default".to_owned(), name: name.to_owned() };
-        edit(documents.clusters.get_mut(&name).unwrap());
+        edit(documents.clusters.get_mut(&reference(name)).unwrap());
         *self.documents.lock().unwrap() = Arc::new(documents);
         self.changed.notify_one();
     }
@@ -183,6 +206,10 @@ impl Store for Memory {
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
         self.saves.fetch_add(1, Ordering::Relaxed);
+        let refused = self.refused.lock().unwrap().clone();
+        if refused.is_some_and(|name| documents.clusters.get(&name) != self.documents().clusters.get(&name)) {
+            return Err(StoreError { operation: "save", cause: "it is refused".into() });
+        }
         *self.documents.lock().unwrap() = Arc::new(documents.clone());
         Ok(())
     }
