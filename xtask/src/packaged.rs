@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{
     deb, debian,
-    process::{Running, output},
+    process::{Running, copy, output},
 };
 
 const UNIT: &str = "usr/lib/systemd/system/keelway-hypervisor-agent.service";
@@ -81,7 +81,7 @@ impl Machine {
         for library in debian::closure(program.to_str().unwrap()).unwrap().iter().skip(1) {
             let place = self.path(library.strip_prefix("/").unwrap().to_str().unwrap());
             fs::create_dir_all(place.parent().unwrap()).unwrap();
-            fs::copy(library, place).unwrap();
+            copy(library, &place);
         }
     }
 }
@@ -178,7 +178,7 @@ fn the_managers_unit_is_sound_and_gives_away_less() {
         (machine.path("usr/bin/keelway-manager"), built("keelway-manager")),
     ] {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::copy(file, path).unwrap();
+        copy(&file, &path);
     }
     is_sound(&machine, "keelway-manager.service", EXPOSURE_OF_MANAGERS);
 }

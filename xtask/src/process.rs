@@ -26,6 +26,13 @@ pub(crate) fn tail<'a>(lines: impl DoubleEndedIterator<Item = &'a str>) -> Strin
     last.join("\n")
 }
 
+/// Copies what is executed soon, its loader among it, by another process: a child that another thread starts here would hold the
+/// copy open for writing until it has a program of its own, and what is open for writing cannot be executed.
+#[cfg(test)]
+pub(crate) fn copy(from: &std::path::Path, to: &std::path::Path) {
+    output(Command::new("cp").arg(from).arg(to)).unwrap();
+}
+
 /// A process that is ended with its guard.
 #[cfg(test)]
 pub(crate) struct Running(pub(crate) std::process::Child);
