@@ -65,7 +65,8 @@ pub struct MachineConfig {
     pub generation: u64,
     /// The pods by name.
     pub pods: BTreeMap<PodName, Pod>,
-    /// Clusters on the machine that the documents do not tell of: nothing of them is touched.
+    /// Clusters on the machine that lose nothing there: those that the documents do not tell of, and paused ones. Nothing of them is
+    /// touched but these pods.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub others: BTreeSet<ClusterId>,
 }

@@ -34,9 +34,9 @@ pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Acti
         actions.push(Action::WriteOwner(config.installation.clone()));
     }
     let mut names = pods_seen(state);
-    names.extend(config.pods.keys().cloned());
-    // What nobody tells of is somebody's: only a cluster that the documents tell of loses its pods.
+    // What nobody tells of is somebody's: only a cluster that the documents tell of, and that is not paused, loses its pods.
     names.retain(|name| !config.others.contains(&name.cluster));
+    names.extend(config.pods.keys().cloned());
     for name in &names {
         let steps = match config.pods.get(name) {
             Some(pod) => pod::plan_wanted(name, pod, state),

@@ -27,7 +27,8 @@ pub struct Configs<'a> {
     world: &'a World,
     seen: &'a Observation,
     tenants: Vec<Tenant<'a>>,
-    known: BTreeSet<&'a ClusterId>,
+    /// Clusters that lose what their documents do not tell of.
+    looked_after: BTreeSet<&'a ClusterId>,
     turns: Turns<'a>,
     placed: BTreeMap<&'a HypervisorName, Vec<Placed<'a>>>,
     /// The driver's.
@@ -47,9 +48,9 @@ impl<'a> Configs<'a> {
         for tenant in &tenants {
             turns.take(tenant, seen, |pod, spec| wanted(tenant, world, seen, (pod, spec)));
         }
-        let known = tenants.iter().map(|tenant| tenant.id).collect();
+        let looked_after = world.looked_after().map(|(_, id, _)| id).collect();
         let placed = placed(&tenants);
-        Self { documents, world, seen, tenants, known, turns, placed, term: highest_term(documents, seen) }
+        Self { documents, world, seen, tenants, looked_after, turns, placed, term: highest_term(documents, seen) }
     }
 
     /// What one machine should hold.
@@ -58,7 +59,8 @@ impl<'a> Configs<'a> {
     #[must_use]
     pub fn config(&self, name: &HypervisorName) -> Option<MachineConfig> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
-        composed(document, self.seen.machine(name)?, |id| self.known.contains(id), (self.pods(name), self.term))
+        let is_looked_after = |id: &ClusterId| self.looked_after.contains(id);
+        composed(document, self.seen.machine(name)?, is_looked_after, (self.pods(name), self.term))
     }
 
     fn pods(&self, name: &HypervisorName) -> BTreeMap<PodName, Pod> {
@@ -66,14 +68,25 @@ impl<'a> Configs<'a> {
         here.filter_map(|placed| self.pod(*placed)).collect()
     }
 
-    /// What the clusters of the documents want of each machine that was seen and has something of them.
+    /// What the clusters of the documents want of each machine that was seen and has something of them, or is to have it.
     #[must_use]
     pub fn wants(&self) -> BTreeMap<HypervisorName, Wants> {
         let Some(installation) = self.documents.installation().filter(|_| !self.seen.stale()) else {
             return BTreeMap::new();
         };
-        let names = self.placed.keys().filter(|name| self.seen.machine(name).is_some());
-        names.map(|name| ((*name).clone(), Wants::of(installation.clone(), self.pods(name)))).collect()
+        let seen = self.seen.machines.iter().filter_map(|(name, state)| Some((name, state.known()?)));
+        let names = seen.filter(|(name, state)| self.placed.contains_key(*name) || self.has_something(state));
+        names.map(|(name, _)| (name.clone(), Wants::of(installation.clone(), self.pods(name), self.left()))).collect()
+    }
+
+    fn has_something(&self, state: &MachineState) -> bool {
+        state.clusters().any(|id| self.tenants.iter().any(|tenant| *tenant.id == id))
+    }
+
+    /// Clusters of which nothing is taken away, not even what somebody took the Component or a key of away.
+    fn left(&self) -> BTreeSet<ClusterId> {
+        let ids = self.tenants.iter().map(|tenant| tenant.id);
+        ids.filter(|id| !self.looked_after.contains(id)).cloned().collect()
     }
 
     /// What is waited for until it is its turn.
@@ -94,15 +107,29 @@ impl<'a> Configs<'a> {
 pub struct Wants {
     pods: BTreeSet<PodName>,
     held: BTreeSet<PodName>,
+    left: BTreeSet<ClusterId>,
     /// Of all that is in the pods.
     digest: String,
 }
 
 impl Wants {
-    fn of(installation: InstallationId, pods: BTreeMap<PodName, Pod>) -> Self {
+    fn of(installation: InstallationId, pods: BTreeMap<PodName, Pod>, left: BTreeSet<ClusterId>) -> Self {
         let config = MachineConfig { installation, term: 0, generation: 0, pods, others: BTreeSet::new() };
         let held = config.pods.iter().filter(|(_, pod)| pod.hold).map(|(name, _)| name.clone()).collect();
-        Self { pods: config.pods.keys().cloned().collect(), held, digest: config.digest() }
+        Self { pods: config.pods.keys().cloned().collect(), held, left, digest: config.digest() }
+    }
+
+    /// Clusters of which what there is beside the pods is left alone: those that were paused when this was decided.
+    #[must_use]
+    pub fn left(&self) -> &BTreeSet<ClusterId> {
+        &self.left
+    }
+
+    /// The same of clusters of which nobody decided yet what goes.
+    #[must_use]
+    pub fn leaving_the_rest(mut self, clusters: &BTreeSet<ClusterId>) -> Self {
+        self.left.extend(clusters.iter().cloned());
+        self
     }
 
     /// The pods, of the documents and what they mean.
@@ -119,17 +146,18 @@ impl Wants {
     }
 }
 
-/// The config of a machine that was seen, of these pods, which are all that its clusters want. `is_known` tells whether there is a cluster,
-/// `term` is the driver's. The second is what is to be written down of it, which has to be saved before the machine takes it.
+/// The config of a machine that was seen, of these pods, which are all that its clusters want. `is_looked_after` tells whether what
+/// there is of a cluster beside them is to go, `term` is the driver's. The second is what is to be written down of it, which has to be
+/// saved before the machine takes it.
 #[must_use]
 pub fn machine_config(
     document: &Hypervisor,
     state: &MachineState,
-    is_known: impl Fn(&ClusterId) -> bool,
+    is_looked_after: impl Fn(&ClusterId) -> bool,
     pods: BTreeMap<PodName, Pod>,
     term: u64,
 ) -> Option<(MachineConfig, Option<Applied>)> {
-    let config = composed(document, state, is_known, (pods, term))?;
+    let config = composed(document, state, is_looked_after, (pods, term))?;
     let issue = to_issue(document, &config);
     Some((config, issue))
 }
@@ -190,15 +218,15 @@ fn wanted(tenant: &Tenant, world: &World, seen: &Observation, (pod, spec): (&Pod
     Site::of(tenant, world, pod, spec).filter(|_| !goes)?.pod().ok()
 }
 
-/// The config of a machine. Clusters there that are not known are left alone.
+/// The config of a machine. What there is of clusters that are not looked after, beside these pods, is left alone.
 fn composed(
     document: &Hypervisor,
     state: &MachineState,
-    is_known: impl Fn(&ClusterId) -> bool,
+    is_looked_after: impl Fn(&ClusterId) -> bool,
     (pods, term): (BTreeMap<PodName, Pod>, u64),
 ) -> Option<MachineConfig> {
     let installation = document.status.as_ref()?.installation.clone()?;
-    let others = state.clusters().filter(|id| !is_known(id)).collect();
+    let others = state.clusters().filter(|id| !is_looked_after(id)).collect();
     Some(fenced(MachineConfig { installation, term, generation: 1, pods, others }, document, state))
 }
 

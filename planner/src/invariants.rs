@@ -517,7 +517,12 @@ fn paused_clusters_stay(step: &Step) -> Vec<String> {
             && step.before.secrets_of(id).eq(step.after.secrets_of(id));
         let pods = step.configs.values().flat_map(|config| &config.pods);
         let goes_on = pods.filter(|(pod, _)| pod.cluster == *id).all(|(_, pod)| pod.hold);
-        if !is_same || !goes_on {
+        let ended = step.configs.iter().flat_map(|(machine, config)| {
+            let running = step.seen.machine(machine).into_iter().flat_map(|state| &state.sandboxes);
+            let of_it = running.map(|sandbox| &sandbox.pod).filter(|pod| pod.cluster == *id);
+            of_it.filter(|pod| !config.pods.contains_key(*pod) && !config.others.contains(id))
+        });
+        if !is_same || !goes_on || ended.count() > 0 {
             found.push(name.to_string());
         }
     }

@@ -10,7 +10,7 @@ use keelway_api::{
     documents::SecretName,
     jiff::Timestamp,
     machine::{MachineConfig, MachineState, Seen},
-    name::{ClusterId, HypervisorName},
+    name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_planner::{
     CertificateSeen, Configs, Connections, Health, Neighbours, Observation, Part, Wants, World, bindings_digest,
@@ -50,7 +50,7 @@ impl Model {
             let known = || Seen::Known(of.map_or_else(|| state.clone(), |id| state.part_of(id)));
             (name.clone(), if silent.contains(&number) { Seen::unreachable("it is silent") } else { known() })
         };
-        let is_well = |pod: &&keelway_api::name::PodName| {
+        let is_well = |pod: &&PodName| {
             self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == **pod))
         };
         let well = documents.components.keys().filter(is_well);
@@ -118,12 +118,13 @@ impl Model {
         let known: BTreeSet<_> = self.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
         let config = |(name, document): (&HypervisorName, &keelway_api::Shared<keelway_api::Hypervisor>)| {
             let state = seen.machines[name].known()?;
-            let wants = told
-                .iter()
-                .filter_map(|(documents, wants)| Some(wants.get(name)?.pods(documents, &World::of(documents).ok()?)));
+            let here = told.iter().filter_map(|(documents, wants)| Some((documents, wants.get(name)?)));
+            let pods =
+                here.clone().filter_map(|(documents, wants)| Some(wants.pods(documents, &World::of(documents).ok()?)));
+            let left: BTreeSet<_> = here.flat_map(|(_, wants)| wants.left()).collect();
+            let is_looked_after = |id: &ClusterId| known.contains(id) && !left.contains(id);
             let term = highest_term(&self.documents, seen);
-            let (config, _) =
-                machine_config(document, state, |id| known.contains(id), wants.flatten().collect(), term)?;
+            let (config, _) = machine_config(document, state, is_looked_after, pods.flatten().collect(), term)?;
             Some((name.clone(), config))
         };
         self.documents.hypervisors.iter().filter_map(config).collect()
@@ -168,4 +169,35 @@ fn plans_of_parts_are_one_plan() {
     let each = |role| whole.documents.components.values().filter(|one| one.spec.role == role).count();
     assert_eq!(each(keelway_api::role::Role::KubeApiserver), 2 * CLUSTERS.len());
     assert_eq!(pods, whole.documents.components.len(), "each component is on its machine");
+}
+
+#[test]
+fn a_paused_cluster_is_left_alone_by_plans_of_parts_too() {
+    let (mut whole, mut parts) = (Model::new(), Model::new());
+    let calm = BTreeSet::new();
+    let pass = |whole: &mut Model, parts: &mut Model| {
+        let (one, other) = (whole.pass(&calm), parts.pass_parts(&calm));
+        assert!(whole.documents == parts.documents, "documents differ");
+        assert!(one == other, "configs differ");
+        whole.obey(&one);
+        parts.obey(&other);
+    };
+    (0..12).for_each(|_| pass(&mut whole, &mut parts));
+    let runs = |model: &Model| model.machines.values().map(|state| state.sandboxes.clone()).collect::<Vec<_>>();
+    let before = runs(&whole);
+    for model in [&mut whole, &mut parts] {
+        model.documents.clusters.values_mut().next().unwrap().spec.paused = true;
+        let id = model.documents.clusters.values().next().unwrap().id().unwrap().clone();
+        let is_lost = |pod: &PodName| pod.cluster == id && pod.component.as_str() == "kube-scheduler-0";
+        model.documents.components.retain(|pod, _| !is_lost(pod));
+        model.documents.secrets.retain(|name, _| name.namespace != id.namespace() || name.name != "service-account");
+    }
+    (0..4).for_each(|_| pass(&mut whole, &mut parts));
+    assert_eq!((&runs(&whole), &runs(&parts)), (&before, &before));
+    for model in [&mut whole, &mut parts] {
+        model.documents.clusters.values_mut().next().unwrap().spec.paused = false;
+    }
+    (0..12).for_each(|_| pass(&mut whole, &mut parts));
+    let running: BTreeSet<_> = runs(&parts).into_iter().flatten().map(|sandbox| sandbox.pod).collect();
+    assert!(running.iter().eq(parts.documents.components.keys()));
 }

@@ -104,7 +104,7 @@ impl World {
             let machine = self.machines.get_mut(name).unwrap();
             apply(machine, config);
             // Nothing is left of what nobody wants any more.
-            if config.pods.is_empty() {
+            if config.pods.is_empty() && config.others.is_empty() {
                 machine.files.clear();
                 machine.data.clear();
             }
@@ -264,4 +264,57 @@ fn one_that_is_paused_from_the_start_is_not_begun() {
     world.cluster().spec.paused = true;
     world.settle();
     assert!(world.documents.components.is_empty() && world.documents.secrets.is_empty());
+}
+
+/// Whatever somebody takes away of its documents: nothing makes it anew.
+#[test]
+fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
+    let mut world = World::settled();
+    world.cluster().spec.paused = true;
+    world.settle();
+    let (runs, secrets) = (world.machines.clone(), world.documents.secrets.clone());
+    let is_as_before = |world: &World| {
+        runs.iter().all(|(name, before)| {
+            let now = &world.machines[name];
+            (&now.sandboxes, &now.containers, &now.servers) == (&before.sandboxes, &before.containers, &before.servers)
+        })
+    };
+    for name in ["front-proxy-ca", "etcd-0", "service-account"] {
+        world.documents.secrets.retain(|secret, _| secret.name != name);
+        assert!(world.planned().mint.is_empty());
+        world.settle();
+        assert!(is_as_before(&world), "{name} was taken away");
+    }
+    world.documents.components.retain(|pod, _| pod.component.as_str() != "kube-scheduler-0");
+    world.settle();
+    assert!(is_as_before(&world), "a Component was taken away");
+
+    // Once it is looked after again, what is not there is made anew.
+    world.cluster().spec.paused = false;
+    world.settle();
+    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+    assert!(world.documents.secrets.keys().eq(secrets.keys()));
+    let of_store = |pod: &&PodName| pod.component.as_str().starts_with("etcd-");
+    assert_eq!(world.documents.components.keys().filter(of_store).count(), 3);
+    let running = world.machines.values().flat_map(|state| &state.sandboxes).map(|sandbox| &sandbox.pod);
+    assert_eq!(running.collect::<BTreeSet<_>>(), world.documents.components.keys().collect());
+}
+
+/// What is on a machine is asked for by nobody but the documents: their copy without a key takes nothing of it away.
+#[test]
+fn a_paused_cluster_that_is_deleted_loses_nothing_with_its_keys() {
+    let mut world = World::settled();
+    world.cluster().spec.paused = true;
+    world.cluster().metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let runs: Vec<_> = world.machines.values().map(|state| state.sandboxes.clone()).collect();
+    world.documents.secrets.retain(|secret, _| secret.name != "etcd-0");
+    world.settle();
+    assert_eq!(runs, world.machines.values().map(|state| state.sandboxes.clone()).collect::<Vec<_>>());
+    world.cluster().spec.paused = false;
+    for _ in 0..5 {
+        if !world.documents.clusters.is_empty() {
+            world.pass();
+        }
+    }
+    assert!(world.documents.clusters.is_empty());
 }

@@ -38,18 +38,32 @@ struct Round {
     sessions: u64,
     /// Whether machines do what they are told.
     obey: bool,
+    /// Whether the cluster is paused.
+    paused: bool,
+    /// Which of its Secrets somebody takes away.
+    lost: Option<usize>,
 }
 
 fn round() -> impl Strategy<Value = Round> {
     let bits = || prop_oneof![3 => Just(0), 1 => any::<u8>()];
-    (1..4u32, 1..3u32, bits(), bits(), 0..2u64, any::<bool>()).prop_map(
-        |(servers, ingresses, silent, ill, sessions, obey)| Round { servers, ingresses, silent, ill, sessions, obey },
+    let by_hand = || (proptest::bool::weighted(0.2), proptest::option::weighted(0.2, any::<usize>()));
+    (1..4u32, 1..3u32, bits(), bits(), 0..2u64, any::<bool>(), by_hand()).prop_map(
+        |(servers, ingresses, silent, ill, sessions, obey, (paused, lost))| Round {
+            servers,
+            ingresses,
+            silent,
+            ill,
+            sessions,
+            obey,
+            paused,
+            lost,
+        },
     )
 }
 
 /// All is well.
 fn calm(servers: u32, ingresses: u32) -> Round {
-    Round { servers, ingresses, silent: 0, ill: 0, sessions: 0, obey: true }
+    Round { servers, ingresses, silent: 0, ill: 0, sessions: 0, obey: true, paused: false, lost: None }
 }
 
 struct World {
@@ -71,6 +85,11 @@ impl World {
         let spec = &mut self.documents.clusters.get_mut(&cluster).unwrap().spec;
         spec.control_plane.replicas = round.servers;
         spec.ingress.replicas = round.ingresses;
+        spec.paused = round.paused;
+        let lost = round.lost.and_then(|lost| lost.checked_rem(self.documents.secrets.len()));
+        if let Some(name) = lost.and_then(|lost| self.documents.secrets.keys().nth(lost)).cloned() {
+            self.documents.secrets.remove(&name);
+        }
     }
 
     fn pod(&self, component: &str) -> PodName {

@@ -638,6 +638,19 @@ fn clusters_that_nobody_tells_of_are_left_alone() {
 }
 
 #[test]
+fn a_cluster_that_loses_nothing_has_its_pods_looked_after() {
+    let mut machine = settled(&config());
+    let others: BTreeSet<_> = [etcd().cluster].into();
+    let same = MachineConfig { generation: 8, others: others.clone(), ..config() };
+    assert_eq!(plan(&same, &machine), ["record config 3.8 as applied"]);
+    machine.execute(&converge(&same, &machine.state).unwrap());
+    machine.state.containers.clear();
+    assert!(!plan(&same, &machine).is_empty(), "what ended is started again");
+    let none = MachineConfig { generation: 9, pods: [].into(), others, ..config() };
+    assert_eq!(plan(&none, &machine), ["record config 3.9 as applied"]);
+}
+
+#[test]
 fn a_machine_of_a_kubelet_is_refused() {
     let mut machine = settled(&config());
     machine.state.kubelet_pods = 2;

@@ -83,10 +83,11 @@ pub(crate) fn empty() -> MachineState {
     MachineState::empty(runtime)
 }
 
-/// Pods come and go at once; a haproxy is told what its machine would tell it.
+/// Pods come and go at once, but for those that are others'; a haproxy is told what its machine would tell it.
 pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
-    let stays = |sandbox: &SandboxState| {
-        config.pods.get(&sandbox.pod).is_some_and(|pod| pod.hold || pod.digest() == sandbox.digest)
+    let stays = |sandbox: &SandboxState| match config.pods.get(&sandbox.pod) {
+        Some(pod) => pod.hold || pod.digest() == sandbox.digest,
+        None => config.others.contains(&sandbox.pod.cluster),
     };
     state.sandboxes.retain(stays);
     let kept: BTreeSet<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();

@@ -239,14 +239,16 @@ impl Keeper<'_> {
     }
 
     /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
-    /// waits for it.
+    /// waits for it. What cannot be made from them may only lack a key that the pass would mint, so nothing of it goes.
     fn tell_as_saved(&self, name: &ClusterRef) {
         let has_told = self.state().clusters.get(name).is_none_or(|cluster| !cluster.wants.is_empty());
         let Some(view) = self.view(name).filter(|_| !has_told) else { return };
         let mut seen = Observation { machines: view.seen, ..Observation::default() };
         refuse(&view.loaded, &mut seen);
         if let Ok(world) = World::of(&view.loaded) {
+            let ids = view.loaded.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
             let wants = Configs::of(&view.loaded, &world, &seen).wants();
+            let wants = wants.into_iter().map(|(machine, wants)| (machine, wants.leaving_the_rest(&ids))).collect();
             self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants);
         }
     }

@@ -139,7 +139,7 @@ impl Keeper<'_> {
 
     /// What there is to do. None: nothing, or not all that it depends on is known yet.
     fn order(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Option<Order>, String> {
-        let (document, seen, known, wants) = {
+        let (document, seen, all, known, wants) = {
             let state = self.state();
             let documents = &state.documents;
             let Some(document) = documents.hypervisors.get(name) else { return Ok(None) };
@@ -161,11 +161,11 @@ impl Keeper<'_> {
             let wants: Vec<_> = wants
                 .filter_map(|cluster| Some((cluster.wants.get(name)?.clone(), cluster.documents.clone())))
                 .collect();
-            (document.clone(), seen, state.index.ids().clone(), wants)
+            (document.clone(), seen, documents.clone(), state.index.ids().clone(), wants)
         };
         let Seen::Known(found) = &*seen else { return Ok(None) };
         let term = self.term();
-        let mut pods = BTreeMap::new();
+        let (mut pods, mut left) = (BTreeMap::new(), BTreeSet::new());
         let mut read: Option<(World, Arc<Documents>)> = None;
         for (wants, documents) in wants {
             let world = match &read {
@@ -174,9 +174,15 @@ impl Keeper<'_> {
             };
             let world = world.map_err(|faults| faults.to_string())?;
             pods.extend(wants.pods(&documents, &world));
+            left.extend(wants.left().iter().cloned());
             read = Some((world, documents));
         }
-        let Some((config, issue)) = machine_config(&document, found, |id| known.contains_key(id), pods, term) else {
+        // One whose task did not see yet that it is paused, or no longer is, loses nothing either.
+        let is_looked_after = |id: &ClusterId| {
+            let cluster = known.get(id).and_then(|name| all.clusters.get(name));
+            cluster.is_some_and(|cluster| !cluster.spec.paused) && !left.contains(id)
+        };
+        let Some((config, issue)) = machine_config(&document, found, is_looked_after, pods, term) else {
             return Ok(None);
         };
         let actions = converge(&config, found).map_err(|refusal| refusal.to_string())?;

@@ -108,6 +108,78 @@ async fn a_cluster_that_cannot_be_saved_is_alone() {
     assert_eq!(failures.0, BTreeSet::from(["cluster/c3".to_owned()]));
 }
 
+/// Nobody makes anew what a paused cluster lacks, and its neighbours on the same machines go on to change.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
+    let world = World::new(MACHINES, 2);
+    world
+        .kept(&mut Nobody, async {
+            world.settles().await;
+            let id = world.store.id("c0");
+            let (runs, components) = (world.fleet.runs(&id), world.store.components("c0"));
+            world.store.pause("c0", true);
+            world.settles().await;
+            for name in ["etcd-0", "service-account", "front-proxy-ca"] {
+                world.store.take_secret("c0", name);
+                world.store.change("c1");
+                world.settles().await;
+                assert!(world.fleet.runs(&id) == runs, "{name} was taken away");
+            }
+            world.store.pause("c0", false);
+            world.settles().await;
+            let now: BTreeSet<_> = world.fleet.runs(&id).into_keys().collect();
+            assert_eq!((&now, world.store.components("c0")), (&components, components.clone()));
+        })
+        .await;
+}
+
+/// What is on a machine of a paused cluster stays there without a Component, and goes once the cluster is looked after again.
+#[tokio::test(start_paused = true)]
+async fn a_paused_cluster_without_a_component_goes_on() {
+    let world = World::new(MACHINES, 2);
+    world
+        .kept(&mut Nobody, async {
+            world.settles().await;
+            let id = world.store.id("c0");
+            let runs = world.fleet.runs(&id);
+            world.store.pause("c0", true);
+            world.store.take_component("c0", "kube-scheduler-0");
+            world.settles().await;
+            world.store.change("c1");
+            world.settles().await;
+            assert!(world.fleet.runs(&id) == runs);
+            world.store.pause("c0", false);
+            world.settles().await;
+            assert_eq!(world.fleet.runs(&id).into_keys().collect::<BTreeSet<_>>(), world.store.components("c0"));
+        })
+        .await;
+}
+
+/// A manager that begins cannot save what it mints: what runs with the key that is gone goes on.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_saved_ends_nothing() {
+    let world = World::new(MACHINES, 2);
+    world.kept(&mut Nobody, world.settles()).await;
+    let id = world.store.id("c0");
+    let runs = world.fleet.runs(&id);
+    world.store.refuse(Some("c0"));
+    world.store.change("c0");
+    world.store.take_secret("c0", "etcd-0");
+    let mut failures = Failures::default();
+    world
+        .kept(&mut failures, async {
+            sleep(Duration::from_secs(60)).await;
+            world.store.change("c1");
+            sleep(Duration::from_secs(60)).await;
+            assert!(world.fleet.runs(&id).keys().eq(runs.keys()));
+            world.store.refuse(None);
+            world.settles().await;
+        })
+        .await;
+    assert_eq!(failures.0, BTreeSet::from(["cluster/c0".to_owned()]));
+    assert_eq!(world.fleet.runs(&id).into_keys().collect::<BTreeSet<_>>(), world.store.components("c0"));
+}
+
 /// The tasks of passes that could not be carried out.
 #[derive(Default)]
 struct Failures(BTreeSet<String>);

@@ -15,9 +15,10 @@ use async_trait::async_trait;
 use keelway_api::{
     Cluster, Documents, Health, Hypervisor,
     condition::is_true,
+    documents::SecretName,
     jiff::{SignedDuration, Timestamp},
-    machine::{MachineConfig, MachineState, Seen, ServerAdmin, ServerState},
-    name::{ClusterId, ClusterRef, HypervisorName},
+    machine::{MachineConfig, MachineState, SandboxState, Seen, ServerAdmin, ServerState},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
     release,
 };
 use keelway_hypervisor_agent::{Connection, action::Action, converge::model::Model};
@@ -157,7 +158,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Takes nothing that changes this cluster's document.
+    /// Takes nothing that changes this cluster's document or Secrets.
     pub(crate) fn refuse(&self, name: Option<&str>) {
         *self.refused.lock().unwrap() = name.map(reference);
     }
@@ -190,12 +191,49 @@ impl Memory {
         self.edit(name, |cluster| cluster.metadata.labels = Some([("touched".to_owned(), "again".to_owned())].into()));
     }
 
+    /// Somebody has nothing done about a cluster, or has it looked after again.
+    pub(crate) fn pause(&self, name: &str, paused: bool) {
+        self.edit(name, |cluster| cluster.spec.paused = paused);
+    }
+
+    /// Somebody takes a Secret of a cluster away.
+    pub(crate) fn take_secret(&self, cluster: &str, name: &str) {
+        let secret = SecretName::of(&self.id(cluster), name);
+        self.edit_all(|documents| drop(documents.secrets.remove(&secret).unwrap()));
+    }
+
+    /// Somebody takes a Component of a cluster away.
+    pub(crate) fn take_component(&self, cluster: &str, name: &str) {
+        let pod = PodName { cluster: self.id(cluster), component: name.parse().unwrap() };
+        self.edit_all(|documents| drop(documents.components.remove(&pod).unwrap()));
+    }
+
+    pub(crate) fn id(&self, cluster: &str) -> ClusterId {
+        self.documents().clusters[&reference(cluster)].id().unwrap().clone()
+    }
+
+    /// The components of a cluster.
+    pub(crate) fn components(&self, cluster: &str) -> BTreeSet<PodName> {
+        self.documents().components_of(&self.id(cluster)).map(|(pod, _)| pod.clone()).collect()
+    }
+
     fn edit(&self, name: &str, edit: impl FnOnce(&mut Cluster)) {
+        self.edit_all(|documents| edit(documents.clusters.get_mut(&reference(name)).unwrap()));
+    }
+
+    fn edit_all(&self, edit: impl FnOnce(&mut Documents)) {
         let mut documents = Documents::clone(&self.documents());
-        edit(documents.clusters.get_mut(&reference(name)).unwrap());
+        edit(&mut documents);
         *self.documents.lock().unwrap() = Arc::new(documents);
         self.changed.notify_one();
     }
+}
+
+/// Whether a cluster's own document or one of its Secrets differs.
+fn changes(before: &Documents, after: &Documents, name: &ClusterRef) -> bool {
+    let id = before.clusters.get(name).and_then(|cluster| cluster.id());
+    let secrets = |of: &Documents| id.map(|id| of.secrets_of(id).map(|(name, _)| name.to_owned()).collect::<Vec<_>>());
+    before.clusters.get(name) != after.clusters.get(name) || secrets(before) != secrets(after)
 }
 
 #[async_trait]
@@ -207,7 +245,7 @@ impl Store for Memory {
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
         self.saves.fetch_add(1, Ordering::Relaxed);
         let refused = self.refused.lock().unwrap().clone();
-        if refused.is_some_and(|name| documents.clusters.get(&name) != self.documents().clusters.get(&name)) {
+        if refused.is_some_and(|name| changes(&self.documents(), documents, &name)) {
             return Err(StoreError { operation: "save", cause: "it is refused".into() });
         }
         *self.documents.lock().unwrap() = Arc::new(documents.clone());
@@ -244,6 +282,13 @@ impl Default for Machine {
 impl Fleet {
     fn machine(&self, document: &Hypervisor) -> &Machine {
         &self.machines[&document.metadata.name.as_ref().unwrap().parse().unwrap()]
+    }
+
+    /// What runs of a cluster, on all machines.
+    pub(crate) fn runs(&self, id: &ClusterId) -> BTreeMap<PodName, SandboxState> {
+        let states = self.machines.values().map(|machine| machine.model.lock().unwrap().state.sandboxes.clone());
+        let of_it = states.flatten().filter(|sandbox| sandbox.pod.cluster == *id);
+        of_it.map(|sandbox| (sandbox.pod.clone(), sandbox)).collect()
     }
 
     /// Returns when a machine is told something.
