@@ -26,9 +26,19 @@ use crate::{
 };
 
 /// What is to be done on a machine, in order. Empty where the machine holds what it should, and the config is recorded.
+///
+/// # Errors
+/// The machine takes nothing of the config.
 pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Action>, Refusal> {
-    refusal::check_fence(config, state)?;
-    refusal::check_content(config)?;
+    converge_to((config, &applied_by(config)), state)
+}
+
+/// The same for who knows the config's digest: to make it takes as long as all the rest.
+///
+/// # Errors
+/// As of [`converge`].
+pub fn converge_to((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Result<Vec<Action>, Refusal> {
+    check((config, fence), state)?;
     let mut actions = Vec::new();
     if state.owner.is_none() && !config.pods.is_empty() {
         actions.push(Action::WriteOwner(config.installation.clone()));
@@ -45,8 +55,17 @@ pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Acti
         actions.extend(steps.into_iter().map(|step| Action::Pod(name.clone(), step)));
     }
     actions.extend(plan_forgetting(config, state));
-    actions.extend(plan_record(config, state));
+    actions.extend(plan_record((config, fence), state));
     Ok(actions)
+}
+
+/// Whether a machine may take a config at all, for who leaves it to the machine's agent what is to be done.
+///
+/// # Errors
+/// As of [`converge`].
+pub fn check((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Result<(), Refusal> {
+    refusal::check_fence((config, fence), state)?;
+    refusal::check_content(config)
 }
 
 /// What is recorded once a config is applied.
@@ -83,12 +102,12 @@ fn plan_forgetting(config: &MachineConfig, state: &MachineState) -> Vec<Action> 
 }
 
 /// A machine that holds nothing has nothing to remember, and is left as it was found.
-fn plan_record(config: &MachineConfig, state: &MachineState) -> Option<Action> {
+fn plan_record((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Option<Action> {
     if config.pods.is_empty() && config.others.is_empty() {
         let made_by_us = state.files.get("").is_some_and(|top| is_ours(top.mode));
         return (made_by_us || state.owner.is_some() || state.applied.is_some()).then_some(Action::Leave);
     }
     // Of one number is one content: another one was refused.
     let is_recorded = |applied: &Applied| (applied.term, applied.generation) == (config.term, config.generation);
-    (!state.applied.as_ref().is_some_and(is_recorded)).then(|| Action::RecordApplied(applied_by(config)))
+    (!state.applied.as_ref().is_some_and(is_recorded)).then(|| Action::RecordApplied(fence.clone()))
 }

@@ -75,12 +75,12 @@ pub enum Refusal {
 }
 
 /// Checks that the machine may obey the config, and that the config is older than nothing it obeyed.
-pub(crate) fn check_fence(config: &MachineConfig, state: &MachineState) -> Result<(), Refusal> {
+pub(crate) fn check_fence((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Result<(), Refusal> {
     if state.kubelet_pods > 0 {
         return Err(Refusal::UsedByKubelet { pods: state.kubelet_pods });
     }
     check_owner(&config.installation, state.owner.as_ref())?;
-    check_order(config, state.applied.as_ref())?;
+    check_order(fence, state.applied.as_ref())?;
     check_term(config, state.term, state.applied.as_ref())
 }
 
@@ -93,14 +93,14 @@ pub(crate) fn check_owner(of: &InstallationId, owner: Option<&InstallationId>) -
 }
 
 /// Checks that a config comes after the one that was applied, or is the same.
-pub(crate) fn check_order(config: &MachineConfig, applied: Option<&Applied>) -> Result<(), Refusal> {
+pub(crate) fn check_order(fence: &Applied, applied: Option<&Applied>) -> Result<(), Refusal> {
     let Some(applied) = applied else {
         return Ok(());
     };
-    let (term, generation) = (config.term, config.generation);
+    let (term, generation) = (fence.term, fence.generation);
     match (term, generation).cmp(&(applied.term, applied.generation)) {
         std::cmp::Ordering::Less => Err(Refusal::Stale { applied: applied.clone(), term, generation }),
-        std::cmp::Ordering::Equal if applied.digest != config.digest() => Err(Refusal::Changed { term, generation }),
+        std::cmp::Ordering::Equal if applied.digest != fence.digest => Err(Refusal::Changed { term, generation }),
         std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => Ok(()),
     }
 }
@@ -244,7 +244,7 @@ mod tests {
 
     impl Machine {
         fn takes(&mut self, config: &MachineConfig) -> Result<(), Refusal> {
-            check_order(config, self.applied.as_ref())?;
+            check_order(&applied_by(config), self.applied.as_ref())?;
             check_term(config, self.newest, self.applied.as_ref())?;
             self.applied = Some(applied_by(config));
             Ok(())

@@ -58,6 +58,10 @@ impl<'a> Configs<'a> {
     /// Its number is a new one where the content differs from what was written down last, and stays where it does not.
     #[must_use]
     pub fn config(&self, name: &HypervisorName) -> Option<MachineConfig> {
+        self.fenced(name).map(|(config, _)| config)
+    }
+
+    fn fenced(&self, name: &HypervisorName) -> Option<(MachineConfig, Applied)> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
         let is_looked_after = |id: &ClusterId| self.looked_after.contains(id);
         composed(document, self.seen.machine(name)?, is_looked_after, (self.pods(name), self.term))
@@ -147,8 +151,8 @@ impl Wants {
 }
 
 /// The config of a machine that was seen, of these pods, which are all that its clusters want. `is_looked_after` tells whether what
-/// there is of a cluster beside them is to go, `term` is the driver's. The second is what is to be written down of it, which has to be
-/// saved before the machine takes it.
+/// there is of a cluster beside them is to go, `term` is the driver's. The second is the number and the digest of the config: where they
+/// are not written down yet, they have to be saved before the machine takes it.
 #[must_use]
 pub fn machine_config(
     document: &Hypervisor,
@@ -156,10 +160,8 @@ pub fn machine_config(
     is_looked_after: impl Fn(&ClusterId) -> bool,
     pods: BTreeMap<PodName, Pod>,
     term: u64,
-) -> Option<(MachineConfig, Option<Applied>)> {
-    let config = composed(document, state, is_looked_after, (pods, term))?;
-    let issue = to_issue(document, &config);
-    Some((config, issue))
+) -> Option<(MachineConfig, Applied)> {
+    composed(document, state, is_looked_after, (pods, term))
 }
 
 /// Tells what every machine that could be seen should hold, once all keys of a plan are minted: one machine after the
@@ -177,8 +179,10 @@ pub fn configure(
     let configs = Configs::of(&plan.documents, &world, seen);
     let mut issued = Vec::new();
     for (name, document) in &plan.documents.hypervisors {
-        let Some(config) = configs.config(name) else { continue };
-        issued.extend(to_issue(document, &config).map(|issue| (name.clone(), issue)));
+        let Some((config, fence)) = configs.fenced(name) else { continue };
+        if document.status.as_ref().and_then(|status| status.issued.as_ref()) != Some(&fence) {
+            issued.push((name.clone(), fence));
+        }
         each(name, config);
     }
     let waiting = configs.turns.waiting;
@@ -224,7 +228,7 @@ fn composed(
     state: &MachineState,
     is_looked_after: impl Fn(&ClusterId) -> bool,
     (pods, term): (BTreeMap<PodName, Pod>, u64),
-) -> Option<MachineConfig> {
+) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
     let others = state.clusters().filter(|id| !is_looked_after(id)).collect();
     Some(fenced(MachineConfig { installation, term, generation: 1, pods, others }, document, state))
@@ -232,15 +236,18 @@ fn composed(
 
 /// Orders the config behind the last one that was written down for the machine, which holds nothing newer. The same content keeps its
 /// number, unless that is of a driver before and the machine does not hold it: it would be refused by then.
-fn fenced(config: MachineConfig, document: &Hypervisor, state: &MachineState) -> MachineConfig {
+fn fenced(config: MachineConfig, document: &Hypervisor, state: &MachineState) -> (MachineConfig, Applied) {
     let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
-    let Some(Applied { term, generation, digest }) = issued else { return config };
-    let place = |applied: &Applied| (applied.term, applied.generation);
-    let is_held = state.applied.as_ref().map(place) == Some((*term, *generation));
-    if config.digest() == *digest && (is_held || *term >= config.term) {
-        return MachineConfig { term: *term, generation: *generation, ..config };
-    }
-    MachineConfig { term: config.term.max(*term), generation: generation + 1, ..config }
+    let digest = config.digest();
+    let (term, generation) = issued.map_or((config.term, config.generation), |issued| {
+        let place = |applied: &Applied| (applied.term, applied.generation);
+        let is_held = state.applied.as_ref().map(place) == Some(place(issued));
+        if digest == issued.digest && (is_held || issued.term >= config.term) {
+            return place(issued);
+        }
+        (config.term.max(issued.term), issued.generation + 1)
+    });
+    (MachineConfig { term, generation, ..config }, Applied { term, generation, digest })
 }
 
 /// What is to be written down of a config. One number is one content: its digest is there already.

@@ -24,7 +24,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn new(config: MachineConfig) -> Self {
+    pub(super) fn new(config: MachineConfig) -> Self {
         Self { fence: applied_by(&config), config }
     }
 }
@@ -129,28 +129,28 @@ impl Book {
     }
 
     /// Takes a config, which is on disk when this returns. The same one again is taken without a word.
-    pub(super) async fn accept(&self, config: MachineConfig) -> Result<(), AcceptError> {
+    pub(super) async fn accept(&self, new: Kept) -> Result<(), AcceptError> {
         let _writing = self.writing.lock().await;
-        refusal::check_content(&config)?;
+        let Kept { config, fence } = &new;
+        refusal::check_content(config)?;
         let records = self.machine.with_files(|files| files.records()).await.map_err(AcceptError::Keep)?;
         refusal::check_owner(&config.installation, records.owner.as_ref())?;
-        refusal::check_order(&config, records.applied.as_ref())?;
+        refusal::check_order(fence, records.applied.as_ref())?;
         if let Some(kept) = self.current() {
             // Who was adopted by another installation counts anew.
             if records.owner.is_none() || kept.config.installation == config.installation {
                 refusal::check_owner(&config.installation, Some(&kept.config.installation))?;
-                refusal::check_order(&config, Some(&kept.fence))?;
+                refusal::check_order(fence, Some(&kept.fence))?;
             }
-            if kept.config == config {
+            if kept.config == *config {
                 return Ok(());
             }
         }
-        refusal::check_term(&config, self.term(&config.installation), None)?;
-        let bytes = wire::encode_config(&config);
+        refusal::check_term(config, self.term(&config.installation), None)?;
+        let bytes = wire::encode_config(config);
         self.machine.with_files(move |files| files.write_config(&bytes)).await.map_err(AcceptError::Keep)?;
-        let kept = Kept::new(config);
-        tracing::info!(term = kept.fence.term, generation = kept.fence.generation, "a config is in effect");
-        self.held.send_replace(Some(Arc::new(kept)));
+        tracing::info!(term = fence.term, generation = fence.generation, "a config is in effect");
+        self.held.send_replace(Some(Arc::new(new)));
         Ok(())
     }
 

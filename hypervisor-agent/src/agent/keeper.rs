@@ -31,7 +31,7 @@ use super::{
 use crate::{
     LocalMachine,
     action::{Action, PodAction},
-    converge::{converge, waits_for_connections},
+    converge::{converge_to, waits_for_connections},
     observe::ObserveError,
     report::{ApplyReport, Effect, chain_text},
     supervise::{Held, Moment, Supervisor},
@@ -330,7 +330,7 @@ impl Keeper {
         let Some(kept) = self.book.current() else {
             return self.tell(look, Vec::new());
         };
-        let actions = match converge(&kept.config, state) {
+        let actions = match converge_to((&kept.config, &kept.fence), state) {
             Ok(actions) => actions,
             Err(refusal) => {
                 let why = refusal.to_string();

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Se
 use super::{
     Entrances,
     board::Board,
-    book::{AcceptError, Book, FenceError},
+    book::{AcceptError, Book, FenceError, Kept},
     exchange::Exchange,
     journal::Journal,
     network::Standing,
@@ -129,7 +129,8 @@ impl Agent for Service {
         let request = request.into_inner();
         let config = request.config.ok_or_else(|| Status::invalid_argument("there is no config"))?;
         let config: MachineConfig = config.try_into().map_err(|error| Status::invalid_argument(chain_text(&error)))?;
-        if config.digest() != request.digest {
+        let kept = Kept::new(config);
+        if kept.fence.digest != request.digest {
             return Err(Status::invalid_argument(
                 "the config says more than this agent understands: upgrade keelway-hypervisor-agent",
             ));
@@ -139,7 +140,7 @@ impl Agent for Service {
         let before = status.borrow().effects;
         // On a task of its own: disk and memory stay the same also where the caller is cut off between the two.
         let book = Arc::clone(&self.book);
-        let accepting = tokio::spawn(async move { book.accept(config).await });
+        let accepting = tokio::spawn(async move { book.accept(kept).await });
         let accepted = accepting.await.map_err(|_| Status::internal("the config was not looked at to its end"))?;
         accepted.map_err(|error| refused(&error))?;
         let asked = self.board.ask();

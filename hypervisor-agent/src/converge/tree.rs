@@ -1,6 +1,6 @@
 //! The directories and files of one pod.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Bound};
 
 use keelway_api::{
     machine::{File, FileState, MachineState, Pod, Start, sha256_hex},
@@ -58,7 +58,9 @@ pub(super) fn plan_absent(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
     let below = file_path(name, "");
     let mut steps = Vec::new();
     let mut removed: Option<&str> = None;
-    for path in state.files.keys().filter(|path| path.starts_with(&below)) {
+    let from = (Bound::Included(below.as_str()), Bound::Unbounded);
+    let own = state.files.range::<str, _>(from).map(|(path, _)| path).take_while(|path| path.starts_with(&below));
+    for path in own {
         let goes_along = removed.is_some_and(|above| is_below(path, above));
         if !goes_along && !wanted.contains(path) && !has_blocked_parent(path, pod, name) {
             removed = Some(path);

@@ -11,7 +11,11 @@ use keelway_api::{
     machine::{MachineConfig, Seen},
     name::{ClusterId, HypervisorName},
 };
-use keelway_hypervisor_agent::{action::Action, converge::converge, report::chain_text};
+use keelway_hypervisor_agent::{
+    action::Action,
+    converge::{self, converge_to},
+    report::chain_text,
+};
 use keelway_planner::{World, machine_config, refusal};
 use tokio::{
     sync::Notify,
@@ -33,6 +37,7 @@ struct Order {
     document: Shared<Hypervisor>,
     config: MachineConfig,
     issue: Option<Applied>,
+    /// None where an agent finds them.
     actions: Vec<Action>,
 }
 
@@ -120,7 +125,7 @@ impl Keeper<'_> {
             Err(why) => return Ok(Applying { effects: 0, failures: vec![why] }),
         };
         let Order { document, config, issue, actions } = order;
-        if actions.is_empty() || self.context.run.stop.is_cancelled() {
+        if self.context.run.stop.is_cancelled() {
             return Ok(Applying::default());
         }
         if let Some(issue) = issue {
@@ -182,13 +187,23 @@ impl Keeper<'_> {
             let cluster = known.get(id).and_then(|name| all.clusters.get(name));
             cluster.is_some_and(|cluster| !cluster.spec.paused) && !left.contains(id)
         };
-        let Some((config, issue)) = machine_config(&document, found, is_looked_after, pods, term) else {
+        let Some((config, fence)) = machine_config(&document, found, is_looked_after, pods, term) else {
             return Ok(None);
         };
-        let actions = converge(&config, found).map_err(|refusal| refusal.to_string())?;
-        if !actions.is_empty()
-            && let Some(machine) = self.state().machines.get_mut(name)
-        {
+        let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
+        let is_new = issued != Some(&fence) && !config.pods.is_empty();
+        // An agent decides for itself what a config asks for, which at the least is to be recorded.
+        let actions = if is_new && has_agent(&document) {
+            converge::check((&config, &fence), found).map(|()| Vec::new())
+        } else {
+            converge_to((&config, &fence), found)
+        };
+        let actions = actions.map_err(|refusal| refusal.to_string())?;
+        if actions.is_empty() && !is_new {
+            return Ok(None);
+        }
+        let issue = (issued != Some(&fence)).then_some(fence);
+        if let Some(machine) = self.state().machines.get_mut(name) {
             machine.giving = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
         }
         Ok(Some(Order { document, config, issue, actions }))

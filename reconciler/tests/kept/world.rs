@@ -21,7 +21,11 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     release,
 };
-use keelway_hypervisor_agent::{Connection, action::Action, converge::model::Model};
+use keelway_hypervisor_agent::{
+    Connection,
+    action::Action,
+    converge::{converge, model::Model},
+};
 use keelway_planner::{Probe, bindings_digest};
 use keelway_reconciler::{
     Applying, Changing, Components, Context, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, StoreError,
@@ -324,11 +328,13 @@ impl Machines for Fleet {
         Seen::Known(self.machine(document).model.lock().unwrap().state.clone())
     }
 
-    async fn apply(&self, document: &Hypervisor, config: MachineConfig, actions: Vec<Action>, _: &Run) -> Applying {
+    /// As an agent, which decides by itself.
+    async fn apply(&self, document: &Hypervisor, config: MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
         self.called();
         self.applied.notify_waiters();
         let machine = self.machine(document);
         let mut model = machine.model.lock().unwrap();
+        let actions = converge(&config, &model.state).unwrap();
         model.execute(&actions);
         work(&mut model.state, &config);
         machine.changed.notify_one();
