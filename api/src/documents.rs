@@ -96,12 +96,12 @@ impl Ord for Foreign {
 impl fmt::Debug for Documents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Documents")
-            .field("classes", &self.classes.keys())
-            .field("hypervisors", &self.hypervisors.keys())
-            .field("clusters", &self.clusters.keys())
-            .field("components", &self.components.keys())
-            .field("secrets", &self.secrets.keys())
-            .field("given", &self.given.keys())
+            .field("classes", &self.classes.keys().collect::<Vec<_>>())
+            .field("hypervisors", &self.hypervisors.keys().collect::<Vec<_>>())
+            .field("clusters", &self.clusters.keys().collect::<Vec<_>>())
+            .field("components", &self.components.keys().collect::<Vec<_>>())
+            .field("secrets", &self.secrets.keys().collect::<Vec<_>>())
+            .field("given", &self.given.keys().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
@@ -200,7 +200,7 @@ impl Documents {
 
     /// Puts values into a Secret of ours, which is made where there is none of its name.
     pub fn keep(&mut self, name: &SecretName, values: impl IntoIterator<Item = (String, ByteString)>) {
-        let secret = self.secrets.entry(name.clone()).or_insert_with(|| name.empty().into());
+        let secret = self.secrets.get_or_insert_with(name.clone(), || name.empty().into());
         secret.data.get_or_insert_default().extend(values);
     }
 

@@ -26,6 +26,7 @@ pub mod role;
 mod schema;
 pub mod shared;
 mod split;
+mod told;
 mod tree;
 pub mod validated;
 pub mod worker;

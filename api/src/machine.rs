@@ -786,26 +786,39 @@ impl MachineState {
         let healthy = healthy.cloned().collect();
         let servers = self.servers.iter().filter(|(pod, _)| pod.cluster == *id);
         Self {
+            files: below(&self.files, id),
+            data: below(&self.data, id),
+            servers: servers.map(|(pod, servers)| (pod.clone(), servers.clone())).collect(),
+            healthy,
+            sandboxes,
+            containers,
+            ..self.facts()
+        }
+    }
+
+    /// What the machine tells of itself alone, without its images, which decide nothing.
+    #[must_use]
+    pub fn facts(&self) -> Self {
+        Self {
             runtime: self.runtime.clone(),
             owner: self.owner.clone(),
             applied: self.applied.clone(),
             term: self.term,
-            files: below(&self.files, id),
-            data: below(&self.data, id),
+            sandboxes: Vec::new(),
+            containers: Vec::new(),
+            files: BTreeMap::new(),
+            data: BTreeMap::new(),
             images: BTreeSet::new(),
             ports: self.ports.clone(),
-            servers: servers.map(|(pod, servers)| (pod.clone(), servers.clone())).collect(),
+            servers: BTreeMap::new(),
             capacity: self.capacity,
             kubelet_pods: self.kubelet_pods,
             disk_pressure: self.disk_pressure,
             disk: self.disk,
             system: self.system.clone(),
-            // They decide nothing.
             figures: BTreeMap::new(),
-            healthy,
+            healthy: BTreeSet::new(),
             identity: self.identity.clone(),
-            sandboxes,
-            containers,
         }
     }
 

@@ -421,7 +421,7 @@ impl Documents {
         if let Ok(Document::Secret(secret)) = typed(Kind::Secret, json)
             && let DocumentName::Secret(name) = DocumentName::of_secret(&secret)
         {
-            self.given.entry(name).or_insert(secret);
+            self.given.get_or_insert_with(name, || secret);
         }
     }
 

@@ -42,7 +42,8 @@ fn keys_are_in_no_debug_output_and_no_fault() {
 fn new_documents_follow_and_removed_ones_leave_their_place() {
     let mut world = read(WORLD);
     let before = world.write();
-    let (name, machine) = world.hypervisors.pop_first().unwrap();
+    let name = world.hypervisors.keys().next().unwrap().clone();
+    let machine = world.hypervisors.remove(&name).unwrap();
     let without = world.write();
     assert!(!without.contains("name: hv-1\n"));
     world.hypervisors.insert(name, machine.clone());

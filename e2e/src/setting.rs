@@ -76,8 +76,8 @@ impl Setting {
     /// Has a cluster changed.
     pub fn change(&self, cluster: &Cluster, change: impl FnOnce(&mut ClusterSpec)) {
         let mut documents = self.documents();
-        let mut clusters = documents.clusters.values_mut();
-        change(&mut clusters.find(|found| found.reference().name == cluster.name).unwrap().spec);
+        let found = documents.clusters.values_mut().find(|found| found.reference().name == cluster.name);
+        change(&mut found.unwrap().spec);
         *self.documents.lock().unwrap() = documents.write().into_bytes();
         self.reconcile();
     }

@@ -79,7 +79,7 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &Observation, now: &Time) {
         let token = expires(&plan.documents, &secret);
         let Some(document) = plan.documents.hypervisors.get_mut(&name) else { continue };
         let Some(agent) = agent(document) else { continue };
-        let standing = match seen.machines.get(&name) {
+        let standing = match seen.machines.get(&name).map(|seen| &**seen) {
             Some(Seen::Known(MachineState { identity: Some(identity), .. })) => Standing::Answers(Some(identity)),
             Some(Seen::Known(_) | Seen::Unreachable { silent: Silent::Runtime, .. }) => {
                 token.map_or(Standing::Answers(None), Standing::AnswersAsBefore)

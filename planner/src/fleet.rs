@@ -10,7 +10,7 @@ use keelway_api::{
     Cluster, Component, Documents,
     component::ComponentSpec,
     hypervisor::HypervisorRole,
-    machine::{Amount, PortFacts, Seen},
+    machine::{Amount, PortFacts},
     name::{ClusterId, HypervisorName},
     role::{API, Role},
     validated::ValidatedHypervisor,
@@ -118,7 +118,7 @@ impl<'a> Fleet<'a> {
         let all = own.chain(others.components());
         let of_components = all.map(|component| component.spec.user);
         // Files of clusters that nobody tells of are there too.
-        let of_files = seen.machines.values().filter_map(Seen::known).flat_map(|state| state.files.values());
+        let of_files = seen.machines.values().filter_map(|seen| seen.known()).flat_map(|state| state.files.values());
         let users = of_components.chain(of_files.map(|file| file.user)).chain(others.users()).collect();
         let public = rooms.values().filter(|room| room.machine.role == Role::Ingress.row().runs_on);
         let reserved = ports::reserved(

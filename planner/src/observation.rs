@@ -10,6 +10,7 @@ use keelway_api::{
     jiff::Timestamp,
     machine::{MachineState, Seen},
     name::{ClusterId, HypervisorName, PodName},
+    shared::Map,
 };
 
 use crate::Refused;
@@ -18,7 +19,7 @@ use crate::Refused;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observation {
     /// Each machine of the documents.
-    pub machines: BTreeMap<HypervisorName, Seen<MachineState>>,
+    pub machines: Map<HypervisorName, Seen<MachineState>>,
     /// Machines that take nothing from these documents: see [`crate::refuse`]. They count as unreachable.
     pub refused: BTreeMap<HypervisorName, Refused>,
     /// The answer of each component's health check.
@@ -56,7 +57,7 @@ impl Observation {
             answers.into_iter().map(named)
         };
         Self {
-            machines: document.hypervisors,
+            machines: document.hypervisors.into_iter().collect(),
             refused: BTreeMap::new(),
             health: document.health.into_iter().flat_map(of_cluster).collect(),
             bindings: document.bindings,
@@ -68,7 +69,7 @@ impl Observation {
     #[must_use]
     pub fn document(self, at: Time) -> keelway_api::Observation {
         let mut document = keelway_api::Observation::at(at);
-        document.hypervisors = self.machines;
+        document.hypervisors = self.machines.into_iter().map(|(name, seen)| (name, seen.into_inner())).collect();
         document.bindings = self.bindings;
         for (pod, health) in self.health {
             document.health.entry(pod.cluster).or_default().insert(pod.component, health);

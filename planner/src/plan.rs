@@ -211,7 +211,7 @@ fn wait_for_machines(plan: &mut Plan, seen: &Observation, now: Timestamp) {
             plan.wait(name, format!("a mend: {refused}"));
             continue;
         }
-        match state {
+        match &**state {
             Seen::Unreachable { silent: Silent::Asked, why } => {
                 let on = enrollment::waits_for(&plan.documents, name, now);
                 plan.wait(name, on.unwrap_or_else(|| format!("an answer: {why}")));

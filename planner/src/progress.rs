@@ -29,7 +29,7 @@ pub fn plan_progress(plan: &mut Plan, seen: &Observation, now: Timestamp) {
             of.entry(cluster).or_default().push((waiting, *cause));
         }
     }
-    for (name, document) in &mut documents.clusters {
+    for (name, document) in documents.clusters.iter_mut() {
         let says = progress(name, document, of.get(name).map(Vec::as_slice).unwrap_or_default());
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();

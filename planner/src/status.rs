@@ -34,7 +34,7 @@ const HEARTBEAT: SignedDuration = SignedDuration::from_mins(5);
 /// Writes what was seen into the status of every cluster and component, and waits for what is not well.
 pub(crate) fn plan_status(plan: &mut Plan, world: &World, (seen, overdue): (&Observation, &Overdue), now: &Time) {
     components(plan, seen, now);
-    for (name, document) in &mut plan.documents.clusters {
+    for (name, document) in plan.documents.clusters.iter_mut() {
         pauses(document, overdue.get(name).map(Vec::as_slice).unwrap_or_default(), now);
     }
     for (name, (id, cluster)) in &world.clusters {
@@ -71,11 +71,12 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
     for component in components.values() {
         placed.entry(&component.spec.hypervisor).or_default().push(component.spec.role);
     }
-    for (name, document) in hypervisors {
+    for (name, document) in hypervisors.iter_mut() {
         let here = placed.get(name).map(Vec::as_slice).unwrap_or_default();
         let drained = document.spec.drain.then(|| drained(here));
         let refused = seen.refused.get(name).map(Refused::reason);
-        let says = match seen.machines.get(name) {
+        let found = seen.machines.get(name).map(|seen| &**seen);
+        let says = match found {
             Some(Seen::Unreachable { why, .. }) if refused.is_some() => {
                 verdict(Status::False, refused.unwrap_or(Reason::Unreachable), why.clone())
             }
@@ -94,10 +95,10 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
         document.metadata.creation_timestamp.get_or_insert_with(|| now.clone());
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
-        if let Some(seen) = seen.machines.get(name) {
+        if let Some(seen) = found {
             note(status, (name, seen), part, now);
         }
-        if let Some(Seen::Known(state)) = seen.machines.get(name) {
+        if let Some(Seen::Known(state)) = found {
             if state.disk_pressure {
                 let says = verdict(Status::True, Reason::DiskFull, format!("waits for {}", full_disk()));
                 condition::set(&mut status.conditions, "DiskPressure", says, generation, now);

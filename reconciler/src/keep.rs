@@ -12,7 +12,6 @@
 mod cluster;
 mod driver;
 mod index;
-mod looked;
 mod machine;
 mod machines;
 mod rest;

@@ -1,17 +1,18 @@
 //! What is there now, asked of everybody at once.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::{
     FutureExt,
-    future::{BoxFuture, Shared, join_all, join3},
+    future::{self, BoxFuture, join_all, join3},
 };
 use keelway_api::{
-    Documents,
+    Documents, Shared,
     fault::Faults,
     machine::{MachineState, Seen, ServerAdmin, ServerState},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
+    shared::Map,
 };
 use keelway_planner::{Health, Observation, Probe, Vouchers, probes};
 use tokio::time::timeout;
@@ -23,7 +24,7 @@ use crate::{Components, Machines, certificates, health::ready};
 const STARTING: Duration = Duration::from_secs(1);
 
 /// The look at each machine, which many wait for.
-type Looks<'a> = BTreeMap<&'a HypervisorName, Shared<BoxFuture<'a, Arc<Seen<MachineState>>>>>;
+type Looks<'a> = BTreeMap<&'a HypervisorName, future::Shared<BoxFuture<'a, Shared<Seen<MachineState>>>>>;
 
 /// Looks at every machine, component and cluster of the documents.
 pub(crate) async fn observe(
@@ -31,13 +32,25 @@ pub(crate) async fn observe(
     components: &dyn Components,
     documents: &Documents,
 ) -> Result<Observation, Faults> {
-    let probes = probes(documents)?;
     machines.introduce(documents);
-    let looks: Looks = documents
-        .hypervisors
-        .iter()
-        .map(|(name, document)| (name, machines.observe(document).map(Arc::new).boxed().shared()))
-        .collect();
+    let look = |document| machines.observe(document).map(Shared::from).boxed().shared();
+    let looks = documents.hypervisors.iter().map(|(name, document)| (name, look(document)));
+    ask(looks.collect(), components, documents).await
+}
+
+/// The same where machines were looked at before: only components and clusters are asked.
+pub(crate) async fn observe_looked(
+    seen: &Map<HypervisorName, Seen<MachineState>>,
+    components: &dyn Components,
+    documents: &Documents,
+) -> Result<Observation, Faults> {
+    let found = |name| seen.get(name).cloned().unwrap_or_else(|| Seen::unreachable("nobody looked yet").into());
+    let looks = documents.hypervisors.keys().map(|name| (name, future::ready(found(name)).boxed().shared()));
+    ask(looks.collect(), components, documents).await
+}
+
+async fn ask(looks: Looks<'_>, components: &dyn Components, documents: &Documents) -> Result<Observation, Faults> {
+    let probes = probes(documents)?;
     let seen = join_all(looks.values().cloned());
     let health = join_all(probes.iter().map(|probe| async {
         let vouched = is_vouched(documents, probe, &looks).await;
@@ -49,7 +62,7 @@ pub(crate) async fn observe(
     let (seen, health, bindings) = join3(seen, health, bindings).await;
     let health: BTreeMap<PodName, Health> = health.into_iter().collect();
     let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
-    let states = names.into_iter().zip(seen.into_iter().map(Arc::unwrap_or_clone)).collect();
+    let states = names.into_iter().zip(seen).collect();
     let mut bindings: BTreeMap<ClusterId, Seen<String>> = bindings.into_iter().collect();
     let (up, down): (Vec<_>, Vec<_>) = starting.into_iter().partition(|id| {
         api_server(documents, &probes, id).is_some_and(|probe| health.get(&probe.component) == Some(&Health::Healthy))

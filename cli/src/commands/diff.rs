@@ -38,7 +38,7 @@ impl World {
         let components = documents.components.iter();
         let titled =
             components.map(|(pod, component)| (format!("{}/{}", component.spec.cluster, pod.component), component));
-        add(&mut world, "Component", &titled.collect());
+        add(&mut world, "Component", titled);
         for (name, secret) in &documents.secrets {
             let values = secret.data.iter().flatten();
             let hidden = values.map(|(key, value)| (format!("data[{key}]"), fingerprint(&value.0))).collect();
@@ -48,10 +48,10 @@ impl World {
     }
 }
 
-fn add<K: Display, V: Serialize>(
+fn add(
     world: &mut BTreeMap<String, BTreeMap<String, String>>,
     kind: &str,
-    documents: &BTreeMap<K, V>,
+    documents: impl IntoIterator<Item = (impl Display, impl Serialize)>,
 ) {
     for (name, document) in documents {
         let mut fields = BTreeMap::new();

@@ -47,7 +47,7 @@ fn enroll_those_of(global: &Global, input: &Input, from: EnrollFrom) -> Result<D
         .filter(|(_, machine)| machine.spec.role == HypervisorRole::Public)
         .filter_map(|(name, machine)| Some((fleet(machine), (name.clone(), first(&machine.spec.addresses.private)?))))
         .collect();
-    for (name, machine) in &mut documents.hypervisors {
+    for (name, machine) in documents.hypervisors.iter_mut() {
         let Some(fleet) = fleet(machine) else { continue };
         let Some(place) = place(machine, from, publics.get(&Some(fleet.clone()))) else { continue };
         machine.spec.endpoint = Endpoint::Agent(place.endpoint.clone());

@@ -73,7 +73,7 @@ impl World {
         let new = Documents::read(text.as_bytes()).unwrap();
         for (name, document) in new.hypervisors {
             self.machines.entry(name.clone()).or_insert_with(Model::empty);
-            self.documents.hypervisors.entry(name).or_insert(document);
+            self.documents.hypervisors.get_or_insert_with(name, || document);
         }
         self.documents.classes.extend(new.classes);
         self.documents.clusters.extend(new.clusters);

@@ -133,7 +133,9 @@ impl World {
                 }
             }
             Some(Bug::DropsASecret) => {
-                documents.secrets.pop_last();
+                if let Some(last) = documents.secrets.keys().last().cloned() {
+                    documents.secrets.remove(&last);
+                }
             }
             _ => {}
         }
@@ -191,7 +193,7 @@ impl World {
         actions: Vec<Action>,
         change: impl Fn(Pod) -> Pod,
     ) -> Vec<Action> {
-        let Some(Seen::Known(state)) = self.pass.seen.machines.get(machine) else { return actions };
+        let Some(Seen::Known(state)) = self.pass.seen.machines.get(machine).map(|seen| &**seen) else { return actions };
         let pods = config.pods.iter().map(|(name, pod)| (name.clone(), change(pod.clone())));
         let other = MachineConfig { pods: pods.collect(), generation: config.generation + 1, ..config.clone() };
         let (first, last): (Vec<_>, Vec<_>) = actions

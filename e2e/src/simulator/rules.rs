@@ -43,7 +43,7 @@ impl World {
     /// is in nobody's way.
     pub(super) fn usable(&self, identified: &Documents) -> Observation {
         let mut machines = self.pass.loaded.hypervisors.clone();
-        for (name, document) in &mut machines {
+        for (name, document) in machines.iter_mut() {
             // Who came without an installation was given one before anything was looked at.
             let given = identified.hypervisors.get(name).and_then(|given| given.status.as_ref()?.installation.clone());
             let status = document.status.get_or_insert_default();
@@ -58,7 +58,7 @@ impl World {
 
     /// Rules of a config and its actions, before any of them begins.
     pub(super) fn check_actions(&mut self, machine: &HypervisorName, config: &MachineConfig, actions: &[Action]) {
-        let seen = match self.pass.seen.machines.get(machine) {
+        let seen = match self.pass.seen.machines.get(machine).map(|seen| &**seen) {
             Some(Seen::Known(state)) => state.clone(),
             Some(Seen::Unreachable { .. }) | None => {
                 return self.breaks("nothing is planned on what was not seen", machine.to_string());

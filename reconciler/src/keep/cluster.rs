@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use keelway_api::{
     jiff::Timestamp,
     machine::{MachineState, Seen},
     name::{ClusterRef, HypervisorName},
+    shared::Map,
 };
 use keelway_planner::{
     Configs, Decision, Neighbours, Observation, Part, Plan, Refused, Wants, World, identify_clusters, plan_part,
@@ -20,19 +21,19 @@ use keelway_planner::{
 };
 use tokio::{
     sync::Notify,
+    task::yield_now,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{Instrument as _, debug_span, info_span};
 
 use super::{
     Keeper, LONGEST_LOOK, LONGEST_RECHECK, LOOK, RECHECK, Task,
-    looked::Looked,
     rest::round,
     save::{Edit, Staged},
 };
 use crate::{
     Failure, Outcome, PassError, health,
-    observe::observe,
+    observe::observe_looked,
     pace::Pace,
     pass::{bind, is_settled},
 };
@@ -45,7 +46,7 @@ const OWN_LOOKS: Duration = Duration::from_secs(12);
 /// The documents of one cluster, and what was seen when they were as they are.
 struct View {
     loaded: Arc<Documents>,
-    seen: BTreeMap<HypervisorName, Seen<MachineState>>,
+    seen: Map<HypervisorName, Seen<MachineState>>,
 }
 
 /// When a cluster is to be looked at although nobody tells of a change.
@@ -59,7 +60,8 @@ enum Next {
 /// What a pass decided.
 struct Decided {
     plan: Plan,
-    wants: BTreeMap<HypervisorName, Wants>,
+    /// What it wants of machines; none once these were told.
+    wants: Option<BTreeMap<HypervisorName, Wants>>,
     /// What it was decided on.
     seen: Observation,
 }
@@ -194,21 +196,32 @@ impl Keeper<'_> {
         let Some(View { loaded, seen }) = self.view(name) else { return Ok(None) };
         let mut documents = Documents::clone(&loaded);
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
-        let seen = Looked(Mutex::new(seen));
-        let observing = observe(&seen, &*self.context.components, &documents).instrument(debug_span!("observe"));
-        let seen = observing.await.map_err(PassError::Faults)?;
+        let observing = observe_looked(&seen, &*self.context.components, &documents);
+        let seen = observing.instrument(debug_span!("observe")).await.map_err(PassError::Faults)?;
         drop(asking);
         let Some(_turn) = self.turn().await else { return Ok(None) };
         let (decided, staged) = debug_span!("plan").in_scope(|| self.decide(documents, seen, &loaded))?;
-        let Decided { plan, wants, seen } = decided;
+        let Decided { plan, mut wants, seen } = decided;
+        if seen.refused.values().any(Refused::is_stale) {
+            wants = None;
+        }
+        if matches!(staged, StagedPart::Waits(_)) && only_tells(&loaded, &plan.documents) {
+            self.tell(name, &loaded, &plan, wants.take());
+            // What machines write down of it is saved with it.
+            yield_now().await;
+        }
         if !self.saved_part(staged, &loaded, &plan.documents).await? {
             return Ok(None);
         }
-        if !seen.refused.values().any(Refused::is_stale) {
-            let left = machines_of(&loaded).difference(&machines_of(&plan.documents)).cloned().collect();
-            self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants);
-        }
+        self.tell(name, &loaded, &plan, wants);
         Ok(Some(self.finish(plan).instrument(debug_span!("bind")).await))
+    }
+
+    /// Tells machines what the cluster wants of them.
+    fn tell(&self, name: &ClusterRef, loaded: &Documents, plan: &Plan, wants: Option<BTreeMap<HypervisorName, Wants>>) {
+        let Some(wants) = wants else { return };
+        let left = machines_of(loaded).difference(&machines_of(&plan.documents)).cloned().collect();
+        self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants);
     }
 
     /// Decides, mints, and puts what came of it into the line of those to be saved.
@@ -235,7 +248,7 @@ impl Keeper<'_> {
         let (mut plan, wants) = wanted(plan, &seen, self.now())?;
         plan.documents.share(loaded);
         let staged = self.stage_part(loaded, &plan.documents);
-        Ok((Decided { plan, wants, seen }, staged))
+        Ok((Decided { plan, wants: Some(wants), seen }, staged))
     }
 
     /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
@@ -382,6 +395,11 @@ fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
     };
     let takes = |decision: &Decision| matches!(decision, Decision::Place { .. } | Decision::Give { .. });
     plan.decisions.iter().any(takes) || port(&plan.documents) != port(loaded)
+}
+
+/// Whether only conditions change: machines need not wait for what people are told.
+fn only_tells(before: &Documents, after: &Documents) -> bool {
+    after.changes_since(before).iter().all(|change| after.only_tells(before, change))
 }
 
 /// What a plan whose keys are minted wants of machines.

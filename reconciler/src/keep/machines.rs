@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keelway_api::{jiff::Timestamp, machine::Seen, name::HypervisorName};
+use keelway_api::{jiff::Timestamp, name::HypervisorName};
 use keelway_planner::{Connections, Observation, Part, identify_machines, plan_part, refuse};
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, info_span};
@@ -66,10 +66,7 @@ impl Keeper<'_> {
             let state = self.state();
             let heard = state.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.heard?)));
             let heard: BTreeMap<HypervisorName, Timestamp> = heard.collect();
-            let seen = state
-                .machines
-                .iter()
-                .filter_map(|(name, machine)| Some((name.clone(), Seen::clone(machine.seen.as_deref()?))));
+            let seen = state.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.seen.clone()?)));
             (state.documents.clone(), Observation { machines: seen.collect(), ..Observation::default() }, heard)
         };
         let loaded = all.of_machines();

@@ -6,12 +6,13 @@ use std::{
 };
 
 use keelway_api::{
-    Documents, Hypervisor,
+    Documents, Hypervisor, Shared,
     document::DocumentName,
     hypervisor::{Applied, Way},
     jiff::Timestamp,
     machine::{MachineState, Seen},
     name::{ClusterId, ClusterRef, HypervisorName},
+    shared::Map,
 };
 use keelway_planner::{Wants, refusal, term_of_documents, term_of_machine};
 use tokio::sync::Notify;
@@ -35,7 +36,11 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct Machine {
     /// None: nobody looked yet.
-    pub(super) seen: Option<Arc<Seen<MachineState>>>,
+    pub(super) seen: Option<Shared<Seen<MachineState>>>,
+    /// The same for clusters that have nothing there: what it tells of itself alone.
+    facts: Option<Shared<Seen<MachineState>>>,
+    /// Clusters that have something there.
+    holds: BTreeSet<ClusterId>,
     /// When it was heard of last.
     pub(super) heard: Option<Timestamp>,
     /// Told when it was looked at for the first time.
@@ -158,7 +163,9 @@ impl State {
         if has_config {
             machine.giving.clear();
         }
-        let before = machine.seen.replace(Arc::new(seen));
+        machine.holds = seen.known().map(|state| state.clusters().collect()).unwrap_or_default();
+        machine.facts = seen.known().map(|state| Seen::Known(state.facts()).into());
+        let before = machine.seen.replace(seen.into());
         machine.looked.notify_waiters();
         if was_stale && !self.is_stale() {
             self.wake_all();
@@ -273,20 +280,21 @@ impl State {
 
     /// What is known of machines, of which each tells of this cluster alone. Where a cluster takes something away, a machine that is
     /// being given a config with the cluster in it may hold more than it told.
-    pub(super) fn seen_of(&self, name: &ClusterRef) -> BTreeMap<HypervisorName, Seen<MachineState>> {
+    pub(super) fn seen_of(&self, name: &ClusterRef) -> Map<HypervisorName, Seen<MachineState>> {
         let cluster = self.documents.clusters.get(name);
         let id = cluster.and_then(|cluster| cluster.id());
         let mut components = id.into_iter().flat_map(|id| self.documents.components_of(id));
         let takes_away =
             cluster.is_some_and(|cluster| cluster.deleted()) || components.any(|(_, component)| component.is_leaving());
         let part = |(name, machine): (&HypervisorName, &Machine)| {
-            let seen = machine.seen.as_deref()?;
+            let seen = machine.seen.as_ref()?;
             if takes_away && id.is_some_and(|id| machine.giving.contains(id)) {
-                return Some((name.clone(), Seen::unreachable("it is being given a config")));
+                return Some((name.clone(), Seen::unreachable("it is being given a config").into()));
             }
-            let part = match seen {
-                Seen::Known(state) => Seen::Known(id.map_or_else(|| facts(state), |id| state.part_of(id))),
-                Seen::Unreachable { .. } => seen.clone(),
+            let part = match (&**seen, id.filter(|id| machine.holds.contains(*id))) {
+                (Seen::Known(state), Some(id)) => Seen::Known(state.part_of(id)).into(),
+                (Seen::Known(_), None) => machine.facts.clone()?,
+                (Seen::Unreachable { .. }, _) => seen.clone(),
             };
             Some((name.clone(), part))
         };
@@ -297,19 +305,6 @@ impl State {
 /// Whether the machine tells of whatever changes there, and its silence is noticed.
 pub(super) fn tells_everything(document: &Hypervisor) -> bool {
     matches!(document.spec.endpoint.way(), Way::Network(_))
-}
-
-/// What a machine tells of itself alone.
-fn facts(state: &MachineState) -> MachineState {
-    MachineState {
-        sandboxes: Vec::new(),
-        containers: Vec::new(),
-        files: BTreeMap::new(),
-        data: BTreeMap::new(),
-        servers: BTreeMap::new(),
-        healthy: BTreeSet::new(),
-        ..state.clone()
-    }
 }
 
 fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {

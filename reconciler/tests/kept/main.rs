@@ -31,21 +31,20 @@ const RENEWED: Duration = Duration::from_secs(34 * 3600);
 #[tokio::test(start_paused = true)]
 async fn settled_clusters_take_nothing_of_anybody() {
     let world = World::new(MACHINES, CLUSTERS);
-    world
-        .kept(&mut Nobody, async {
-            world.settles().await;
-            let before = world.counts();
-            sleep(IDLE).await;
-            assert_eq!(world.counts(), before, "writes and calls of settled clusters");
-            world.store.touch("c0");
-            sleep(Duration::from_secs(60)).await;
-            let touched = world.counts();
-            assert!(touched.calls > before.calls, "a cluster that was changed has a pass");
-            sleep(RENEWED).await;
-            assert!(world.counts().saves >= touched.saves + CLUSTERS, "certificates are minted anew at their time");
-            world.settles().await;
-        })
-        .await;
+    undisturbed(&world, async {
+        world.settles().await;
+        let before = world.counts();
+        sleep(IDLE).await;
+        assert_eq!(world.counts(), before, "writes and calls of settled clusters");
+        world.store.touch("c0");
+        sleep(Duration::from_secs(60)).await;
+        let touched = world.counts();
+        assert!(touched.calls > before.calls, "a cluster that was changed has a pass");
+        sleep(RENEWED).await;
+        assert!(world.counts().saves >= touched.saves + CLUSTERS, "certificates are minted anew at their time");
+        world.settles().await;
+    })
+    .await;
 }
 
 /// The same of as many as one manager is to keep.
@@ -53,37 +52,35 @@ async fn settled_clusters_take_nothing_of_anybody() {
 #[ignore = "long: it makes the keys of them all"]
 async fn a_thousand_settled_clusters_take_nothing_of_anybody() {
     let world = World::new(MANY / 10, MANY);
-    world
-        .kept(&mut Nobody, async {
-            world.settles().await;
-            let before = world.counts();
-            sleep(IDLE).await;
-            assert_eq!(world.counts(), before, "writes and calls of settled clusters");
-        })
-        .await;
+    undisturbed(&world, async {
+        world.settles().await;
+        let before = world.counts();
+        sleep(IDLE).await;
+        assert_eq!(world.counts(), before, "writes and calls of settled clusters");
+    })
+    .await;
 }
 
 /// When a machine was heard of last is written once it is silent, and not before.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_goes_silent_was_heard_of_until_then() {
     let world = World::new(MACHINES, CLUSTERS);
-    world
-        .kept(&mut Nobody, async {
-            world.settles().await;
-            sleep(Duration::from_secs(7200)).await;
-            let silenced = world.now();
-            world.fleet.silence(Some("hv-1"));
-            sleep(Duration::from_secs(60)).await;
-            let status = world.store.machine("hv-1").status.unwrap();
-            assert!(!is_true(&status.conditions, "Ready"));
-            let heard = status.last_heartbeat_time.unwrap().0;
-            assert!(silenced.duration_since(heard).abs() < SignedDuration::from_secs(1), "{silenced} {heard}");
-            world.fleet.silence(None);
-            world.settles().await;
-            let heard = world.store.machine("hv-1").status.unwrap().last_heartbeat_time.unwrap().0;
-            assert!(heard > silenced);
-        })
-        .await;
+    undisturbed(&world, async {
+        world.settles().await;
+        sleep(Duration::from_secs(7200)).await;
+        let silenced = world.now();
+        world.fleet.silence(Some("hv-1"));
+        sleep(Duration::from_secs(60)).await;
+        let status = world.store.machine("hv-1").status.unwrap();
+        assert!(!is_true(&status.conditions, "Ready"));
+        let heard = status.last_heartbeat_time.unwrap().0;
+        assert!(silenced.duration_since(heard).abs() < SignedDuration::from_secs(1), "{silenced} {heard}");
+        world.fleet.silence(None);
+        world.settles().await;
+        let heard = world.store.machine("hv-1").status.unwrap().last_heartbeat_time.unwrap().0;
+        assert!(heard > silenced);
+    })
+    .await;
 }
 
 /// What many clusters decide is saved together. One of which a store takes nothing holds up none of the others.
@@ -108,58 +105,71 @@ async fn a_cluster_that_cannot_be_saved_is_alone() {
     assert_eq!(failures.0, BTreeSet::from(["cluster/c3".to_owned()]));
 }
 
+/// What is decided of a change takes one save to the machine that it is for: what people are told of it is no save of its own.
+#[tokio::test(start_paused = true)]
+async fn a_change_is_saved_once_before_it_is_applied() {
+    let world = World::new(MACHINES, CLUSTERS);
+    undisturbed(&world, async {
+        world.settles().await;
+        let before = world.counts();
+        let _ = world.fleet.saves_at_apply();
+        world.store.change("c0");
+        world.settles().await;
+        assert_eq!(world.fleet.saves_at_apply(), [before.saves + 1]);
+    })
+    .await;
+}
+
 /// Nobody makes anew what a paused cluster lacks, and its neighbours on the same machines go on to change.
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
     let world = World::new(MACHINES, 2);
-    world
-        .kept(&mut Nobody, async {
+    undisturbed(&world, async {
+        world.settles().await;
+        let id = world.store.id("c0");
+        let (runs, components) = (world.fleet.runs(&id), world.store.components("c0"));
+        world.store.pause("c0", true);
+        world.settles().await;
+        for name in ["etcd-0", "service-account", "front-proxy-ca"] {
+            world.store.take_secret("c0", name);
+            world.store.change("c1");
             world.settles().await;
-            let id = world.store.id("c0");
-            let (runs, components) = (world.fleet.runs(&id), world.store.components("c0"));
-            world.store.pause("c0", true);
-            world.settles().await;
-            for name in ["etcd-0", "service-account", "front-proxy-ca"] {
-                world.store.take_secret("c0", name);
-                world.store.change("c1");
-                world.settles().await;
-                assert!(world.fleet.runs(&id) == runs, "{name} was taken away");
-            }
-            world.store.pause("c0", false);
-            world.settles().await;
-            let now: BTreeSet<_> = world.fleet.runs(&id).into_keys().collect();
-            assert_eq!((&now, world.store.components("c0")), (&components, components.clone()));
-        })
-        .await;
+            assert!(world.fleet.runs(&id) == runs, "{name} was taken away");
+        }
+        world.store.pause("c0", false);
+        world.settles().await;
+        let now: BTreeSet<_> = world.fleet.runs(&id).into_keys().collect();
+        assert_eq!((&now, world.store.components("c0")), (&components, components.clone()));
+    })
+    .await;
 }
 
 /// What is on a machine of a paused cluster stays there without a Component, and goes once the cluster is looked after again.
 #[tokio::test(start_paused = true)]
 async fn a_paused_cluster_without_a_component_goes_on() {
     let world = World::new(MACHINES, 2);
-    world
-        .kept(&mut Nobody, async {
-            world.settles().await;
-            let id = world.store.id("c0");
-            let runs = world.fleet.runs(&id);
-            world.store.pause("c0", true);
-            world.store.take_component("c0", "kube-scheduler-0");
-            world.settles().await;
-            world.store.change("c1");
-            world.settles().await;
-            assert!(world.fleet.runs(&id) == runs);
-            world.store.pause("c0", false);
-            world.settles().await;
-            assert_eq!(world.fleet.runs(&id).into_keys().collect::<BTreeSet<_>>(), world.store.components("c0"));
-        })
-        .await;
+    undisturbed(&world, async {
+        world.settles().await;
+        let id = world.store.id("c0");
+        let runs = world.fleet.runs(&id);
+        world.store.pause("c0", true);
+        world.store.take_component("c0", "kube-scheduler-0");
+        world.settles().await;
+        world.store.change("c1");
+        world.settles().await;
+        assert!(world.fleet.runs(&id) == runs);
+        world.store.pause("c0", false);
+        world.settles().await;
+        assert_eq!(world.fleet.runs(&id).into_keys().collect::<BTreeSet<_>>(), world.store.components("c0"));
+    })
+    .await;
 }
 
 /// A manager that begins cannot save what it mints: what runs with the key that is gone goes on.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_saved_ends_nothing() {
     let world = World::new(MACHINES, 2);
-    world.kept(&mut Nobody, world.settles()).await;
+    undisturbed(&world, world.settles()).await;
     let id = world.store.id("c0");
     let runs = world.fleet.runs(&id);
     world.store.refuse(Some("c0"));
@@ -180,6 +190,13 @@ async fn what_cannot_be_saved_ends_nothing() {
     assert_eq!(world.fleet.runs(&id).into_keys().collect::<BTreeSet<_>>(), world.store.components("c0"));
 }
 
+/// Keeps the documents for as long as a script takes. No pass fails.
+async fn undisturbed(world: &World, script: impl Future<Output = ()>) {
+    let mut failures = Failures::default();
+    world.kept(&mut failures, script).await;
+    assert_eq!(failures.0, BTreeSet::new());
+}
+
 /// The tasks of passes that could not be carried out.
 #[derive(Default)]
 struct Failures(BTreeSet<String>);
@@ -192,25 +209,6 @@ impl Watcher for Failures {
     fn applied(&mut self, _: &Task, _: &Applying) {}
     fn failed(&mut self, task: &Task, _: &PassError, _: Duration) {
         self.0.insert(task.to_string());
-    }
-    fn queued(&mut self, _: usize) {}
-    fn ended(&mut self, _: &Task) {}
-    fn unread(&mut self, error: &StoreError) {
-        panic!("{error}");
-    }
-}
-
-/// Nobody is told anything.
-struct Nobody;
-
-impl Watcher for Nobody {
-    fn began(&mut self, _: &Task) {}
-    fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
-    fn saved(&mut self, _: &Documents, _: &Documents) {}
-    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
-    fn applied(&mut self, _: &Task, _: &Applying) {}
-    fn failed(&mut self, _: &Task, error: &PassError, _: Duration) {
-        panic!("{error}");
     }
     fn queued(&mut self, _: usize) {}
     fn ended(&mut self, _: &Task) {}

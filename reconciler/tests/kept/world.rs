@@ -64,10 +64,17 @@ impl World {
         let store = Memory {
             documents: Mutex::new(Arc::new(documents)),
             changed: Notify::new(),
-            saves: 0.into(),
+            saves: Arc::default(),
             refused: Mutex::default(),
         };
-        let fleet = Fleet { machines, silent: Mutex::default(), applied: Notify::new(), calls: 0.into() };
+        let fleet = Fleet {
+            machines,
+            silent: Mutex::default(),
+            applied: Notify::new(),
+            saves: store.saves.clone(),
+            saves_at_apply: Mutex::default(),
+            calls: 0.into(),
+        };
         Self { started: Instant::now(), store: Arc::new(store), fleet: Arc::new(fleet) }
     }
 
@@ -156,7 +163,7 @@ fn documents(machines: usize, clusters: usize) -> String {
 pub(crate) struct Memory {
     documents: Mutex<Arc<Documents>>,
     changed: Notify,
-    saves: AtomicUsize,
+    saves: Arc<AtomicUsize>,
     /// A cluster of which nothing is taken.
     refused: Mutex<Option<ClusterRef>>,
 }
@@ -269,6 +276,10 @@ pub(crate) struct Fleet {
     machines: BTreeMap<HypervisorName, Machine>,
     silent: Mutex<Option<HypervisorName>>,
     applied: Notify,
+    /// Those of the store.
+    saves: Arc<AtomicUsize>,
+    /// How many there had been when a machine was told something.
+    saves_at_apply: Mutex<Vec<usize>>,
     calls: AtomicUsize,
 }
 
@@ -298,6 +309,11 @@ impl Fleet {
     /// Returns when a machine is told something.
     pub(crate) fn next_apply(&self) -> impl Future<Output = ()> {
         self.applied.notified()
+    }
+
+    /// How many saves there had been each time that a machine was told something since this was asked last.
+    pub(crate) fn saves_at_apply(&self) -> Vec<usize> {
+        std::mem::take(&mut *self.saves_at_apply.lock().unwrap())
     }
 
     fn called(&self) {
@@ -332,6 +348,7 @@ impl Machines for Fleet {
     async fn apply(&self, document: &Hypervisor, config: MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
         self.called();
         self.applied.notify_waiters();
+        self.saves_at_apply.lock().unwrap().push(self.saves.load(Ordering::Relaxed));
         let machine = self.machine(document);
         let mut model = machine.model.lock().unwrap();
         let actions = converge(&config, &model.state).unwrap();

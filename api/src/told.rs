@@ -1,0 +1,84 @@
+//! What of a change only tells people how things are: nothing is decided on it that a look would not show again.
+
+use crate::{
+    Cluster, Component, Documents,
+    document::{Change, DocumentName},
+};
+
+impl Documents {
+    /// Whether a change since these documents is one of conditions alone. Who finds the old ones decides the same, so that it need not be
+    /// saved before anything else is done, and not after anything either.
+    #[must_use]
+    pub fn only_tells(&self, before: &Self, change: &Change) -> bool {
+        match change {
+            Change::Put(DocumentName::Cluster(name)) => {
+                let known = |of: &Self| of.clusters.get(name).map(|cluster| cluster.untold());
+                known(self) == known(before)
+            }
+            Change::Put(DocumentName::Component(name)) => {
+                let known = |of: &Self| of.components.get(name).map(|component| component.untold());
+                known(self) == known(before)
+            }
+            Change::Introduce(_) | Change::Put(_) | Change::Remove(_) => false,
+        }
+    }
+}
+
+impl Cluster {
+    fn untold(&self) -> Self {
+        let mut cluster = self.clone();
+        if let Some(status) = &mut cluster.status {
+            status.conditions.clear();
+            status.observed_generation = None;
+        }
+        cluster
+    }
+}
+
+impl Component {
+    fn untold(&self) -> Self {
+        let mut component = self.clone();
+        if let Some(status) = &mut component.status {
+            status.conditions.clear();
+        }
+        component
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::condition::{self, Status, Verdict};
+
+    const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c1, namespace: team-a}\nspec: {version: \
+                           1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
+
+    fn only_tells(change: impl FnOnce(&mut Cluster)) -> Vec<bool> {
+        let before = Documents::read(CLUSTER.as_bytes()).unwrap();
+        let mut after = before.clone();
+        change(after.clusters.values_mut().next().unwrap());
+        after.changes_since(&before).iter().map(|change| after.only_tells(&before, change)).collect()
+    }
+
+    #[test]
+    fn conditions_are_told_and_what_is_relied_on_is_not() {
+        let says = || Verdict { status: Status::True, reason: "Changing".to_owned(), message: "it changes".to_owned() };
+        let told = only_tells(|cluster| {
+            let status = cluster.status.get_or_insert_default();
+            condition::set(
+                &mut status.conditions,
+                "Progressing",
+                says(),
+                Some(2),
+                &crate::Time(crate::jiff::Timestamp::UNIX_EPOCH),
+            );
+            status.observed_generation = Some(2);
+        });
+        assert_eq!(told, [true]);
+        assert_eq!(
+            only_tells(|cluster| cluster.status.get_or_insert_default().ingress_port = Some(20000)),
+            [false, false]
+        );
+        assert_eq!(only_tells(|cluster| cluster.spec.control_plane.replicas = 3), [false]);
+    }
+}
