@@ -134,7 +134,7 @@ impl Kubernetes {
     /// made.
     pub async fn change(&self, since: &Documents, to: &Documents) -> Result<(), KubernetesError> {
         let _one = self.writing.lock().await;
-        let steps = to.steps_since(since);
+        let steps = together(to.steps_since(since), |change| to.only_tells(since, change));
         self.refuse_what_others_changed(&steps, since)?;
         for step in &steps {
             self.ensure_namespaces(step).await?;
@@ -205,6 +205,18 @@ impl Kubernetes {
         }
         Ok(documents)
     }
+}
+
+/// What only tells people is written with the first step: nothing is to be there before it.
+fn together(mut steps: Vec<Vec<Change>>, only_tells: impl Fn(&Change) -> bool) -> Vec<Vec<Change>> {
+    let told: Vec<Change> =
+        steps.iter_mut().flat_map(|step| step.extract_if(.., |change| only_tells(change))).collect();
+    steps.retain(|step| !step.is_empty());
+    match steps.first_mut() {
+        Some(first) => first.extend(told),
+        None => steps.push(told),
+    }
+    steps
 }
 
 #[async_trait]

@@ -2,6 +2,7 @@
 //! them, and what cannot be told is in the log.
 
 mod budget;
+mod fold;
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,6 +19,7 @@ use tokio::{
 
 use super::{MANAGER, api::Resources};
 use budget::Budget;
+use fold::folded;
 
 /// Events that may wait to be told. What comes beyond is dropped.
 const WAITING: usize = 8192;
@@ -50,35 +52,42 @@ impl Teller {
     }
 }
 
-/// The recorder counts what happens again and again in one Event of a series.
+/// What waits together is told together. The recorder counts what happens again and again in one Event of a series.
 async fn publish(client: Client, resources: Resources, writing: Arc<Mutex<()>>, mut events: mpsc::Receiver<Event>) {
     let begin = || Recorder::new(client.clone(), Reporter::from(MANAGER));
     let mut recorder = begin();
     let mut budget = Budget::default();
     let mut known = 0;
-    while let Some(event) = events.recv().await {
-        if known == KNOWN {
-            (recorder, known) = (begin(), 0);
+    let mut together = Vec::new();
+    while events.recv_many(&mut together, WAITING).await > 0 {
+        for event in folded(std::mem::take(&mut together)) {
+            if !budget.takes(&event.regarding, Timestamp::now()) {
+                continue;
+            }
+            if known == KNOWN {
+                (recorder, known) = (begin(), 0);
+            }
+            known += 1;
+            drop(writing.lock().await);
+            tell(&recorder, &resources, &event).await;
         }
-        known += 1;
-        if !budget.takes(&event.regarding, Timestamp::now()) {
-            continue;
-        }
-        drop(writing.lock().await);
-        let regarding = ObjectReference { uid: event.uid.clone(), ..reference(&resources, &event.regarding) };
-        let new = NewEvent {
-            type_: if event.warning { EventType::Warning } else { EventType::Normal },
-            reason: event.reason.to_owned(),
-            note: Some(cut(&event.note).to_owned()),
-            action: ACTION.to_owned(),
-            secondary: event.related.as_ref().map(|related| reference(&resources, related)),
-        };
-        let told = timeout(PATIENCE, recorder.publish(&new, &regarding)).await;
-        if !matches!(told, Ok(Ok(()))) {
-            let error = told.ok().and_then(Result::err).map(|error| error.to_string());
-            let why = error.as_deref().unwrap_or("no answer");
-            tracing::warn!(document = %event.regarding, reason = event.reason, why, "could not tell an event");
-        }
+    }
+}
+
+async fn tell(recorder: &Recorder, resources: &Resources, event: &Event) {
+    let regarding = ObjectReference { uid: event.uid.clone(), ..reference(resources, &event.regarding) };
+    let new = NewEvent {
+        type_: if event.warning { EventType::Warning } else { EventType::Normal },
+        reason: event.reason.to_owned(),
+        note: Some(cut(&event.note).to_owned()),
+        action: ACTION.to_owned(),
+        secondary: event.related.as_ref().map(|related| reference(resources, related)),
+    };
+    let told = timeout(PATIENCE, recorder.publish(&new, &regarding)).await;
+    if !matches!(told, Ok(Ok(()))) {
+        let error = told.ok().and_then(Result::err).map(|error| error.to_string());
+        let why = error.as_deref().unwrap_or("no answer");
+        tracing::warn!(document = %event.regarding, reason = event.reason, why, "could not tell an event");
     }
 }
 

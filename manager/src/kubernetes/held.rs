@@ -19,8 +19,8 @@ use crate::{
     place::{name_of, path_of},
 };
 
-/// Which watch tells of an object.
-pub(super) type Source = String;
+/// Which watch tells of an object. Many objects have one.
+pub(super) type Source = Arc<str>;
 
 /// What is known.
 #[derive(Default)]
@@ -65,8 +65,8 @@ pub(super) struct Looked {
 
 impl Held {
     /// A watch begins.
-    pub(super) fn begin(&mut self, source: &str) {
-        self.sources.entry(source.to_owned()).or_default();
+    pub(super) fn begin(&mut self, source: &Source) {
+        self.sources.entry(source.clone()).or_default();
     }
 
     /// All watches begin anew: what they tell from now on is of now.
@@ -76,8 +76,7 @@ impl Held {
 
     /// The watches that have not told of all that there is yet; none where all have.
     pub(super) fn unseen(&self) -> Option<String> {
-        let unseen: Vec<&str> =
-            self.sources.iter().filter(|(_, seen)| !**seen).map(|(name, _)| name.as_str()).collect();
+        let unseen: Vec<&str> = self.sources.iter().filter(|(_, seen)| !**seen).map(|(name, _)| &**name).collect();
         (!unseen.is_empty() || self.sources.is_empty()).then(|| unseen.join(", "))
     }
 
@@ -87,18 +86,18 @@ impl Held {
     }
 
     /// An object is there, as a watch tells. `text` is `None` where it does not count as there any more.
-    pub(super) fn seen(&mut self, source: &str, path: PathBuf, version: Version, text: Option<Vec<u8>>) {
+    pub(super) fn seen(&mut self, source: &Source, path: PathBuf, version: Version, text: Option<Vec<u8>>) {
         let known = self.objects.get(&path).map_or(0, |object| object.version.number);
         let gone = self.gone.get(&path).copied().unwrap_or_default();
         if version.number <= known || version.number <= gone {
             if let Some(object) = self.objects.get_mut(&path) {
-                object.source = Some(source.to_owned());
+                object.source = Some(source.clone());
             }
             return;
         }
         self.gone.remove(&path);
         let known = self.objects.remove(&path).and_then(|object| object.known);
-        self.objects.insert(path.clone(), Object { version, known, source: Some(source.to_owned()), write: 0 });
+        self.objects.insert(path.clone(), Object { version, known, source: Some(source.clone()), write: 0 });
         self.found.insert(path, text);
     }
 
@@ -113,9 +112,9 @@ impl Held {
 
     /// A watch has told of all that there is: what it told of before and is not among these is gone, but for what was written since
     /// the list was asked for. Returns those that are gone.
-    pub(super) fn listed(&mut self, source: &str, all: &BTreeSet<PathBuf>, asked: u64) -> Vec<PathBuf> {
+    pub(super) fn listed(&mut self, source: &Source, all: &BTreeSet<PathBuf>, asked: u64) -> Vec<PathBuf> {
         let is_lost = |path: &Path, object: &Object| {
-            object.source.as_deref() == Some(source) && object.write <= asked && !all.contains(path)
+            object.source.as_ref() == Some(source) && object.write <= asked && !all.contains(path)
         };
         let lost: Vec<PathBuf> =
             self.objects.iter().filter(|(path, object)| is_lost(path, object)).map(|(path, _)| path.clone()).collect();
@@ -123,7 +122,7 @@ impl Held {
             self.objects.remove(path);
             self.found.insert(path.clone(), None);
         }
-        self.sources.insert(source.to_owned(), true);
+        self.sources.insert(source.clone(), true);
         lost
     }
 
@@ -325,7 +324,7 @@ mod tests {
             // As an API server has it.
             let json: serde_json::Value = serde_saphyr::from_str(text).unwrap_or_default();
             let version = Version { number, ..Version::default() };
-            held.seen("all", path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
+            held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
         }
         held.look(Timestamp::UNIX_EPOCH)
     }
@@ -337,18 +336,18 @@ mod tests {
         let json =
             |text: &str| serde_json::to_vec(&serde_saphyr::from_str::<serde_json::Value>(text).unwrap()).unwrap();
         let path = PathBuf::from("hypervisors/hv-1.yaml");
-        held.seen("all", path.clone(), version(1), Some(json(MACHINE)));
+        held.seen(&"all".into(), path.clone(), version(1), Some(json(MACHINE)));
         held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
         // This store writes its second version, somebody else the third.
         let deleted = MACHINE.replace("{name: hv-1}", "{name: hv-1, deletionTimestamp: '2026-01-01T00:00:00Z'}");
-        held.seen("all", path.clone(), version(3), Some(json(&deleted)));
+        held.seen(&"all".into(), path.clone(), version(3), Some(json(&deleted)));
         held.wrote(path.clone(), version(2));
         assert!(held.is_news());
         let documents = held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
         assert!(documents.hypervisors.values().all(|machine| machine.deleted()));
         // Told late, its own writes are none.
         held.wrote(path.clone(), version(5));
-        held.seen("all", path, version(4), Some(json(MACHINE)));
+        held.seen(&"all".into(), path, version(4), Some(json(MACHINE)));
         assert!(!held.is_news());
     }
 

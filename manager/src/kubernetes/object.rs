@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use keelway_api::{
@@ -27,7 +28,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub(super) struct Version {
     /// Grows with each write (KEP-5504). 0 where an API server tells none.
     pub(super) number: u64,
-    pub(super) uid: Option<String>,
+    pub(super) uid: Option<Arc<str>>,
     /// What is told on it of why it does not count.
     pub(super) refused: Option<String>,
     /// Whether Keelway's finalizer keeps it there.
@@ -42,7 +43,7 @@ impl Version {
         let finalizers = object.metadata.finalizers.as_deref().unwrap_or_default();
         Self {
             number: number.unwrap_or_default(),
-            uid: object.metadata.uid.clone(),
+            uid: object.metadata.uid.as_deref().map(Arc::from),
             refused: refused.and_then(|condition| Some(condition["message"].as_str()?.to_owned())),
             kept: finalizers.iter().any(|name| [cluster::FINALIZER, hypervisor::FINALIZER].contains(&name.as_str())),
         }

@@ -29,7 +29,7 @@ impl Kubernetes {
             return;
         }
         if let Some(faults) = faults {
-            self.teller.tell(refusal(name, known.uid, faults));
+            self.teller.tell(refusal(name, known.uid.as_deref(), faults));
         }
         let conditions: Vec<Json> = message.map(|message| self.condition(name, &message)).into_iter().collect();
         let body = self.body(name, json!({ "status": { "conditions": conditions } }));
@@ -59,12 +59,12 @@ fn message(faults: &Faults) -> String {
 }
 
 /// Fields alone: what is in them is told on the document itself.
-fn refusal(name: &DocumentName, uid: Option<String>, faults: &Faults) -> Event {
+fn refusal(name: &DocumentName, uid: Option<&str>, faults: &Faults) -> Event {
     let fields: BTreeSet<&str> = faults.0.iter().map(|fault| fault.field.as_str()).collect();
     let fields = fields.into_iter().collect::<Vec<_>>().join(", ");
     Event {
         regarding: name.clone(),
-        uid,
+        uid: uid.map(str::to_owned),
         related: None,
         warning: true,
         reason: Reason::Invalid.as_str(),

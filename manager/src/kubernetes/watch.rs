@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use super::{
     Shared,
     api::Resources,
+    held::Source,
     object::{Version, is_at_home, is_home, is_released, path, references, referred_to, text},
 };
 
@@ -74,7 +75,8 @@ impl Watches {
             let selector = label.map(|label| watcher::Config::default().labels(label)).unwrap_or_default();
             let api = Api::all_with(client.clone(), resource);
             let own = label.is_some();
-            let watch = Watch { source, api, selector, own, resource: resource.clone(), shared: shared.clone() };
+            let watch =
+                Watch { source: source.into(), api, selector, own, resource: resource.clone(), shared: shared.clone() };
             watch.begin(given.clone())
         };
         let tasks = vec![
@@ -118,7 +120,7 @@ impl Given {
             referred.tasks.entry(name.clone()).or_insert_with_key(|name| {
                 let SecretName { namespace, name: secret } = name;
                 let watch = Watch {
-                    source: source_of(name),
+                    source: source_of(name).into(),
                     api: Api::namespaced_with(self.client.clone(), namespace, &self.secret),
                     own: false,
                     selector: watcher::Config::default().fields(&format!("metadata.name={secret}")),
@@ -161,7 +163,7 @@ fn source_of(SecretName { namespace, name }: &SecretName) -> String {
 }
 
 struct Watch {
-    source: String,
+    source: Source,
     api: Api<DynamicObject>,
     selector: watcher::Config,
     /// Whether it is on Keelway's own Secrets alone.
@@ -197,7 +199,7 @@ impl Watch {
             match event {
                 Ok(event) => self.take(event, &mut listing, given),
                 Err(error) if streams && serves_no_streams(&error) => return,
-                Err(error) => tracing::warn!(watch = self.source, %error, "a watch broke off, and begins again"),
+                Err(error) => tracing::warn!(watch = &*self.source, %error, "a watch broke off, and begins again"),
             }
         }
     }

@@ -248,8 +248,10 @@ impl Kubernetes {
 
     async fn delete(&self, name: &DocumentName) -> Result<(), KubernetesError> {
         let version = self.shared.held().known(&path_of(name)).unwrap_or_default();
-        let preconditions =
-            Preconditions { resource_version: Some(version.number.to_string()), uid: version.uid.clone() };
+        let preconditions = Preconditions {
+            resource_version: Some(version.number.to_string()),
+            uid: version.uid.as_deref().map(str::to_owned),
+        };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         let deleted = self.api(name).delete(name.name(), &params).await;
         unless_gone(deleted.map(drop)).map_err(|cause| failed(name, cause))
