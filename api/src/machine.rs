@@ -11,7 +11,7 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     Time,
@@ -321,7 +321,9 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in lowercase hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
@@ -331,36 +333,79 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
+/// A SHA-256.
+pub type Digest = [u8; 32];
+
+/// The digests of a pod, which take longer to make than all else that is decided of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDigests {
+    /// [`Pod::digest`]: of what needs a new pod when it changes.
+    pub replacement: String,
+    /// Of the content of each file, in their order: SHA-256 in lowercase hexadecimal digits.
+    pub files: Vec<String>,
+    /// [`Pod::content_digest`]: of all of it.
+    pub content: Digest,
+}
+
 impl MachineConfig {
     /// A digest of the content, the fence left out: equal digests mean the same wanted state.
     #[must_use]
     pub fn digest(&self) -> String {
-        let pods: Vec<_> = self.pods.iter().map(|(name, pod)| (name, pod.for_digest())).collect();
-        let registries: Vec<_> = self.pods.iter().flat_map(|(name, pod)| pod.registries_for_digest(name)).collect();
-        // Configs without credentials have the digests that they had when there were none.
-        if registries.is_empty() {
-            return digest_of(&(&self.installation, pods, &self.others));
-        }
-        digest_of(&(&self.installation, pods, &self.others, registries))
+        let digests = self.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
+        config_digest(&self.installation, &digests, &self.others)
+    }
+
+    /// The digests of its pods.
+    #[must_use]
+    pub fn pod_digests(&self) -> BTreeMap<PodName, PodDigests> {
+        self.pods.iter().map(|(name, pod)| (name.clone(), pod.digests())).collect()
     }
 }
 
+/// [`MachineConfig::digest`], for who knows [`Pod::content_digest`] of each pod.
+#[must_use]
+pub fn config_digest(
+    installation: &InstallationId,
+    pods: &BTreeMap<PodName, Digest>,
+    others: &BTreeSet<ClusterId>,
+) -> String {
+    let pods: Vec<_> = pods.iter().map(|(name, digest)| (name, hex(digest))).collect();
+    hex(&digest_of(&(installation, pods, others)))
+}
+
 impl Pod {
-    /// All of it, with a digest in place of each file's bytes: most of a config is files, and hashing takes their bytes as
-    /// they are.
-    fn for_digest(&self) -> impl Serialize {
+    /// All digests of it.
+    #[must_use]
+    pub fn digests(&self) -> PodDigests {
+        let files: Vec<String> = self.files.iter().map(|file| sha256_hex(&file.content)).collect();
+        PodDigests { replacement: self.digest(), content: self.content_digest_of(&files), files }
+    }
+
+    /// A digest of all of it: equal digests mean the same pod.
+    #[must_use]
+    pub fn content_digest(&self) -> Digest {
+        let files: Vec<String> = self.files.iter().map(|file| sha256_hex(&file.content)).collect();
+        self.content_digest_of(&files)
+    }
+
+    /// With a digest in place of each file's bytes: most of a pod is files, and hashing takes their bytes as they are.
+    fn content_digest_of(&self, digests: &[String]) -> Digest {
         let Self { user, files, data, containers, pause_image, servers, start, hold, registries: _ } = self;
-        let files: Vec<_> =
-            files.iter().map(|File { path, content, on_change }| (path, sha256_hex(content), on_change)).collect();
-        (user, files, data, containers, pause_image, servers, start, hold)
+        let files: Vec<_> = files
+            .iter()
+            .zip(digests)
+            .map(|(File { path, content: _, on_change }, digest)| (path, digest, on_change))
+            .collect();
+        let registries: Vec<_> = self.registries_for_digest().collect();
+        digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)))
     }
 
     /// People choose passwords, and digests are shown: enough of each to notice a change, too little to tell a guess by.
-    fn registries_for_digest(&self, name: &PodName) -> impl Iterator<Item = impl Serialize> {
+    fn registries_for_digest(&self) -> impl Iterator<Item = impl Serialize> {
         const SHOWN: usize = 4;
         self.registries.iter().map(move |(image, RegistryCredentials { username, password })| {
             let check: String = sha256_hex(password.as_bytes()).chars().take(SHOWN).collect();
-            (name.clone(), image, username, check)
+            (image, username, check)
         })
     }
 
@@ -371,18 +416,18 @@ impl Pod {
         let unchecked = |container: &Container| Container { liveness: None, ..container.clone() };
         let containers: Vec<Container> = self.containers.iter().map(unchecked).collect();
         let restart: Vec<&File> = self.files.iter().filter(|file| file.on_change == OnChange::Restart).collect();
-        digest_of(&(self.user, &containers, &self.data, &self.pause_image, restart))
+        hex(&digest_of(&(self.user, &containers, &self.data, &self.pause_image, restart)))
     }
 }
 
 /// The config of a large machine is never in memory as a whole text.
-fn digest_of(content: &impl Serialize) -> String {
+fn digest_of(content: &impl Serialize) -> Digest {
     const PIECE: usize = 16 << 10;
     let mut text = BufWriter::with_capacity(PIECE, Hash(Sha256::new()));
     // Serialising plain data of strings, numbers and lists has no way to fail, and hashing neither.
     let _ = serde_json::to_writer(&mut text, content).map(|()| text.flush());
     let (Hash(hash), _) = text.into_parts();
-    hex(&hash.finalize())
+    hash.finalize().into()
 }
 
 /// What is written is hashed.

@@ -18,7 +18,7 @@ use std::{
 use keelway_api::{machine::PortFacts, name::InstallationId};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::files::Files;
+use crate::files::{Digests, Files};
 pub(crate) use place::Place;
 
 /// Why a machine's root or network could not be used.
@@ -94,19 +94,20 @@ pub enum AccessError {
 pub struct Access {
     socket: Option<PathBuf>,
     place: Mutex<Arc<Place>>,
+    digests: Arc<Digests>,
 }
 
 impl Access {
     /// The machine behind a CRI socket: finds the listening process and holds on to its root and network.
     pub async fn of_socket(path: &Path) -> Result<Self, AccessError> {
         let place = Place::of_socket(path).await?;
-        Ok(Self { socket: Some(path.to_owned()), place: Mutex::new(Arc::new(place)) })
+        Ok(Self { socket: Some(path.to_owned()), place: Mutex::new(Arc::new(place)), digests: Arc::default() })
     }
 
     /// A machine with its root at the given directory, on this process' own network.
     #[must_use]
     pub fn of_root(root: OwnedFd) -> Self {
-        Self { socket: None, place: Mutex::new(Arc::new(Place::of_root(root))) }
+        Self { socket: None, place: Mutex::new(Arc::new(Place::of_root(root))), digests: Arc::default() }
     }
 
     /// A connection made from the machine's network, within the given time.
@@ -135,6 +136,11 @@ impl Access {
         let place = self.place().await?;
         let facts = place.network.run(ports::read).await;
         facts.map_err(|source| AccessError::Enter { source })?.map_err(|source| AccessError::Ports { source })
+    }
+
+    /// What was read of its files.
+    pub(crate) fn digests(&self) -> Arc<Digests> {
+        Arc::clone(&self.digests)
     }
 
     /// The machine's root and network as of now: looked up again where the runtime was restarted.

@@ -2,12 +2,12 @@
 
 mod network;
 
-use std::{borrow::Borrow, io, net::SocketAddr, path::Path, time::Duration};
+use std::{collections::BTreeMap, io, net::SocketAddr, path::Path, time::Duration};
 
 use futures::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
 use keelway_api::{
-    machine::{MachineConfig, MachineEvent, MachineState},
+    machine::{Digest, MachineConfig, MachineEvent, MachineState},
     name::{HypervisorName, InstallationId, PodName},
 };
 use tokio::{net::UnixStream, time::timeout};
@@ -67,6 +67,30 @@ pub enum ClientError {
 #[error("{0}")]
 pub struct Words(String);
 
+/// A config on its way to a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handover {
+    /// The config, without the pods that are the same as before.
+    pub config: MachineConfig,
+    /// Those, with the digests of their content: the machine's agent has them.
+    pub same: BTreeMap<PodName, Digest>,
+    /// Of the config with all of its pods, for who knows it.
+    pub digest: Option<String>,
+}
+
+impl From<MachineConfig> for Handover {
+    /// The whole config.
+    fn from(config: MachineConfig) -> Self {
+        Self { config, same: BTreeMap::new(), digest: None }
+    }
+}
+
+impl From<&MachineConfig> for Handover {
+    fn from(config: &MachineConfig) -> Self {
+        config.clone().into()
+    }
+}
+
 /// What came of a config.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Finished {
@@ -108,8 +132,13 @@ impl Client {
 
     /// What is on the machine now.
     pub async fn state(&self, within: Duration) -> Result<MachineState, ClientError> {
+        self.state_of(0, within).await
+    }
+
+    /// What the agent saw when it told of a revision of the machine's state, or later. 0: the machine is looked at anew.
+    pub async fn state_of(&self, revision: u64, within: Duration) -> Result<MachineState, ClientError> {
         let mut agent = self.agent.clone();
-        let answer = timeout(within, agent.get_state(proto::GetStateRequest {})).await;
+        let answer = timeout(within, agent.get_state(proto::GetStateRequest { revision })).await;
         let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
         let state = answer.map_err(|status| failed("the machine's agent cannot see the machine", &status))?;
         let state = state.into_inner().state.ok_or(WireError::Missing("the state"))?;
@@ -117,15 +146,31 @@ impl Client {
     }
 
     /// Hands over a config, and waits until the agent did what can be done. Who stops waiting stops nothing.
+    ///
+    /// # Errors
+    /// Also [`ClientError::Unavailable`] where pods are not the same as those that the agent has: it takes the whole config.
     pub async fn apply(
         &self,
-        config: impl Borrow<MachineConfig>,
+        config: impl Into<Handover>,
+        on_effect: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<Finished, ClientError> {
+        let Handover { config, same, digest } = config.into();
+        let pod =
+            |(name, digest): (&PodName, &Digest)| proto::SamePod { name: Some(name.into()), digest: digest.to_vec() };
+        let same = same.iter().map(pod).collect();
+        let digest = digest.unwrap_or_else(|| config.digest());
+        let request = proto::ApplyRequest { config: Some((&config).into()), digest, same };
+        // It may take a while, and the config is on its way.
+        drop(config);
+        self.applied(request, on_effect).await
+    }
+
+    async fn applied(
+        &self,
+        request: proto::ApplyRequest,
         on_effect: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Finished, ClientError> {
         const WHAT: &str = "the machine's agent cannot be given its config";
-        let request = proto::ApplyRequest { config: Some(config.borrow().into()), digest: config.borrow().digest() };
-        // It may take a while, and the config is on its way.
-        drop(config);
         let mut agent = self.agent.clone();
         let mut events = agent.apply(request).await.map_err(|status| failed(WHAT, &status))?.into_inner();
         loop {

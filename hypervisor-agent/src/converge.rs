@@ -11,11 +11,11 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{MachineConfig, MachineState},
+    machine::{MachineConfig, MachineState, PodDigests},
     name::{ClusterId, ComponentName, PodName},
 };
 
@@ -30,14 +30,26 @@ use crate::{
 /// # Errors
 /// The machine takes nothing of the config.
 pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Action>, Refusal> {
-    converge_to((config, &applied_by(config)), state)
+    converge_to(&Wanted { config, fence: &applied_by(config), digests: &config.pod_digests() }, state)
 }
 
-/// The same for who knows the config's digest: to make it takes as long as all the rest.
+/// A config, with what takes longer to make of it than all else.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The config.
+    pub config: &'a MachineConfig,
+    /// Its number, and its digest.
+    pub fence: &'a Applied,
+    /// The digests of its pods. Those that are missing are made.
+    pub digests: &'a BTreeMap<PodName, PodDigests>,
+}
+
+/// The same for who knows the digests.
 ///
 /// # Errors
 /// As of [`converge`].
-pub fn converge_to((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Result<Vec<Action>, Refusal> {
+pub fn converge_to(wanted: &Wanted<'_>, state: &MachineState) -> Result<Vec<Action>, Refusal> {
+    let Wanted { config, fence, digests } = *wanted;
     check((config, fence), state)?;
     let mut actions = Vec::new();
     if state.owner.is_none() && !config.pods.is_empty() {
@@ -48,9 +60,10 @@ pub fn converge_to((config, fence): (&MachineConfig, &Applied), state: &MachineS
     names.retain(|name| !config.others.contains(&name.cluster));
     names.extend(config.pods.keys().cloned());
     for name in &names {
-        let steps = match config.pods.get(name) {
-            Some(pod) => pod::plan_wanted(name, pod, state),
-            None => pod::plan_removal(name, state),
+        let steps = match (config.pods.get(name), digests.get(name)) {
+            (Some(pod), Some(digests)) => pod::plan_wanted(name, (pod, digests), state),
+            (Some(pod), None) => pod::plan_wanted(name, (pod, &pod.digests()), state),
+            (None, _) => pod::plan_removal(name, state),
         };
         actions.extend(steps.into_iter().map(|step| Action::Pod(name.clone(), step)));
     }

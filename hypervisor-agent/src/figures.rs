@@ -1,12 +1,17 @@
 //! How much components hold: as their files and they themselves tell.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use keelway_api::{
     machine::{DataState, ETCD_DATABASE, Figures, GATEWAY_METRICS, SandboxState},
     name::PodName,
 };
+use tokio::time::Instant;
 
 use crate::{
     access::Access,
@@ -19,6 +24,26 @@ use crate::{
 
 /// What a gateway counts its peers by, in its metrics.
 const PEERS: &str = "keelway_gateway_peers ";
+
+/// How long the answer of a gateway stands: it has to tell all of its metrics for one number, which decides nothing.
+const STANDS: Duration = Duration::from_secs(10);
+
+/// The peers of gateways, with when each was asked.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(Mutex<BTreeMap<PodName, (Instant, u64)>>);
+
+impl Counts {
+    /// Those that were asked a short while ago. What is known of others is forgotten.
+    fn known(&self, gateways: &BTreeSet<&PodName>) -> BTreeMap<PodName, u64> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.retain(|pod, (asked, _)| gateways.contains(pod) && asked.elapsed() < STANDS);
+        counts.iter().map(|(pod, (_, peers))| (pod.clone(), *peers)).collect()
+    }
+
+    fn told(&self, pod: &PodName, peers: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.clone(), (Instant::now(), peers));
+    }
+}
 
 /// Of these pods, whose data directories and databases these are. One that does not answer is left out.
 pub(crate) async fn observe<S: Site>(
@@ -36,13 +61,22 @@ pub(crate) async fn observe<S: Site>(
         }
     }
     let folder = GATEWAY_METRICS.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let is_gateway = |pod: &&&PodName| data.contains_key(&format!("{}/{folder}", pod_directory(pod)));
-    let asked = ready.iter().filter(is_gateway).map(|pod| async move { (*pod, machine.site.count_peers(pod).await) });
+    let is_gateway = |pod: &&PodName| data.contains_key(&format!("{}/{folder}", pod_directory(pod)));
+    let gateways: BTreeSet<&PodName> = ready.into_iter().filter(is_gateway).collect();
+    let known = machine.peers.known(&gateways);
+    let asked = gateways.into_iter().filter(|pod| !known.contains_key(*pod));
+    let asked = asked.map(|pod| async move { (pod, machine.site.count_peers(pod).await) });
     for (pod, answer) in join_all(asked).await {
         match answer {
-            Ok(peers) => figures.entry(pod.clone()).or_default().peers = Some(peers),
+            Ok(peers) => {
+                machine.peers.told(pod, peers);
+                figures.entry(pod.clone()).or_default().peers = Some(peers);
+            }
             Err(error) => tracing::debug!(%pod, error = chain_text(&error), "a gateway does not tell of its peers"),
         }
+    }
+    for (pod, peers) in known {
+        figures.entry(pod).or_default().peers = Some(peers);
     }
     figures
 }

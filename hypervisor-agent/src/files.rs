@@ -3,6 +3,7 @@
 
 mod capacity;
 mod cgroup;
+mod digests;
 mod error;
 mod folder;
 mod logs;
@@ -25,6 +26,7 @@ use keelway_api::{
 use serde::Serialize;
 
 pub use capacity::Inventory;
+pub use digests::Digests;
 pub use error::FileError;
 pub use logs::{Log, Logs};
 pub use look::Observed;

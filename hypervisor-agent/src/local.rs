@@ -17,6 +17,7 @@ use crate::{
     action::Action,
     converge::converge,
     execute,
+    figures::Counts,
     files::{FileError, Files},
     helper::HelperError,
     image::Turns,
@@ -38,6 +39,7 @@ pub struct Machine<S> {
     pub(crate) runtime: Runtime,
     pub(crate) archives: Option<PathBuf>,
     pub(crate) turns: Turns,
+    pub(crate) peers: Counts,
 }
 
 /// A machine whose CRI socket is on this one.
@@ -121,7 +123,7 @@ impl<S: Site> Machine<S> {
     /// A machine put together from its parts.
     #[must_use]
     pub fn new(site: S, runtime: Runtime, archives: Option<PathBuf>) -> Self {
-        Self { site, runtime, archives, turns: Turns::default() }
+        Self { site, runtime, archives, turns: Turns::default(), peers: Counts::default() }
     }
 
     /// The machine's runtime.

@@ -166,7 +166,8 @@ pub trait Site: Sync {
 impl Site for Access {
     async fn work(&self, work: Work) -> Result<Done, FilesError> {
         if let Work::Look = work {
-            let seen = self.with_files(|files| Ok((files.observe()?, files.inventory())));
+            let digests = self.digests();
+            let seen = self.with_files(move |files| Ok((files.observe(&digests)?, files.inventory())));
             let ports = async { Ok::<_, FilesError>(self.ports().await?) };
             let ((observed, inventory), ports) = try_join!(seen, ports)?;
             return Ok(Done::Found(Box::new(Found { observed, inventory, ports })));

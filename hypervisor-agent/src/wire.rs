@@ -6,8 +6,10 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use keelway_api::{
-    machine::MachineConfig,
+    machine::{Digest, MachineConfig},
     name::{NameError, PodName},
 };
 use prost::Message;
@@ -43,6 +45,15 @@ pub fn encode_config(config: &MachineConfig) -> Vec<u8> {
 /// A config from bytes.
 pub fn decode_config(bytes: &[u8]) -> Result<MachineConfig, WireError> {
     proto::MachineConfig::decode(bytes)?.try_into()
+}
+
+/// Pods that stay as they are, with the digests of their content.
+pub(crate) fn same_pods(pods: Vec<proto::SamePod>) -> Result<BTreeMap<PodName, Digest>, WireError> {
+    let same = |proto::SamePod { name, digest }| {
+        let digest = digest.try_into().map_err(|_| WireError::Range("the digest of a pod"))?;
+        Ok((pod_name(name)?, digest))
+    };
+    pods.into_iter().map(same).collect()
 }
 
 impl From<&PodName> for proto::PodName {

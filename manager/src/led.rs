@@ -5,10 +5,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{MachineState, Seen},
     name::InstallationId,
 };
-use keelway_hypervisor_agent::{Connection, action::Action, site::Question};
+use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, site::Question};
 use keelway_lease::{Fence, NotHeld};
 use keelway_reconciler::{Applying, Certifying, Machines, Run};
 
@@ -47,7 +47,7 @@ impl Machines for Led {
         fenced.map_err(|NotHeld| NotHeld.to_string())?
     }
 
-    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
+    async fn apply(&self, machine: &Hypervisor, config: Handover, actions: Vec<Action>, run: &Run) -> Applying {
         self.do_while_held(self.machines.apply(machine, config, actions, run)).await
     }
 

@@ -11,8 +11,8 @@ use keelway_api::{
     component::ComponentSpec,
     fault::Faults,
     hypervisor::Applied,
-    machine::{MachineConfig, MachineState, Pod},
-    name::{ClusterId, HypervisorName, InstallationId, PodName},
+    machine::{Digest, MachineConfig, MachineState, Pod, config_digest},
+    name::{ClusterId, HypervisorName, PodName},
 };
 
 use crate::{
@@ -64,7 +64,11 @@ impl<'a> Configs<'a> {
     fn fenced(&self, name: &HypervisorName) -> Option<(MachineConfig, Applied)> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
         let is_looked_after = |id: &ClusterId| self.looked_after.contains(id);
-        composed(document, self.seen.machine(name)?, is_looked_after, (self.pods(name), self.term))
+        let pods = self.pods(name);
+        let digests = pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
+        let of: (&Hypervisor, _) = (document, self.seen.machine(name)?);
+        let (config, fence) = composed(of, is_looked_after, &digests, self.term)?;
+        Some((MachineConfig { pods, ..config }, fence))
     }
 
     fn pods(&self, name: &HypervisorName) -> BTreeMap<PodName, Pod> {
@@ -75,12 +79,12 @@ impl<'a> Configs<'a> {
     /// What the clusters of the documents want of each machine that was seen and has something of them, or is to have it.
     #[must_use]
     pub fn wants(&self) -> BTreeMap<HypervisorName, Wants> {
-        let Some(installation) = self.documents.installation().filter(|_| !self.seen.stale()) else {
+        if self.seen.stale() || self.documents.installation().is_none() {
             return BTreeMap::new();
-        };
+        }
         let seen = self.seen.machines.iter().filter_map(|(name, state)| Some((name, state.known()?)));
         let names = seen.filter(|(name, state)| self.placed.contains_key(*name) || self.has_something(state));
-        names.map(|(name, _)| (name.clone(), Wants::of(installation.clone(), self.pods(name), self.left()))).collect()
+        names.map(|(name, _)| (name.clone(), Wants::of(&self.pods(name), self.left()))).collect()
     }
 
     fn has_something(&self, state: &MachineState) -> bool {
@@ -105,22 +109,25 @@ impl<'a> Configs<'a> {
     }
 }
 
-/// What clusters want of one machine, as one plan decided it, without what is in the pods: they are made again when a config of the
-/// machine is, from the same documents.
+/// What clusters want of one machine, as one plan decided it, without what is in the pods: they are made again where the machine does not
+/// have them yet, from the same documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wants {
-    pods: BTreeSet<PodName>,
-    held: BTreeSet<PodName>,
+    pods: BTreeMap<PodName, WantedPod>,
     left: BTreeSet<ClusterId>,
-    /// Of all that is in the pods.
-    digest: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WantedPod {
+    held: bool,
+    /// Of all that is in it.
+    digest: Digest,
 }
 
 impl Wants {
-    fn of(installation: InstallationId, pods: BTreeMap<PodName, Pod>, left: BTreeSet<ClusterId>) -> Self {
-        let config = MachineConfig { installation, term: 0, generation: 0, pods, others: BTreeSet::new() };
-        let held = config.pods.iter().filter(|(_, pod)| pod.hold).map(|(name, _)| name.clone()).collect();
-        Self { pods: config.pods.keys().cloned().collect(), held, left, digest: config.digest() }
+    fn of(pods: &BTreeMap<PodName, Pod>, left: BTreeSet<ClusterId>) -> Self {
+        let wanted = |pod: &Pod| WantedPod { held: pod.hold, digest: pod.content_digest() };
+        Self { pods: pods.iter().map(|(name, pod)| (name.clone(), wanted(pod))).collect(), left }
     }
 
     /// Clusters of which what there is beside the pods is left alone: those that were paused when this was decided.
@@ -136,32 +143,43 @@ impl Wants {
         self
     }
 
-    /// The pods, of the documents and what they mean.
+    /// The pods, with the digests of their content.
+    pub fn digests(&self) -> impl Iterator<Item = (&PodName, Digest)> {
+        self.pods.iter().map(|(name, pod)| (name, pod.digest))
+    }
+
+    /// Those of the pods that are asked for, of the documents and what they mean.
     #[must_use]
-    pub fn pods(&self, documents: &Documents, world: &World) -> BTreeMap<PodName, Pod> {
+    pub fn pods(
+        &self,
+        documents: &Documents,
+        world: &World,
+        which: impl Fn(&PodName) -> bool,
+    ) -> BTreeMap<PodName, Pod> {
         let mut pods = BTreeMap::new();
         for tenant in Tenant::all(documents, world) {
-            for (pod, component) in tenant.components.iter().filter(|(pod, _)| self.pods.contains(*pod)) {
+            for (pod, component) in &tenant.components {
+                let Some(wanted) = self.pods.get(*pod).filter(|_| which(pod)) else { continue };
                 let made = Site::of(&tenant, world, pod, &component.spec).and_then(|site| site.pod().ok());
-                pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: self.held.contains(*pod), ..made })));
+                pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: wanted.held, ..made })));
             }
         }
         pods
     }
 }
 
-/// The config of a machine that was seen, of these pods, which are all that its clusters want. `is_looked_after` tells whether what
-/// there is of a cluster beside them is to go, `term` is the driver's. The second is the number and the digest of the config: where they
-/// are not written down yet, they have to be saved before the machine takes it.
+/// The config of a machine that was seen, still without its pods, which are all that its clusters want and have these digests.
+/// `is_looked_after` tells whether what there is of a cluster beside them is to go, `term` is the driver's. The second is the number and
+/// the digest of the whole config: where they are not written down yet, they have to be saved before the machine takes it.
 #[must_use]
 pub fn machine_config(
     document: &Hypervisor,
     state: &MachineState,
     is_looked_after: impl Fn(&ClusterId) -> bool,
-    pods: BTreeMap<PodName, Pod>,
+    pods: &BTreeMap<PodName, Digest>,
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
-    composed(document, state, is_looked_after, (pods, term))
+    composed((document, state), is_looked_after, pods, term)
 }
 
 /// Tells what every machine that could be seen should hold, once all keys of a plan are minted: one machine after the
@@ -222,32 +240,34 @@ fn wanted(tenant: &Tenant, world: &World, seen: &Observation, (pod, spec): (&Pod
     Site::of(tenant, world, pod, spec).filter(|_| !goes)?.pod().ok()
 }
 
-/// The config of a machine. What there is of clusters that are not looked after, beside these pods, is left alone.
+/// The config of a machine without its pods. What there is of clusters that are not looked after, beside these pods, is left alone.
 fn composed(
-    document: &Hypervisor,
-    state: &MachineState,
+    (document, state): (&Hypervisor, &MachineState),
     is_looked_after: impl Fn(&ClusterId) -> bool,
-    (pods, term): (BTreeMap<PodName, Pod>, u64),
+    pods: &BTreeMap<PodName, Digest>,
+    term: u64,
 ) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
     let others = state.clusters().filter(|id| !is_looked_after(id)).collect();
-    Some(fenced(MachineConfig { installation, term, generation: 1, pods, others }, document, state))
+    let digest = config_digest(&installation, pods, &others);
+    let fence = fenced(digest, term, document, state);
+    let (term, generation) = (fence.term, fence.generation);
+    Some((MachineConfig { installation, term, generation, pods: BTreeMap::new(), others }, fence))
 }
 
-/// Orders the config behind the last one that was written down for the machine, which holds nothing newer. The same content keeps its
-/// number, unless that is of a driver before and the machine does not hold it: it would be refused by then.
-fn fenced(config: MachineConfig, document: &Hypervisor, state: &MachineState) -> (MachineConfig, Applied) {
+/// Orders a config of this digest behind the last one that was written down for the machine, which holds nothing newer. The same content
+/// keeps its number, unless that is of a driver before and the machine does not hold it: it would be refused by then.
+fn fenced(digest: String, term: u64, document: &Hypervisor, state: &MachineState) -> Applied {
     let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
-    let digest = config.digest();
-    let (term, generation) = issued.map_or((config.term, config.generation), |issued| {
+    let (term, generation) = issued.map_or((term, 1), |issued| {
         let place = |applied: &Applied| (applied.term, applied.generation);
         let is_held = state.applied.as_ref().map(place) == Some(place(issued));
-        if digest == issued.digest && (is_held || issued.term >= config.term) {
+        if digest == issued.digest && (is_held || issued.term >= term) {
             return place(issued);
         }
-        (config.term.max(issued.term), issued.generation + 1)
+        (term.max(issued.term), issued.generation + 1)
     });
-    (MachineConfig { term, generation, ..config }, Applied { term, generation, digest })
+    Applied { term, generation, digest }
 }
 
 /// What is to be written down of a config. One number is one content: its digest is there already.

@@ -109,7 +109,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
         let is_replaced = |(name, spec): &&(&'a PodName, &'a ComponentSpec)| {
             let state = self.seen.machine(&spec.hypervisor);
             let wanted = state.and_then(|_| wanted(name, spec));
-            wanted.zip(state).is_some_and(|(pod, state)| state.is_interrupted(name, &pod))
+            wanted.zip(state).is_some_and(|(pod, state)| state.is_interrupted(name, (&pod, &pod.digests())))
         };
         self.all.iter().filter(is_replaced).map(|(name, _)| *name).collect()
     }

@@ -214,7 +214,8 @@ fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
     let number = |(name, config): (HypervisorName, keelway_api::machine::MachineConfig)| {
         let state = world.seen.machines[&name].known()?;
         let document = &world.documents.hypervisors[&name];
-        let (config, _) = machine_config(document, state, |id| known.contains(id), config.pods, term)?;
+        let digests = config.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
+        let (config, _) = machine_config(document, state, |id| known.contains(id), &digests, term)?;
         Some((config.term, config.generation))
     };
     configs.into_iter().filter_map(number).collect()

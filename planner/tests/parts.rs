@@ -119,12 +119,17 @@ impl Model {
         let config = |(name, document): (&HypervisorName, &keelway_api::Shared<keelway_api::Hypervisor>)| {
             let state = seen.machines[name].known()?;
             let here = told.iter().filter_map(|(documents, wants)| Some((documents, wants.get(name)?)));
-            let pods =
-                here.clone().filter_map(|(documents, wants)| Some(wants.pods(documents, &World::of(documents).ok()?)));
+            let pods = here
+                .clone()
+                .filter_map(|(documents, wants)| Some(wants.pods(documents, &World::of(documents).ok()?, |_| true)));
+            let digests = here.clone().flat_map(|(_, wants)| wants.digests());
+            let digests = digests.map(|(pod, digest)| (pod.clone(), digest)).collect();
             let left: BTreeSet<_> = here.flat_map(|(_, wants)| wants.left()).collect();
             let is_looked_after = |id: &ClusterId| known.contains(id) && !left.contains(id);
             let term = highest_term(&self.documents, seen);
-            let (config, _) = machine_config(document, state, is_looked_after, pods.flatten().collect(), term)?;
+            let (config, fence) = machine_config(document, state, is_looked_after, &digests, term)?;
+            let config = MachineConfig { pods: pods.flatten().collect(), ..config };
+            assert_eq!(fence.digest, config.digest());
             Some((name.clone(), config))
         };
         self.documents.hypervisors.iter().filter_map(config).collect()

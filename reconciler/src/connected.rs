@@ -21,10 +21,10 @@ use futures::future::{join_all, select_all};
 use keelway_api::{
     Documents, Hypervisor,
     hypervisor::{CriEndpoint, OnNetwork, Way},
-    machine::{MachineConfig, MachineState, Seen, Silent},
+    machine::{MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{Connection, action::Action, leader::Leader, site::Question};
+use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, leader::Leader, site::Question};
 use keelway_planner::AgentOrder;
 use tokio::{
     sync::{Notify, OnceCell},
@@ -275,7 +275,7 @@ impl Machines for ConnectedMachines {
         }
     }
 
-    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
+    async fn apply(&self, machine: &Hypervisor, config: Handover, actions: Vec<Action>, run: &Run) -> Applying {
         let (connected, name) = match self.reach(machine).await {
             Ok(reached) => reached,
             Err(applying) => return applying,
@@ -287,7 +287,7 @@ impl Machines for ConnectedMachines {
                 drop(actions);
                 agent.apply(&name, config, run).await
             }
-            By::Bare(bare) => bare.execute(&name, &config, actions, run).await,
+            By::Bare(bare) => bare.execute(&name, &config.config, actions, run).await,
         }
     }
 

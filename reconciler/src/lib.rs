@@ -47,7 +47,7 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, Seen},
     name::{ClusterId, HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{Connection, action::Action, site::Question};
+use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, site::Question};
 use keelway_planner::{Health, MintRequest, Probe};
 use tokio_util::sync::CancellationToken;
 
@@ -87,10 +87,10 @@ pub trait Machines: Send + Sync {
     async fn fence(&self, _machine: &Hypervisor, _term: u64) -> Result<u64, String> {
         Ok(0)
     }
-    /// Brings a machine to its config. Stops between two effects when told to.
+    /// Brings a machine to its config, which is whole where the machine has no agent. Stops between two effects when told to.
     ///
     /// `actions` is what [`converge`](keelway_hypervisor_agent::converge::converge) makes of the config and a recent look.
-    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying;
+    async fn apply(&self, machine: &Hypervisor, config: Handover, actions: Vec<Action>, run: &Run) -> Applying;
     /// Makes a machine obey an installation, whoever it obeyed before. Nothing else of it is touched.
     async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
         let nothing = MachineConfig {
@@ -100,7 +100,7 @@ pub trait Machines: Send + Sync {
             pods: BTreeMap::new(),
             others: BTreeSet::new(),
         };
-        self.apply(machine, nothing, vec![Action::WriteOwner(installation.clone())], run).await
+        self.apply(machine, nothing.into(), vec![Action::WriteOwner(installation.clone())], run).await
     }
     /// Gives the agent of a machine on a network who it is there. One that does not listen yet is no failure.
     async fn certify(&self, _machine: &Hypervisor, _certifying: &Certifying<'_>, _run: &Run) -> Applying {

@@ -294,7 +294,7 @@ async fn machine(
     match actions(&config, name, seen) {
         Err(refusal) => (0, vec![fail(refusal)]),
         Ok(actions) => {
-            let applying = context.machines.apply(document, config, actions, run).await;
+            let applying = context.machines.apply(document, config.into(), actions, run).await;
             (applying.effects, applying.failures.into_iter().map(fail).collect())
         }
     }

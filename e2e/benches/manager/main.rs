@@ -19,6 +19,7 @@ mod objects;
 #[expect(dead_code, reason = "a control plane of another crate's tests, of which only the API is used here")]
 #[path = "../../../cluster-controller/tests/live/plane.rs"]
 mod plane;
+mod shares;
 #[path = "../start/table.rs"]
 #[expect(dead_code, reason = "the other benchmarks have other kinds of rows")]
 mod table;

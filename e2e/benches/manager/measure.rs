@@ -10,7 +10,7 @@ use keelway_api::jiff::Timestamp;
 use keelway_e2e::Kubectl;
 use tokio::time::sleep;
 
-use crate::{effects::Effects, fleet, manager::Manager, objects::Objects, plane::Plane, table::Table};
+use crate::{effects::Effects, fleet, manager::Manager, objects::Objects, plane::Plane, shares::Shares, table::Table};
 
 /// Clusters that are made first.
 const FEW: usize = 100;
@@ -50,6 +50,7 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
     let objects = Objects::new(plane.admin().await);
     let mut manager = Manager::start("first", &kubeconfig);
     manager.settles(0, None).await;
+    println!("        resident without clusters: {:.1} MiB", manager.resident());
 
     let few = FEW.min(clusters);
     let mut measured = Measured { born: born(&objects, &mut manager, 0..few).await, ..Measured::default() };
@@ -105,10 +106,13 @@ impl Measured {
 
 /// How long it takes from the first request for these clusters until all are settled.
 async fn born(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -> Duration {
+    let before = Shares::now(objects).await;
     let (since, all) = (Timestamp::now(), numbers.end);
     objects.ask_for(numbers).await;
     let took = manager.settles(all, Some(since)).await;
     told(&format!("until {all} clusters were settled"), took);
+    Shares::now(objects).await.tell_since(&before);
+    println!("        resident: {:.1} MiB", manager.resident());
     took
 }
 

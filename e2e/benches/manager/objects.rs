@@ -138,6 +138,30 @@ impl Objects {
         }
     }
 
+    /// How often the API server was asked to change something, by verb and resource.
+    pub(crate) async fn asked(&self) -> BTreeMap<String, f64> {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let mut asked = BTreeMap::new();
+        for line in self.0.request_text(request).await.unwrap().lines() {
+            let Some((labels, count)) =
+                line.strip_prefix("apiserver_request_total{").and_then(|rest| rest.rsplit_once("} "))
+            else {
+                continue;
+            };
+            let label = |name: &str| {
+                let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+                rest.split_once('"').map(|(value, _)| value)
+            };
+            let [verb, resource, part] =
+                ["verb", "resource", "subresource"].map(|name| label(name).unwrap_or_default());
+            if ["APPLY", "DELETE", "PATCH", "POST", "PUT"].contains(&verb) {
+                *asked.entry(format!("{verb} {resource} {part}").trim().to_owned()).or_default() +=
+                    count.parse::<f64>().unwrap();
+            }
+        }
+        asked
+    }
+
     /// The versions of all documents.
     pub(crate) async fn versions(&self) -> BTreeMap<(&'static str, String), String> {
         let mut versions = BTreeMap::new();

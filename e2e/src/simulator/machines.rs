@@ -5,12 +5,13 @@ use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 use async_trait::async_trait;
 use keelway_api::{
     Hypervisor,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{MachineState, Seen},
     name::{HypervisorName, InstallationId, PodName},
 };
 use keelway_hypervisor_agent::{
     Connection,
     action::{Action, PodAction},
+    client::Handover,
     execute::{Hands, Made, execute},
     report::Effect,
 };
@@ -45,7 +46,13 @@ impl Machines for SimulatedMachines {
         world.misjudged(&name, seen)
     }
 
-    async fn apply(&self, machine: &Hypervisor, config: MachineConfig, actions: Vec<Action>, run: &Run) -> Applying {
+    async fn apply(
+        &self,
+        machine: &Hypervisor,
+        Handover { config, .. }: Handover,
+        actions: Vec<Action>,
+        run: &Run,
+    ) -> Applying {
         let name = name_of(machine);
         let actions = {
             let mut world = self.0.world();

@@ -221,7 +221,7 @@ impl World {
                 });
                 of_pod.next().is_some_and(|found| found.phase == ContainerPhase::Running) && of_pod.next().is_none()
             });
-            if sandboxes == 1 && all_run && !seen.is_interrupted(pod, wanted) {
+            if sandboxes == 1 && all_run && !seen.is_interrupted(pod, (wanted, &wanted.digests())) {
                 self.breaks("what runs as it should is left alone", pod.to_string());
             }
         }

@@ -1,7 +1,11 @@
 //! What the keeper tells those who watch. It never waits for them: who is slow sees the newest, and misses what was between.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
+use keelway_api::{hypervisor::Applied, machine::MachineState};
 use tokio::sync::{broadcast, watch};
 
 /// How many lines of progress wait for a slow reader before some are lost to it.
@@ -24,11 +28,20 @@ pub(super) struct Status {
     pub(super) healthy: BTreeSet<String>,
 }
 
+/// What a look at the machine found.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) state: Arc<MachineState>,
+    /// The config that was in effect when it began.
+    pub(super) config: Option<Applied>,
+}
+
 /// Where the keeper and the API meet.
 #[derive(Debug)]
 pub(super) struct Board {
     asked: watch::Sender<u64>,
     status: watch::Sender<Status>,
+    found: Mutex<Option<Found>>,
     effects: broadcast::Sender<String>,
 }
 
@@ -37,6 +50,7 @@ impl Default for Board {
         Self {
             asked: watch::Sender::new(0),
             status: watch::Sender::new(Status::default()),
+            found: Mutex::default(),
             effects: broadcast::Sender::new(LINES),
         }
     }
@@ -73,6 +87,20 @@ impl Board {
             change(status);
             *status != before
         });
+    }
+
+    /// Keeps what the last look found, of which revisions are told.
+    pub(super) fn keep(&self, found: Option<Found>) {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// What the last look found, where it was taken with this config in effect, and a revision was told that is as new as this one.
+    pub(super) fn found(&self, revision: u64, config: Option<&Applied>) -> Option<Arc<MachineState>> {
+        if revision == 0 || self.status.borrow().revision < revision {
+            return None;
+        }
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.as_ref().filter(|found| found.config.as_ref() == config).map(|found| Arc::clone(&found.state))
     }
 
     pub(super) fn begins(&self, effect: String) {

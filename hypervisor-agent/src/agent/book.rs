@@ -1,15 +1,19 @@
 //! The config that is in effect, in memory and on disk.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use keelway_api::{hypervisor::Applied, machine::MachineConfig, name::InstallationId};
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{Digest, MachineConfig, PodDigests, config_digest},
+    name::{InstallationId, PodName},
+};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     FilesError, LocalMachine,
     action::Action,
-    converge::applied_by,
+    converge::Wanted,
     leader::Leader,
     refusal::{self, Refusal},
     report::ApplyReport,
@@ -21,11 +25,56 @@ use crate::{
 pub(super) struct Kept {
     pub(super) config: MachineConfig,
     pub(super) fence: Applied,
+    digests: BTreeMap<PodName, PodDigests>,
 }
+
+/// A config that says of a pod only that it is as before, and it is not.
+#[derive(Debug, thiserror::Error)]
+#[error("the config that is in effect has no such {0}: hand over all of them")]
+pub(super) struct UnknownPod(PodName);
 
 impl Kept {
     pub(super) fn new(config: MachineConfig) -> Self {
-        Self { fence: applied_by(&config), config }
+        let digests = config.pod_digests();
+        Self::of(config, digests)
+    }
+
+    /// A config whose pods are these, and those of the one before that are named with the digests of their content.
+    pub(super) fn following(
+        before: Option<&Self>,
+        mut config: MachineConfig,
+        same: BTreeMap<PodName, Digest>,
+    ) -> Result<Self, UnknownPod> {
+        let mut digests = config.pod_digests();
+        for (name, digest) in same {
+            let known = before.and_then(|before| Some((before.config.pods.get(&name)?, before.digests.get(&name)?)));
+            let Some((pod, known)) = known.filter(|(_, known)| known.content == digest) else {
+                return Err(UnknownPod(name));
+            };
+            digests.insert(name.clone(), known.clone());
+            config.pods.insert(name, pod.clone());
+        }
+        Ok(Self::of(config, digests))
+    }
+
+    /// A config goes by the digest that was recorded with its number: a program before this one may have made another one of it.
+    fn recorded_as(mut self, applied: Option<&Applied>) -> Self {
+        let place = |applied: &Applied| (applied.term, applied.generation);
+        if let Some(applied) = applied.filter(|applied| place(applied) == place(&self.fence)) {
+            self.fence.digest.clone_from(&applied.digest);
+        }
+        self
+    }
+
+    fn of(config: MachineConfig, digests: BTreeMap<PodName, PodDigests>) -> Self {
+        let contents = digests.iter().map(|(name, of)| (name.clone(), of.content)).collect();
+        let digest = config_digest(&config.installation, &contents, &config.others);
+        let fence = Applied { term: config.term, generation: config.generation, digest };
+        Self { config, fence, digests }
+    }
+
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        Wanted { config: &self.config, fence: &self.fence, digests: &self.digests }
     }
 }
 
@@ -68,7 +117,7 @@ impl Book {
         let (bytes, records) =
             machine.with_files(|files| Ok((files.read_config()?, files.records()?))).await.map_err(BookError)?;
         let kept = bytes.and_then(|bytes| match wire::decode_config(&bytes) {
-            Ok(config) => Some(Arc::new(Kept::new(config))),
+            Ok(config) => Some(Arc::new(Kept::new(config).recorded_as(records.applied.as_ref()))),
             Err(error) => {
                 tracing::error!(%error, "the config on disk is of no use; waiting for another one");
                 None
@@ -131,7 +180,7 @@ impl Book {
     /// Takes a config, which is on disk when this returns. The same one again is taken without a word.
     pub(super) async fn accept(&self, new: Kept) -> Result<(), AcceptError> {
         let _writing = self.writing.lock().await;
-        let Kept { config, fence } = &new;
+        let Kept { config, fence, .. } = &new;
         refusal::check_content(config)?;
         let records = self.machine.with_files(|files| files.records()).await.map_err(AcceptError::Keep)?;
         refusal::check_owner(&config.installation, records.owner.as_ref())?;

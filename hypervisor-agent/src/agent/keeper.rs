@@ -10,6 +10,7 @@ use std::{
 };
 
 use keelway_api::{
+    hypervisor::Applied,
     machine::{MachineState, event::reason},
     name::PodName,
 };
@@ -21,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    board::Board,
+    board::{Board, Found},
     book::{Book, Kept},
     endings::{self, Ending},
     journal::{About, Journal},
@@ -104,6 +105,8 @@ enum Sight {
 /// A look: what it cannot have seen.
 struct Look {
     asked: u64,
+    /// In effect when it began.
+    config: Option<Applied>,
     /// What was worked on when it began or since then.
     stale: BTreeSet<PodName>,
     machine_stale: bool,
@@ -195,6 +198,7 @@ impl Keeper {
             self.next_look = Instant::now() + RELIST;
             self.look = Some(Look {
                 asked: *self.asked.borrow_and_update(),
+                config: self.book.current().map(|kept| kept.fence.clone()),
                 stale: self.busy.clone(),
                 machine_stale: self.machine_busy,
             });
@@ -261,8 +265,10 @@ impl Keeper {
                     ending.note(&self.journal);
                 }
                 self.sees(if state.disk_pressure { Sight::FullDisk } else { Sight::Clear });
+                let state = Arc::new(state);
+                self.board.keep(Some(Found { state: Arc::clone(&state), config: look.config.clone() }));
                 self.act(&look, &state);
-                self.seen(state);
+                self.seen(MachineState::clone(&state));
             }
             Err(error) => {
                 let why = chain_text(&error);
@@ -272,6 +278,7 @@ impl Keeper {
                     self.note_machine((true, reason::RUNTIME_NOT_ANSWERING), "the machine cannot be seen");
                 }
                 self.next_look = Instant::now() + RETRY;
+                self.board.keep(None);
                 self.board.publish(|status| {
                     status.revision += u64::from(is_news);
                     status.answered = look.asked;
@@ -330,7 +337,7 @@ impl Keeper {
         let Some(kept) = self.book.current() else {
             return self.tell(look, Vec::new());
         };
-        let actions = match converge_to((&kept.config, &kept.fence), state) {
+        let actions = match converge_to(&kept.wanted(), state) {
             Ok(actions) => actions,
             Err(refusal) => {
                 let why = refusal.to_string();

@@ -40,6 +40,7 @@ use crate::{
     relay,
     report::chain_text,
     streams::{Streams, address_of},
+    wire,
 };
 
 /// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes. An agent has room
@@ -108,9 +109,14 @@ impl Agent for Service {
 
     async fn get_state(
         &self,
-        _request: Request<proto::GetStateRequest>,
+        request: Request<proto::GetStateRequest>,
     ) -> Result<Response<proto::GetStateResponse>, Status> {
-        let mut state = self.machine.observe().await.map_err(|error| unseen(&error))?;
+        let known = self.book.current();
+        let known = self.board.found(request.into_inner().revision, known.as_deref().map(|kept| &kept.fence));
+        let mut state = match known {
+            Some(known) => Arc::unwrap_or_clone(known),
+            None => self.machine.observe().await.map_err(|error| unseen(&error))?,
+        };
         if let Some(kept) = self.book.current() {
             state.applied = Some(kept.fence.clone());
         }
@@ -129,7 +135,10 @@ impl Agent for Service {
         let request = request.into_inner();
         let config = request.config.ok_or_else(|| Status::invalid_argument("there is no config"))?;
         let config: MachineConfig = config.try_into().map_err(|error| Status::invalid_argument(chain_text(&error)))?;
-        let kept = Kept::new(config);
+        let same = wire::same_pods(request.same).map_err(|error| Status::invalid_argument(chain_text(&error)))?;
+        let before = self.book.current();
+        let kept = Kept::following(before.as_deref(), config, same);
+        let kept = kept.map_err(|error| Status::not_found(error.to_string()))?;
         if kept.fence.digest != request.digest {
             return Err(Status::invalid_argument(
                 "the config says more than this agent understands: upgrade keelway-hypervisor-agent",

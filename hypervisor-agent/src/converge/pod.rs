@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{
-    machine::{Container, ContainerPhase, ContainerState, File, MachineState, OnChange, Pod, SandboxState, Start},
+    machine::{
+        Container, ContainerPhase, ContainerState, MachineState, OnChange, Pod, PodDigests, SandboxState, Start,
+    },
     name::PodName,
 };
 
@@ -18,24 +20,25 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 
 /// Images first, as they take longest and harm nobody; then files, so that a pod that cannot get them goes on as it is; then
 /// the pod itself; what only its predecessor read goes last.
-pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
+    let (pod, digests) = wanted;
     let seen = Seen::new(name, state);
     if pod.start.waits() {
-        return plan_ready(name, pod, state);
+        return plan_ready(name, wanted, state);
     }
     if !tree::allows_start(name, pod, state) {
         // Whoever mends it finds it as it is.
         return Vec::new();
     }
-    if pod.hold && state.is_interrupted(name, pod) {
-        return plan_held(name, pod, state);
+    if pod.hold && state.is_interrupted(name, wanted) {
+        return plan_held(name, wanted, state);
     }
-    let kept = state.lasting_sandbox(name, pod);
+    let kept = state.lasting_sandbox(name, wanted);
     let old = seen.sandboxes.iter().filter(|sandbox| kept.is_none_or(|kept| kept.id != sandbox.id));
     let replacing: Vec<_> = old.flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
     let running = match kept {
         Some(sandbox) => seen.plan_containers(sandbox, pod),
-        None => seen.plan_new(pod),
+        None => seen.plan_new(pod, digests),
     };
 
     // A haproxy that starts reads of its servers in its files.
@@ -43,7 +46,7 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
     let servers = goes_on.then(|| plan_servers(name, pod, state)).into_iter().flatten();
 
     let mut steps = plan_images(pod, &running, state);
-    steps.extend(tree::plan_present(name, pod, state));
+    steps.extend(tree::plan_present(name, wanted, state));
     steps.extend(replacing);
     steps.extend(running);
     steps.extend(servers);
@@ -52,9 +55,9 @@ pub(super) fn plan_wanted(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
 }
 
 /// All but the start, and no end of what runs.
-fn plan_ready(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+fn plan_ready(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
     let mut steps = fetch(pod, images_of(pod), state);
-    steps.extend(tree::plan_present(name, pod, state));
+    steps.extend(tree::plan_present(name, (pod, digests), state));
     if pod.start == Start::Never {
         steps.extend(tree::plan_marks(name, pod, state));
     }
@@ -64,11 +67,12 @@ fn plan_ready(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction>
 
 /// What runs goes on as it was started, with what it picks up by itself. What it read at its start is left as it is: where
 /// that was changed, it tells that there is something to replace.
-fn plan_held(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
-    let picked_up = |file: &&File| file.on_change == OnChange::PickedUp;
-    let now = Pod { files: pod.files.iter().filter(picked_up).cloned().collect(), ..pod.clone() };
+fn plan_held(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
+    let files = pod.files.iter().cloned().zip(digests.files.iter().cloned());
+    let (files, of_files) = files.filter(|(file, _)| file.on_change == OnChange::PickedUp).unzip();
+    let now = (&Pod { files, ..pod.clone() }, &PodDigests { files: of_files, ..digests.clone() });
     let mut steps = fetch(pod, images_of(pod), state);
-    steps.extend(tree::plan_present(name, &now, state));
+    steps.extend(tree::plan_present(name, now, state));
     steps.extend(plan_servers(name, pod, state));
     steps
 }
@@ -141,9 +145,9 @@ impl<'a> Seen<'a> {
     }
 
     /// A new sandbox with all its containers.
-    fn plan_new(&self, pod: &Pod) -> Vec<PodAction> {
+    fn plan_new(&self, pod: &Pod, digests: &PodDigests) -> Vec<PodAction> {
         let attempt = next(self.sandboxes.iter().map(|sandbox| sandbox.attempt));
-        let sandbox = self.sandbox(attempt, pod.digest(), pod.user);
+        let sandbox = self.sandbox(attempt, digests.replacement.clone(), pod.user);
         let containers = pod.containers.iter().flat_map(|container| self.plan_container(None, &sandbox, container));
         let create = PodAction::CreateSandbox(sandbox.clone());
         std::iter::once(create).chain(containers).collect()

@@ -153,7 +153,7 @@ fn a_sandbox_that_the_runtime_made_late_ends_nothing() {
     // Where what runs was made for something else, it has to go, and that is an interruption.
     machine.state.sandboxes[0].digest = "of something else".to_owned();
     let config = config();
-    assert!(machine.state.is_interrupted(&etcd(), &config.pods[&etcd()]));
+    assert!(machine.state.is_interrupted(&etcd(), (&config.pods[&etcd()], &config.pods[&etcd()].digests())));
 }
 
 /// With a second container, which the one that the pod is named after relies on.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, ops::Bound};
 
 use keelway_api::{
-    machine::{File, FileState, MachineState, Pod, Start, sha256_hex},
+    machine::{FileState, MachineState, Pod, PodDigests, Start},
     name::PodName,
 };
 
@@ -13,7 +13,11 @@ use crate::{
 };
 
 /// Makes what should be there and is not, and takes away first what stands in its way.
-pub(super) fn plan_present(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
+pub(super) fn plan_present(
+    name: &PodName,
+    (pod, digests): (&Pod, &PodDigests),
+    state: &MachineState,
+) -> Vec<PodAction> {
     let directories = directories_of(name, pod);
     let blocked_directories =
         directories.iter().map(|directory| directory.path.clone()).filter(|path| is_other_than_directory(path, state));
@@ -27,9 +31,9 @@ pub(super) fn plan_present(name: &PodName, pod: &Pod, state: &MachineState) -> V
     if !missing.is_empty() {
         steps.push(PodAction::MakeDirectories(missing));
     }
-    for file in &pod.files {
+    for (file, digest) in pod.files.iter().zip(&digests.files) {
         let found = state.files.get(&file_path(name, &file.path));
-        if !found.is_some_and(|found| *found == file_state(file, pod.user)) {
+        if !found.is_some_and(|found| is_written(found, digest, pod.user)) {
             steps.push(PodAction::WriteFile { file: file.clone(), user: pod.user });
         }
     }
@@ -98,8 +102,9 @@ fn holds(wanted: &Directory, found: Option<&FileState>) -> bool {
     })
 }
 
-fn file_state(file: &File, user: u32) -> FileState {
-    FileState { user, group: user, mode: FILE_MODE, sha256: Some(sha256_hex(&file.content)) }
+fn is_written(found: &FileState, digest: &String, user: u32) -> bool {
+    let FileState { user: owner, group, mode, sha256 } = found;
+    (*owner, *group, *mode) == (user, user, FILE_MODE) && sha256.as_ref() == Some(digest)
 }
 
 fn is_directory(path: &str, state: &MachineState) -> bool {

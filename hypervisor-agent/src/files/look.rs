@@ -2,8 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write,
-    fs::File,
     io::{self, Read},
 };
 
@@ -14,10 +12,10 @@ use keelway_api::{
 };
 use rustix::fs::{FileType, Stat};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::{
     FileError, Files,
+    digests::{Digests, Reader},
     folder::{Folder, UNFINISHED},
 };
 use crate::{
@@ -45,8 +43,9 @@ pub struct Observed {
 }
 
 impl Files<'_> {
-    /// Looks at the machine's records, at each pod's files with their content, and at its data directories from outside.
-    pub fn observe(self) -> Result<Observed, FileError> {
+    /// Looks at the machine's records, at each pod's files with their content, and at its data directories from outside. Files that are as
+    /// they were when they were read are not read again.
+    pub fn observe(self, digests: &Digests) -> Result<Observed, FileError> {
         let state = match Folder::under(self.root, STATE_DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Observed::default());
@@ -54,7 +53,9 @@ impl Files<'_> {
             found => found.map_err(FileError::read(STATE_DIRECTORY))?,
         };
         let mut found = records(&state)?;
-        look_at_all(&state, &mut found).map_err(FileError::read(STATE_DIRECTORY))?;
+        let mut reader = digests.reader();
+        look_at_all(&state, &mut found, &mut reader).map_err(FileError::read(STATE_DIRECTORY))?;
+        digests.keep(reader);
         Ok(found)
     }
 }
@@ -83,14 +84,14 @@ fn record<T>(state: &Folder, name: &str, parse: impl FnOnce(&str) -> io::Result<
     text.and_then(|text| text.as_deref().map(parse).transpose()).map_err(FileError::read(name))
 }
 
-fn look_at_all(state: &Folder, found: &mut Observed) -> io::Result<()> {
+fn look_at_all(state: &Folder, found: &mut Observed, reader: &mut Reader) -> io::Result<()> {
     let files = &mut found.files;
     files.insert(String::new(), file_state(&state.own_stat()?, None));
-    for (cluster, cluster_path) in directories(state, "", files, is::<ClusterId>)? {
-        for (pod, path) in directories(&cluster, &cluster_path, files, is::<ComponentName>)? {
-            for (folder, name) in directories(&pod, &path, files, |_| true)? {
+    for (cluster, cluster_path) in directories(state, "", (files, reader), is::<ClusterId>)? {
+        for (pod, path) in directories(&cluster, &cluster_path, (files, reader), is::<ComponentName>)? {
+            for (folder, name) in directories(&pod, &path, (files, reader), |_| true)? {
                 if name.ends_with(&format!("/{FILES}")) {
-                    look_below(folder, name, files)?;
+                    look_below(folder, name, (files, reader))?;
                 } else if let Some(pod) = pod_of(&path) {
                     found.data.insert(name, look_at_data(&folder, &pod)?);
                 }
@@ -134,10 +135,14 @@ fn is<T: std::str::FromStr>(name: &str) -> bool {
 }
 
 /// Looks at a directory of a pod's files, with all below.
-fn look_below(folder: Folder, path: String, files: &mut BTreeMap<String, FileState>) -> io::Result<()> {
+fn look_below(
+    folder: Folder,
+    path: String,
+    (files, reader): (&mut BTreeMap<String, FileState>, &mut Reader),
+) -> io::Result<()> {
     let mut left = vec![(folder, path)];
     while let Some((folder, path)) = left.pop() {
-        left.extend(directories(&folder, &path, files, |_| true)?);
+        left.extend(directories(&folder, &path, (files, reader), |_| true)?);
     }
     Ok(())
 }
@@ -146,7 +151,7 @@ fn look_below(folder: Folder, path: String, files: &mut BTreeMap<String, FileSta
 fn directories(
     folder: &Folder,
     path: &str,
-    files: &mut BTreeMap<String, FileState>,
+    (files, reader): (&mut BTreeMap<String, FileState>, &mut Reader),
     counts: impl Fn(&str) -> bool,
 ) -> io::Result<Vec<(Folder, String)>> {
     let mut found = Vec::new();
@@ -156,7 +161,7 @@ fn directories(
             continue;
         };
         let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
-        match look_at(folder, name) {
+        match look_at(folder, name, (&below, reader)) {
             // Removed since its directory was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             seen => {
@@ -170,34 +175,21 @@ fn directories(
 }
 
 /// One name's state, and where it is a directory, the directory.
-fn look_at(folder: &Folder, name: &str) -> io::Result<(FileState, Option<Folder>)> {
+fn look_at(
+    folder: &Folder,
+    name: &str,
+    (path, reader): (&str, &mut Reader),
+) -> io::Result<(FileState, Option<Folder>)> {
     let stat = folder.stat(name)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind == FileType::Directory {
         return Ok((file_state(&stat, None), Some(folder.child(name)?)));
     }
-    let regular = if kind == FileType::RegularFile { folder.open_regular(name)? } else { None };
-    let digest = regular.map(digest).transpose()?.unwrap_or_default();
+    let digest =
+        if kind == FileType::RegularFile { reader.digest(path, (folder, name), &stat)? } else { String::new() };
     Ok((file_state(&stat, Some(digest)), None))
 }
 
 fn file_state(stat: &Stat, sha256: Option<String>) -> FileState {
     FileState { user: stat.st_uid, group: stat.st_gid, mode: stat.st_mode & 0o7777, sha256 }
-}
-
-fn digest(mut file: File) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    let mut buffer = [0; 1 << 14];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            count => hash.update(&buffer[..count]),
-        }
-    }
-    let mut digits = String::with_capacity(64);
-    for byte in hash.finalize() {
-        // Writing to a String cannot fail.
-        let _ = write!(digits, "{byte:02x}");
-    }
-    Ok(digits)
 }

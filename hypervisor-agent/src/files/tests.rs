@@ -187,7 +187,7 @@ fn what_was_written_is_observed() {
     symlink("/etc/passwd", machine.in_pod("files/link")).unwrap();
     fs::write(machine.path("/var/lib/keelway/not-ours"), "").unwrap();
 
-    let seen = machine.files().observe().unwrap();
+    let seen = machine.files().observe(&Digests::default()).unwrap();
     assert_eq!((seen.owner, seen.applied), (Some(installation), Some(applied)));
     let own = layout::pod_directory(&pod());
     let paths: Vec<&str> = seen.files.keys().map(String::as_str).collect();
@@ -202,10 +202,39 @@ fn what_was_written_is_observed() {
 }
 
 #[test]
+fn a_file_is_read_again_where_it_may_be_another_one() {
+    let machine = Machine::with_pod();
+    let path = layout::file_path(&pod(), "key");
+    let digests = Digests::default();
+    let seen = || machine.files().observe(&digests).unwrap().files.get(&path).cloned();
+    let at_rest = || {
+        let started = std::time::Instant::now();
+        while digests.count() == 0 {
+            assert!(started.elapsed().as_secs() < 10, "a file that nobody changes is never at rest");
+            seen();
+        }
+    };
+    for content in ["one", "two", "six"] {
+        machine.files().write_file(&pod(), USER, &file("key", content.as_bytes())).unwrap();
+        assert_eq!(seen().unwrap().sha256, Some(sha256_hex(content.as_bytes())), "another file of its name");
+        at_rest();
+        assert_eq!(seen().unwrap().sha256, Some(sha256_hex(content.as_bytes())));
+        let content = content.to_uppercase();
+        fs::write(machine.in_pod("files/key"), &content).unwrap();
+        assert_eq!(seen().unwrap().sha256, Some(sha256_hex(content.as_bytes())), "the same file, as long as before");
+        at_rest();
+    }
+    fs::set_permissions(machine.in_pod("files/key"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(seen().unwrap().mode, 0o644);
+    fs::remove_file(machine.in_pod("files/key")).unwrap();
+    assert_eq!((seen(), digests.count()), (None, 0));
+}
+
+#[test]
 fn data_is_known_by_its_mark_and_by_what_is_beside_it() {
     let machine = Machine::with_pod();
     let path = format!("{}/data", layout::pod_directory(&pod()));
-    let seen = || machine.files().observe().unwrap().data[&path];
+    let seen = || machine.files().observe(&Digests::default()).unwrap().data[&path];
     let is = |marked, used| DataState { marked, used };
     assert_eq!(seen(), is(false, false));
     fs::create_dir(machine.in_pod("data/member")).unwrap();
@@ -227,7 +256,7 @@ fn data_is_known_by_its_mark_and_by_what_is_beside_it() {
 
 #[test]
 fn a_machine_without_anything_is_observed_as_such() {
-    assert_eq!(Machine::new().files().observe().unwrap(), Observed::default());
+    assert_eq!(Machine::new().files().observe(&Digests::default()).unwrap(), Observed::default());
 }
 
 #[test]
@@ -235,7 +264,7 @@ fn an_owner_that_cannot_be_read_is_an_error() {
     let machine = Machine::new();
     machine.files().write_owner(&"00000000000000ff".parse().unwrap()).unwrap();
     fs::write(machine.path("/var/lib/keelway/owner"), "nobody").unwrap();
-    assert!(matches!(machine.files().observe(), Err(FileError::Read { .. })));
+    assert!(matches!(machine.files().observe(&Digests::default()), Err(FileError::Read { .. })));
 }
 
 #[test]
@@ -320,7 +349,7 @@ fn a_directory_that_somebody_uses_becomes_theirs() {
     fs::write(machine.path("/var/lib/keelway/notes"), "").unwrap();
     machine.files().leave().unwrap();
     assert_eq!(names_in(machine.path("/var/lib/keelway")), ["notes"]);
-    let top = &machine.files().observe().unwrap().files[""];
+    let top = &machine.files().observe(&Digests::default()).unwrap().files[""];
     assert!(!is_ours(top.mode), "it would be left again and again");
 }
 

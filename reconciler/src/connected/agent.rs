@@ -1,16 +1,25 @@
 //! A machine that has an agent, behind its socket or on a network: the agent does what there is to do, and goes on when nobody listens.
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::StreamExt;
 use keelway_api::{
-    machine::{MachineConfig, MachineState, Silent},
+    machine::{MachineState, Silent},
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{
     Connection,
     access::Access,
-    client::{Client, ClientError},
+    client::{Client, ClientError, Handover},
     enrollment::Granted,
     leader::Leader,
     report::chain_text,
@@ -26,6 +35,8 @@ const WATCH: Duration = Duration::from_secs(5);
 
 pub(super) struct Agent {
     client: Client,
+    /// The newest revision that was told since the last look; 0 for none.
+    told: Arc<AtomicU64>,
     /// The machine's root and network, where they are on this one. Else the agent is asked for what they are needed for.
     access: Option<Access>,
 }
@@ -33,11 +44,11 @@ pub(super) struct Agent {
 impl Agent {
     pub(super) async fn on_socket(socket: &Path) -> Result<Self, String> {
         let access = Access::of_socket(socket).await.map_err(|error| chain_text(&error))?;
-        Ok(Self { client: Client::on_socket(socket), access: Some(access) })
+        Ok(Self { client: Client::on_socket(socket), told: Arc::default(), access: Some(access) })
     }
 
     pub(super) fn on_network(channel: Channel) -> Self {
-        Self { client: Client::on_channel(channel), access: None }
+        Self { client: Client::on_channel(channel), told: Arc::default(), access: None }
     }
 
     /// Tells of each new revision of the machine's state, until the agent ends.
@@ -45,16 +56,20 @@ impl Agent {
         let mut revisions = self.client.watch(WATCH).await.map_err(|error| chain_text(&error))?;
         // The first one is that of now.
         revisions.next().await;
+        let told = Arc::clone(&self.told);
         Ok(tokio::spawn(async move {
-            while revisions.next().await.is_some() {
+            while let Some(revision) = revisions.next().await {
+                told.store(revision, Ordering::Relaxed);
                 changed.notify_one();
             }
             changed.notify_one();
         }))
     }
 
+    /// Who told of a change need not look again at what was seen then.
     pub(super) async fn observe(&self) -> Result<MachineState, Unseen> {
-        self.client.state(LOOK).await.map_err(|error| {
+        let told = self.told.swap(0, Ordering::Relaxed);
+        self.client.state_of(told, LOOK).await.map_err(|error| {
             let silent = if let ClientError::RuntimeSilent(_) = error { Silent::Runtime } else { Silent::Asked };
             Unseen { silent, why: chain_text(&error) }
         })
@@ -64,7 +79,7 @@ impl Agent {
         self.client.fence(&leader, LOOK).await.map_err(|error| chain_text(&error))
     }
 
-    pub(super) async fn apply(&self, name: &HypervisorName, config: MachineConfig, run: &Run) -> Applying {
+    pub(super) async fn apply(&self, name: &HypervisorName, config: Handover, run: &Run) -> Applying {
         let tell = |effect: &str| {
             tracing::debug!(machine = %name, effect, "begins");
             run.progress.effect(name, effect);

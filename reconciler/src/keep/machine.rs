@@ -8,22 +8,28 @@ use std::{
 use keelway_api::{
     Documents, Hypervisor, Shared,
     hypervisor::Applied,
-    machine::{MachineConfig, Seen},
-    name::{ClusterId, HypervisorName},
+    machine::{Digest, MachineConfig, Pod, Seen},
+    name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_hypervisor_agent::{
     action::Action,
-    converge::{self, converge_to},
+    client::Handover,
+    converge::{self, Wanted, converge_to},
     report::chain_text,
 };
-use keelway_planner::{World, machine_config, refusal};
+use keelway_planner::{Wants, World, machine_config, refusal};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
 };
 use tracing::{Instrument as _, debug_span, info_span};
 
-use super::{Keeper, LONGEST_LOOK, LOOK, Task, rest::round, save::Edit, state::tells_everything};
+use super::{
+    Keeper, LONGEST_LOOK, LOOK, Task,
+    rest::round,
+    save::Edit,
+    state::{Given, tells_everything},
+};
 use crate::{Applying, PassError, connected::has_agent, pace::Pace};
 
 /// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
@@ -35,11 +41,19 @@ struct Wakes {
 /// What is to be done on a machine.
 struct Order {
     document: Shared<Hypervisor>,
-    config: MachineConfig,
-    issue: Option<Applied>,
+    config: Handover,
+    /// The number of the config.
+    fence: Applied,
+    /// What clusters want, which is all that is in it.
+    wants: Vec<Shared<Wants>>,
+    /// Whether the number is to be written down first.
+    is_new: bool,
     /// None where an agent finds them.
     actions: Vec<Action>,
 }
+
+/// What clusters want of a machine, each with the documents that this comes from.
+type AllWants = Vec<(Shared<Wants>, Arc<Documents>)>;
 
 impl Keeper<'_> {
     /// Looks and applies until the machine is gone.
@@ -124,22 +138,33 @@ impl Keeper<'_> {
             Ok(None) => return Ok(Applying::default()),
             Err(why) => return Ok(Applying { effects: 0, failures: vec![why] }),
         };
-        let Order { document, config, issue, actions } = order;
+        let Order { document, config, fence, wants, is_new, actions } = order;
         if self.context.run.stop.is_cancelled() {
             return Ok(Applying::default());
         }
-        if let Some(issue) = issue {
+        if is_new {
             // Saved before the machine takes it.
             let before = document.status.as_ref().and_then(|status| status.issued.clone());
-            let clusters = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
-            let edit = Edit::Issue { machine: name.clone(), before, issue, clusters };
+            let edit = Edit::Issue { machine: name.clone(), before, issue: fence.clone(), clusters: clusters(&wants) };
             if !self.save(edit).instrument(debug_span!("save")).await? {
                 self.look_at_again(name);
                 return Ok(Applying::default());
             }
         }
+        self.take_given(name, None);
         let applying = self.context.machines.apply(&document, config, actions, &self.context.run);
-        Ok(applying.instrument(debug_span!("apply")).await)
+        let applying = applying.instrument(debug_span!("apply")).await;
+        if applying.failures.is_empty() {
+            self.take_given(name, Some(Given { fence, wants }));
+        }
+        Ok(applying)
+    }
+
+    /// What a machine's agent took is known from now on.
+    fn take_given(&self, name: &HypervisorName, given: Option<Given>) {
+        if let Some(machine) = self.state().machines.get_mut(name) {
+            machine.given = given;
+        }
     }
 
     /// What there is to do. None: nothing, or not all that it depends on is known yet.
@@ -163,50 +188,73 @@ impl Keeper<'_> {
                 return Ok(None);
             }
             let wants = state.clusters.values();
-            let wants: Vec<_> = wants
+            let wants: AllWants = wants
                 .filter_map(|cluster| Some((cluster.wants.get(name)?.clone(), cluster.documents.clone())))
                 .collect();
             (document.clone(), seen, documents.clone(), state.index.ids().clone(), wants)
         };
         let Seen::Known(found) = &*seen else { return Ok(None) };
-        let term = self.term();
-        let (mut pods, mut left) = (BTreeMap::new(), BTreeSet::new());
-        let mut read: Option<(World, Arc<Documents>)> = None;
-        for (wants, documents) in wants {
-            let world = match &read {
-                Some((world, before)) => world.beside(before, &documents),
-                None => World::of(&documents),
-            };
-            let world = world.map_err(|faults| faults.to_string())?;
-            pods.extend(wants.pods(&documents, &world));
-            left.extend(wants.left().iter().cloned());
-            read = Some((world, documents));
-        }
+        let left: BTreeSet<&ClusterId> = wants.iter().flat_map(|(wants, _)| wants.left()).collect();
         // One whose task did not see yet that it is paused, or no longer is, loses nothing either.
         let is_looked_after = |id: &ClusterId| {
             let cluster = known.get(id).and_then(|name| all.clusters.get(name));
             cluster.is_some_and(|cluster| !cluster.spec.paused) && !left.contains(id)
         };
-        let Some((config, fence)) = machine_config(&document, found, is_looked_after, pods, term) else {
+        let digests = digests(wants.iter().map(|(wants, _)| wants));
+        let Some((config, fence)) = machine_config(&document, found, is_looked_after, &digests, self.term()) else {
             return Ok(None);
         };
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
-        let is_new = issued != Some(&fence) && !config.pods.is_empty();
-        // An agent decides for itself what a config asks for, which at the least is to be recorded.
-        let actions = if is_new && has_agent(&document) {
-            converge::check((&config, &fence), found).map(|()| Vec::new())
-        } else {
-            converge_to((&config, &fence), found)
-        };
-        let actions = actions.map_err(|refusal| refusal.to_string())?;
-        if actions.is_empty() && !is_new {
+        let is_new = issued != Some(&fence);
+        let has_it = has_agent(&document) && found.applied.as_ref() == Some(&fence) && !is_new;
+        if has_it && !digests.is_empty() && self.has_done(name, &fence) {
             return Ok(None);
         }
-        let issue = (issued != Some(&fence)).then_some(fence);
-        if let Some(machine) = self.state().machines.get_mut(name) {
-            machine.giving = config.pods.keys().map(|pod| pod.cluster.clone()).collect();
+        // An agent decides for itself what a config asks for, which at the least is to be recorded.
+        let is_told = is_new && !digests.is_empty();
+        let decides = has_agent(&document) && is_told;
+        let same = if decides { self.taken(name, found.applied.as_ref(), &digests) } else { BTreeMap::new() };
+        let config = MachineConfig { pods: pods_without(&same, &wants)?, ..config };
+        let actions = if decides {
+            converge::check((&config, &fence), found).map(|()| Vec::new())
+        } else {
+            converge_to(&Wanted { config: &config, fence: &fence, digests: &config.pod_digests() }, found)
+        };
+        let actions = actions.map_err(|refusal| refusal.to_string())?;
+        let wants: Vec<_> = wants.into_iter().map(|(wants, _)| wants).collect();
+        if actions.is_empty() && !is_told {
+            if has_it {
+                self.take_given(name, Some(Given { fence, wants }));
+            }
+            return Ok(None);
         }
-        Ok(Some(Order { document, config, issue, actions }))
+        if let Some(machine) = self.state().machines.get_mut(name) {
+            machine.giving = clusters(&wants);
+        }
+        let config = Handover { config, same, digest: Some(fence.digest.clone()) };
+        Ok(Some(Order { document, config, fence, wants, is_new, actions }))
+    }
+
+    /// Whether all of this config was done when it was given last: an agent keeps that so by itself.
+    fn has_done(&self, name: &HypervisorName, fence: &Applied) -> bool {
+        let state = self.state();
+        let given = state.machines.get(name).and_then(|machine| machine.given.as_ref());
+        given.is_some_and(|given| given.fence == *fence)
+    }
+
+    /// Those of the pods that the agent has already, in the config that it tells of.
+    fn taken(
+        &self,
+        name: &HypervisorName,
+        applied: Option<&Applied>,
+        wanted: &BTreeMap<PodName, Digest>,
+    ) -> BTreeMap<PodName, Digest> {
+        let state = self.state();
+        let given = state.machines.get(name).and_then(|machine| machine.given.as_ref());
+        let Some(given) = given.filter(|given| Some(&given.fence) == applied) else { return BTreeMap::new() };
+        let has = digests(&given.wants);
+        let is_same = |(name, digest): &(&PodName, &Digest)| has.get(*name) == Some(*digest);
+        wanted.iter().filter(is_same).map(|(name, digest)| (name.clone(), *digest)).collect()
     }
 
     /// Whether there are all of these clusters: of one that was forgotten meanwhile nothing would take away what a config has of it.
@@ -220,4 +268,32 @@ impl Keeper<'_> {
             machine.wake.notify_one();
         }
     }
+}
+
+fn digests<'a>(wants: impl IntoIterator<Item = &'a Shared<Wants>>) -> BTreeMap<PodName, Digest> {
+    let all = wants.into_iter().flat_map(|wants| wants.digests());
+    all.map(|(name, digest)| (name.clone(), digest)).collect()
+}
+
+fn clusters(wants: &[Shared<Wants>]) -> BTreeSet<ClusterId> {
+    wants.iter().flat_map(|wants| wants.digests()).map(|(name, _)| name.cluster.clone()).collect()
+}
+
+/// All pods that are wanted but these.
+fn pods_without(same: &BTreeMap<PodName, Digest>, wants: &AllWants) -> Result<BTreeMap<PodName, Pod>, String> {
+    let mut pods = BTreeMap::new();
+    let mut read: Option<(World, &Documents)> = None;
+    for (wants, documents) in wants {
+        if wants.digests().all(|(name, _)| same.contains_key(name)) {
+            continue;
+        }
+        let world = match &read {
+            Some((world, before)) => world.beside(before, documents),
+            None => World::of(documents),
+        };
+        let world = world.map_err(|faults| faults.to_string())?;
+        pods.extend(wants.pods(documents, &world, |name| !same.contains_key(name)));
+        read = Some((world, documents));
+    }
+    Ok(pods)
 }

@@ -51,13 +51,23 @@ pub(super) struct Machine {
     pub(super) wanted: Arc<Notify>,
     /// Clusters of the config that it is being given: what they have there is not known before the next look.
     pub(super) giving: BTreeSet<ClusterId>,
+    /// What its agent took last, where it did all of that.
+    pub(super) given: Option<Given>,
+}
+
+/// A config that the agent of a machine took, and did: it keeps it so by itself.
+pub(super) struct Given {
+    /// Which one.
+    pub(super) fence: Applied,
+    /// What clusters wanted then, which is all that is in it.
+    pub(super) wants: Vec<Shared<Wants>>,
 }
 
 /// What is known of a cluster.
 #[derive(Default)]
 pub(super) struct Cluster {
     /// What it wants of each machine, with the documents that this comes from.
-    pub(super) wants: BTreeMap<HypervisorName, Wants>,
+    pub(super) wants: BTreeMap<HypervisorName, Shared<Wants>>,
     pub(super) documents: Arc<Documents>,
     /// Wakes its task.
     pub(super) wake: Arc<Notify>,
@@ -210,7 +220,12 @@ impl State {
         wants: BTreeMap<HypervisorName, Wants>,
     ) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        let before = std::mem::replace(&mut cluster.wants, wants);
+        let before = std::mem::take(&mut cluster.wants);
+        let kept = |(machine, wants): (HypervisorName, Wants)| {
+            let known = before.get(&machine).filter(|known| ***known == wants).cloned();
+            (machine, known.unwrap_or_else(|| wants.into()))
+        };
+        cluster.wants = wants.into_iter().map(kept).collect();
         cluster.documents = documents;
         let Some(now) = self.clusters.get(name).map(|cluster| &cluster.wants) else { return };
         let all: BTreeSet<&HypervisorName> = before.keys().chain(now.keys()).chain(left).collect();

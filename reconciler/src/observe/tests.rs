@@ -7,11 +7,11 @@ use keelway_api::{
     Hypervisor,
     jiff::Timestamp,
     machine::{
-        CgroupDriver, ContainerPhase, ContainerState, MachineConfig, MachineState, RuntimeFacts, SandboxState,
-        ServerAdmin, ServerState,
+        CgroupDriver, ContainerPhase, ContainerState, MachineState, RuntimeFacts, SandboxState, ServerAdmin,
+        ServerState,
     },
 };
-use keelway_hypervisor_agent::{Connection, action::Action};
+use keelway_hypervisor_agent::{Connection, action::Action, client::Handover};
 use keelway_planner::{identify, plan};
 use rand::{SeedableRng, rngs::StdRng};
 
@@ -89,7 +89,7 @@ impl Machines for Away {
     async fn observe(&self, _machine: &Hypervisor) -> Seen<MachineState> {
         self.0.clone()
     }
-    async fn apply(&self, _: &Hypervisor, _: MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
+    async fn apply(&self, _: &Hypervisor, _: Handover, _: Vec<Action>, _: &Run) -> Applying {
         Applying::default()
     }
     async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<Connection> {

@@ -17,13 +17,14 @@ use keelway_api::{
     condition::is_true,
     documents::SecretName,
     jiff::{SignedDuration, Timestamp},
-    machine::{MachineConfig, MachineState, SandboxState, Seen, ServerAdmin, ServerState},
+    machine::{MachineConfig, MachineState, Pod, SandboxState, Seen, ServerAdmin, ServerState},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     release,
 };
 use keelway_hypervisor_agent::{
     Connection,
     action::Action,
+    client::Handover,
     converge::{converge, model::Model},
 };
 use keelway_planner::{Probe, bindings_digest};
@@ -285,12 +286,29 @@ pub(crate) struct Fleet {
 
 struct Machine {
     model: Mutex<Model>,
+    /// What its agent took last.
+    taken: Mutex<BTreeMap<PodName, Pod>>,
     changed: Notify,
 }
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { model: Mutex::new(Model::empty()), changed: Notify::new() }
+        Self { model: Mutex::new(Model::empty()), taken: Mutex::default(), changed: Notify::new() }
+    }
+}
+
+impl Machine {
+    /// The config with the pods that its agent has already.
+    fn whole(&self, Handover { mut config, same, digest }: Handover) -> MachineConfig {
+        let mut taken = self.taken.lock().unwrap();
+        for (name, digest) in same {
+            let pod = taken.remove(&name).unwrap();
+            assert_eq!(pod.content_digest(), digest, "{name} is the same as before");
+            config.pods.insert(name, pod);
+        }
+        assert_eq!(digest.unwrap(), config.digest());
+        taken.clone_from(&config.pods);
+        config
     }
 }
 
@@ -345,11 +363,12 @@ impl Machines for Fleet {
     }
 
     /// As an agent, which decides by itself.
-    async fn apply(&self, document: &Hypervisor, config: MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
+    async fn apply(&self, document: &Hypervisor, given: Handover, _: Vec<Action>, _: &Run) -> Applying {
         self.called();
         self.applied.notify_waiters();
         self.saves_at_apply.lock().unwrap().push(self.saves.load(Ordering::Relaxed));
         let machine = self.machine(document);
+        let config = machine.whole(given);
         let mut model = machine.model.lock().unwrap();
         let actions = converge(&config, &model.state).unwrap();
         model.execute(&actions);

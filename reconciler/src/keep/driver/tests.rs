@@ -14,10 +14,10 @@ use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{MachineState, Seen},
     name::{ClusterId, HypervisorName},
 };
-use keelway_hypervisor_agent::{Connection, action::Action};
+use keelway_hypervisor_agent::{Connection, action::Action, client::Handover};
 use keelway_planner::{Health, Probe};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio_util::sync::CancellationToken;
@@ -71,7 +71,7 @@ impl Machines for Machine {
         Ok(self.newest.fetch_max(term, Ordering::Relaxed).max(term))
     }
 
-    async fn apply(&self, _: &Hypervisor, _: MachineConfig, _: Vec<Action>, _: &Run) -> Applying {
+    async fn apply(&self, _: &Hypervisor, _: Handover, _: Vec<Action>, _: &Run) -> Applying {
         self.asked.lock().unwrap().push("apply".to_owned());
         Applying::default()
     }

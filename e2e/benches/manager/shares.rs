@@ -1,0 +1,52 @@
+//! Who took what while something was measured: the time on processors of each program, and what the API server was asked for.
+
+use std::{collections::BTreeMap, fs};
+
+use keelway_e2e::process;
+
+use crate::objects::Objects;
+
+/// `USER_HZ`, which is the same everywhere.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What was taken up to a moment.
+pub(crate) struct Shares {
+    /// Seconds on processors, by program. All machines are in the one of the benchmark.
+    ran: BTreeMap<String, f64>,
+    /// By verb and resource.
+    asked: BTreeMap<String, f64>,
+}
+
+impl Shares {
+    pub(crate) async fn now(objects: &Objects) -> Self {
+        let asked = objects.asked().await;
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut ran = BTreeMap::new();
+        for (name, seconds) in ids.filter_map(of) {
+            *ran.entry(name).or_default() += seconds;
+        }
+        Self { ran, asked }
+    }
+
+    /// Tells what was taken since.
+    pub(crate) fn tell_since(&self, before: &Self) {
+        let since = |now: &BTreeMap<String, f64>, before: &BTreeMap<String, f64>, least: f64| {
+            let taken = now.iter().map(|(name, now)| (now - before.get(name).unwrap_or(&0.0), name));
+            let mut taken: Vec<_> = taken.filter(|(taken, _)| *taken >= least).collect();
+            taken.sort_by(|one, other| other.0.total_cmp(&one.0));
+            taken.into_iter().map(|(taken, name)| format!("{name} {taken:.1}")).collect::<Vec<_>>().join(", ")
+        };
+        println!("        seconds on processors: {}", since(&self.ran, &before.ran, 0.5));
+        println!("        requests: {}", since(&self.asked, &before.asked, 1.0));
+    }
+}
+
+/// The name of a program, and its time on processors (`utime` and `stime` of proc_pid_stat(5)).
+fn of(id: u32) -> Option<(String, f64)> {
+    let text = String::from_utf8(process::file(id, "stat").ok()?).ok()?;
+    let (name, fields) = text.rsplit_once(')')?;
+    let (_, name) = name.split_once('(')?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<f64>());
+    Some((name.to_owned(), ticks.sum::<Result<f64, _>>().ok()? / TICKS_PER_SECOND))
+}

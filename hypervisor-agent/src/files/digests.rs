@@ -1,0 +1,109 @@
+//! Digests of files, read again only where a file may be another one than before.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read},
+    sync::{Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use keelway_api::machine::hex;
+use rustix::fs::Stat;
+use sha2::{Digest, Sha256};
+
+use super::folder::Folder;
+
+/// How long a file was left alone before its digest is relied on: the kernel tells times of changes to its tick of up to 10 ms, so one
+/// that changes while it is read may look as before.
+const AT_REST: Duration = Duration::from_millis(100);
+
+/// The digests of a machine's files, as they were read last.
+#[derive(Debug, Default)]
+pub struct Digests(Mutex<BTreeMap<String, Known>>);
+
+/// A file that was read.
+#[derive(Debug, Clone)]
+struct Known {
+    stamp: Stamp,
+    sha256: String,
+}
+
+/// What changes with any change of a file: the kernel sets the time of its last change, which nobody else can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: i64,
+    changed: (i64, i64),
+}
+
+/// One look at all files.
+pub(super) struct Reader {
+    before: BTreeMap<String, Known>,
+    now: BTreeMap<String, Known>,
+}
+
+impl Digests {
+    pub(super) fn reader(&self) -> Reader {
+        // A look that begins meanwhile reads all by itself.
+        let before = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        Reader { before, now: BTreeMap::new() }
+    }
+
+    /// How many files are not read again while they are as they are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Takes what a look knows. Files that are gone are forgotten.
+    pub(super) fn keep(&self, reader: Reader) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.now;
+    }
+}
+
+impl Reader {
+    /// The SHA-256 of a regular file, in hexadecimal digits; empty where it is none by now.
+    pub(super) fn digest(&mut self, path: &str, (folder, name): (&Folder, &str), stat: &Stat) -> io::Result<String> {
+        let stamp = Stamp::of(stat);
+        if let Some(known) = self.before.remove(path).filter(|known| known.stamp == stamp) {
+            let sha256 = known.sha256.clone();
+            self.now.insert(path.to_owned(), known);
+            return Ok(sha256);
+        }
+        let is_at_rest = stamp.is_at_rest();
+        let Some(file) = folder.open_regular(name)? else { return Ok(String::new()) };
+        let sha256 = read(file)?;
+        if is_at_rest {
+            self.now.insert(path.to_owned(), Known { stamp, sha256: sha256.clone() });
+        }
+        Ok(sha256)
+    }
+}
+
+impl Stamp {
+    fn of(stat: &Stat) -> Self {
+        let changed = (stat.st_ctime.into(), stat.st_ctime_nsec.cast_signed().into());
+        Self { device: stat.st_dev, inode: stat.st_ino, size: stat.st_size, changed }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let (seconds, nanos) = self.changed;
+        let changed = u64::try_from(seconds).ok().zip(u32::try_from(nanos).ok());
+        let changed = changed.map(|(seconds, nanos)| UNIX_EPOCH + Duration::new(seconds, nanos));
+        changed.is_some_and(|changed| SystemTime::now().duration_since(changed).is_ok_and(|since| since >= AT_REST))
+    }
+}
+
+fn read(mut file: File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = [0; 1 << 14];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            count => hash.update(&buffer[..count]),
+        }
+    }
+    Ok(hex(&hash.finalize()))
+}
