@@ -1,5 +1,9 @@
 //! What of a change only tells people how things are: nothing is decided on it that a look would not show again.
 
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use crate::{
     Cluster, Component, Documents,
     document::{Change, DocumentName},
@@ -22,6 +26,32 @@ impl Documents {
             Change::Introduce(_) | Change::Put(_) | Change::Remove(_) => false,
         }
     }
+}
+
+impl Documents {
+    /// Whether a change since these documents is one of the words of conditions alone: all of them are as true as before.
+    #[must_use]
+    pub fn only_says(&self, before: &Self, change: &Change) -> bool {
+        let is_as_true = match change {
+            Change::Put(DocumentName::Cluster(name)) => {
+                let told = |of: &Self| {
+                    let status = of.clusters.get(name)?.status.as_ref()?;
+                    Some((truths(&status.conditions), status.observed_generation))
+                };
+                told(self) == told(before)
+            }
+            Change::Put(DocumentName::Component(name)) => {
+                let told = |of: &Self| Some(truths(&of.components.get(name)?.status.as_ref()?.conditions));
+                told(self) == told(before)
+            }
+            Change::Introduce(_) | Change::Put(_) | Change::Remove(_) => false,
+        };
+        is_as_true && self.only_tells(before, change)
+    }
+}
+
+fn truths(conditions: &[Condition]) -> BTreeSet<(String, String)> {
+    conditions.iter().map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
 }
 
 impl Cluster {
@@ -58,6 +88,26 @@ mod tests {
         let mut after = before.clone();
         change(after.clusters.values_mut().next().unwrap());
         after.changes_since(&before).iter().map(|change| after.only_tells(&before, change)).collect()
+    }
+
+    #[test]
+    fn words_are_no_truths() {
+        let says = |before: &Documents, status, message: &str, generation| {
+            let mut after = before.clone();
+            let cluster = after.clusters.values_mut().next().unwrap().status.get_or_insert_default();
+            let verdict = Verdict { status, reason: "Changing".to_owned(), message: message.to_owned() };
+            let now = crate::Time(crate::jiff::Timestamp::UNIX_EPOCH);
+            condition::set(&mut cluster.conditions, "Progressing", verdict, Some(generation), &now);
+            cluster.observed_generation = Some(generation);
+            let only = after.changes_since(before).iter().map(|change| after.only_says(before, change)).collect();
+            (after, only)
+        };
+        let nothing = Documents::read(CLUSTER.as_bytes()).unwrap();
+        let (first, only): (_, Vec<bool>) = says(&nothing, Status::True, "etcd-0 starts", 1);
+        assert_eq!(only, [false], "the first time");
+        assert_eq!(says(&first, Status::True, "etcd-1 starts", 1).1, [true]);
+        assert_eq!(says(&first, Status::True, "etcd-0 starts", 2).1, [false], "of another generation");
+        assert_eq!(says(&first, Status::False, "all is well", 1).1, [false]);
     }
 
     #[test]

@@ -37,6 +37,7 @@ use write::at_once;
 pub(crate) use write::unless_gone;
 
 pub use events::Teller;
+use events::Writing;
 
 use crate::{metrics::Kept, place::path_of};
 
@@ -115,7 +116,8 @@ impl Kubernetes {
         let resources = Resources::new();
         let watches = Watches::start(&client, &resources, &shared);
         let writing = Arc::new(tokio::sync::Mutex::default());
-        let teller = Teller::start(client.clone(), resources.clone(), writing.clone());
+        let told_beside = Writing { turns: writing.clone(), shared: shared.clone() };
+        let teller = Teller::start(client.clone(), resources.clone(), told_beside);
         let watches = tokio::sync::Mutex::new(watches);
         Self { client, resources, shared, teller, watches, writing }
     }

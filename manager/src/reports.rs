@@ -17,6 +17,8 @@ use keelway_hypervisor_agent::report::chain_text;
 use keelway_planner::Decision;
 use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
 
+use tokio::sync::Notify;
+
 use crate::{kubernetes::Teller, metrics::Metrics};
 
 /// Tells what is new of each task.
@@ -28,6 +30,8 @@ pub struct Reports {
     tasks: BTreeMap<Task, Known>,
     unread: Option<String>,
     settled: bool,
+    /// Told each time that all is settled.
+    rest: Arc<Notify>,
 }
 
 /// What is known of a task.
@@ -108,13 +112,19 @@ impl Reports {
     /// Counts into these metrics.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, teller: None, tasks: BTreeMap::new(), unread: None, settled: false }
+        Self { metrics, teller: None, tasks: BTreeMap::new(), unread: None, settled: false, rest: Arc::default() }
     }
 
     /// Tells Events, too.
     #[must_use]
     pub fn with_events(self, teller: Teller) -> Self {
         Self { teller: Some(teller), ..self }
+    }
+
+    /// Told each time that nothing is left to be done.
+    #[must_use]
+    pub fn rest(&self) -> Arc<Notify> {
+        self.rest.clone()
     }
 
     fn tell(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {
@@ -134,6 +144,7 @@ impl Reports {
         let all = self.tasks.values().all(|known| known.settled);
         if all && !self.settled {
             tracing::info!("settled");
+            self.rest.notify_one();
         }
         self.settled = all;
     }

@@ -1,6 +1,6 @@
 //! Passes over a store, alone or in turns.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
 use anyhow::bail;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -16,12 +16,16 @@ use keelway_reconciler::{
     Changing, Context, DialledComponents, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, highest_known_term,
     keep,
 };
+use keelway_resident::Mapped;
 use rand::{SeedableRng, rngs::StdRng};
-use tokio::time::sleep;
+use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 /// The term of whoever holds the Lease, or held it last: documents and machines may know an older one.
 const TERM: &str = "keelway.dev/term";
+
+/// How long nothing was left to be done before the program is given back: metrics and Events are told meanwhile.
+const AT_REST: Duration = Duration::from_secs(5);
 
 /// How soon the Lease is asked for again that could not be written.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -48,9 +52,31 @@ impl<S: Store + Changing + 'static> Work<S> {
         if let Some(teller) = &self.events {
             reports = reports.with_events(teller.clone());
         }
-        let kept = keep(&context, driver, &mut minter, &*self.store, &mut reports).await;
+        let rest = reports.rest();
+        let kept = tokio::select! {
+            kept = keep(&context, driver, &mut minter, &*self.store, &mut reports) => kept,
+            never = give_back_at(&rest) => match never {},
+        };
         self.machines.part().await;
         kept
+    }
+}
+
+/// Gives back what of the program is resident each time that nothing is left to be done: most of it is for births and changes.
+async fn give_back_at(rest: &Notify) -> Infallible {
+    let mapped = match Mapped::of_this_process() {
+        Ok(mapped) => mapped,
+        Err(error) => {
+            tracing::debug!(%error, "the manager keeps more of its program resident than it needs");
+            return pending().await;
+        }
+    };
+    loop {
+        rest.notified().await;
+        sleep(AT_REST).await;
+        if let Err(error) = mapped.give_back() {
+            tracing::debug!(%error, "the program could not be given back");
+        }
     }
 }
 

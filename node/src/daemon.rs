@@ -41,7 +41,6 @@ use crate::{
     information::{InformationError, Known, NAMESPACE},
     kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
-    memory::Mapped,
     peer::{self, Given, PeerError},
     process::ProcessId,
     service::NODE_LOG,
@@ -50,6 +49,7 @@ use crate::{
     sysctl,
     tunnels::{self, TunnelStatus, Tunnels},
 };
+use keelway_resident::Mapped;
 
 /// How often it is looked whether tunnels, firewall and settings are still what they were made: nobody tells of each of them.
 const REPAIR_EVERY: Duration = Duration::from_secs(10);

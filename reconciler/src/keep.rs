@@ -57,8 +57,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(30);
 const RECHECK: Duration = Duration::from_millis(500);
 /// How soon at last. In between it is a part of the time in which nothing got better.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
-/// Passes of clusters at one time: each asks its components how they are, and most of its time goes into waiting for them.
-const AT_ONCE: usize = 64;
+/// Passes of clusters at one time, from the decision until it is saved: a store is asked for as much at once, and each of them takes room.
+const AT_ONCE: usize = 16;
 /// Clusters whose components are asked at one time. One that does not answer takes a few seconds, whatever others wait for.
 const ASKED_AT_ONCE: usize = 32;
 /// How long effects that have begun may take once nothing more is to be done. What is cut off then is done again later.

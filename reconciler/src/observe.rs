@@ -35,28 +35,52 @@ pub(crate) async fn observe(
     machines.introduce(documents);
     let look = |document| machines.observe(document).map(Shared::from).boxed().shared();
     let looks = documents.hypervisors.iter().map(|(name, document)| (name, look(document)));
-    ask(looks.collect(), components, documents).await
+    ask(looks.collect(), components, documents, Known { bindings: &BTreeMap::new(), may_run: |_: &Probe| true }).await
 }
 
-/// The same where machines were looked at before: only components and clusters are asked.
+/// What need not be asked.
+struct Known<'a, F> {
+    /// Bindings of clusters.
+    bindings: &'a BTreeMap<ClusterId, Seen<String>>,
+    /// Whether a component may run.
+    may_run: F,
+}
+
+/// The same where machines were looked at before: only components and clusters are asked, and of these only what was seen to run, and
+/// those bindings that are not known.
 pub(crate) async fn observe_looked(
     seen: &Map<HypervisorName, Seen<MachineState>>,
     components: &dyn Components,
     documents: &Documents,
+    bindings: &BTreeMap<ClusterId, Seen<String>>,
 ) -> Result<Observation, Faults> {
     let found = |name| seen.get(name).cloned().unwrap_or_else(|| Seen::unreachable("nobody looked yet").into());
     let looks = documents.hypervisors.keys().map(|name| (name, future::ready(found(name)).boxed().shared()));
-    ask(looks.collect(), components, documents).await
+    let may_run = |probe: &Probe| {
+        let state = seen.get(&probe.machine).and_then(|seen| seen.known());
+        state.is_none_or(|state| state.runs(&probe.component))
+    };
+    ask(looks.collect(), components, documents, Known { bindings, may_run }).await
 }
 
-async fn ask(looks: Looks<'_>, components: &dyn Components, documents: &Documents) -> Result<Observation, Faults> {
+async fn ask(
+    looks: Looks<'_>,
+    components: &dyn Components,
+    documents: &Documents,
+    known: Known<'_, impl Fn(&Probe) -> bool>,
+) -> Result<Observation, Faults> {
     let probes = probes(documents)?;
     let seen = join_all(looks.values().cloned());
+    let may_run = &known.may_run;
     let health = join_all(probes.iter().map(|probe| async {
+        if !may_run(probe) {
+            return (probe.component.clone(), Health::Unhealthy("it does not run".to_owned()));
+        }
         let vouched = is_vouched(documents, probe, &looks).await;
         if vouched { (probe.component.clone(), Health::Healthy) } else { health(components, documents, probe).await }
     }));
     let (asked, starting): (Vec<_>, Vec<_>) = serving(documents)
+        .filter(|id| !known.bindings.contains_key(*id))
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let (seen, health, bindings) = join3(seen, health, bindings).await;
@@ -64,6 +88,7 @@ async fn ask(looks: Looks<'_>, components: &dyn Components, documents: &Document
     let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
     let states = names.into_iter().zip(seen).collect();
     let mut bindings: BTreeMap<ClusterId, Seen<String>> = bindings.into_iter().collect();
+    bindings.extend(known.bindings.clone());
     let (up, down): (Vec<_>, Vec<_>) = starting.into_iter().partition(|id| {
         api_server(documents, &probes, id).is_some_and(|probe| health.get(&probe.component) == Some(&Health::Healthy))
     });

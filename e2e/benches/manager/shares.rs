@@ -47,6 +47,6 @@ fn of(id: u32) -> Option<(String, f64)> {
     let text = String::from_utf8(process::file(id, "stat").ok()?).ok()?;
     let (name, fields) = text.rsplit_once(')')?;
     let (_, name) = name.split_once('(')?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<f64>());
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     Some((name.to_owned(), ticks.sum::<Result<f64, _>>().ok()? / TICKS_PER_SECOND))
 }

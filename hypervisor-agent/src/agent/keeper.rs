@@ -11,7 +11,7 @@ use std::{
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{MachineState, event::reason},
+    machine::{MachineState, Start, event::reason},
     name::PodName,
 };
 use tokio::{
@@ -44,6 +44,8 @@ const RELIST: Duration = Duration::from_secs(60);
 const CONNECTIONS: Duration = Duration::from_secs(1);
 /// How often it looks whether a disk has room again, of which nobody tells either.
 const ROOM: Duration = Duration::from_secs(10);
+/// How long it rests at most after a look: as long as that took.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// How soon it looks again where it could not, or where a record of the machine's own could not be written.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -84,10 +86,14 @@ pub(super) struct Keeper {
     /// Whether something happened since the last look began.
     dirty: bool,
     next_look: Instant,
+    /// Where much happens, no look begins before this: what changes meanwhile is seen together.
+    rest: Instant,
     failures: BTreeMap<PodName, String>,
     machine_failure: Option<String>,
     sight: Sight,
     last: Option<MachineState>,
+    /// What the last look found.
+    state: Option<Arc<MachineState>>,
     effects: Arc<AtomicU64>,
     asked: watch::Receiver<u64>,
 }
@@ -104,6 +110,7 @@ enum Sight {
 
 /// A look: what it cannot have seen.
 struct Look {
+    began: Instant,
     asked: u64,
     /// In effect when it began.
     config: Option<Applied>,
@@ -133,10 +140,12 @@ impl Keeper {
             look: None,
             dirty: true,
             next_look: now,
+            rest: now,
             failures: BTreeMap::new(),
             machine_failure: None,
             sight: Sight::Clear,
             last: None,
+            state: None,
             effects: Arc::default(),
             asked,
         }
@@ -167,11 +176,14 @@ impl Keeper {
     fn wake(&self) -> Instant {
         let question = self.supervisor.next_question().map(|moment| self.started + moment);
         // While a look is being taken, its end is what is waited for.
-        let look = self.look.is_none().then_some(self.next_look);
+        let next = if self.dirty { self.rest } else { self.next_look.max(self.rest) };
+        let look = self.look.is_none().then_some(next);
         question.into_iter().chain(look).min().unwrap_or(self.next_look + RELIST)
     }
 
+    /// What does not ask for more than was seen last is begun at once, and the look that follows sees the rest.
     fn another_config(&mut self) {
+        let is_seen = !self.dirty && self.look.is_none();
         if self.book.current().is_some() {
             self.journal.begin();
         }
@@ -182,6 +194,22 @@ impl Keeper {
         self.failures.clear();
         self.machine_failure = None;
         self.dirty = true;
+        if let Some(state) = self.state.clone().filter(|_| is_seen) {
+            self.act_early(&state);
+        }
+    }
+
+    /// Begins what a config asks for of pods that may be started whatever their data is: that of others is looked at first.
+    fn act_early(&mut self, state: &MachineState) {
+        let Some(kept) = self.book.current().filter(|_| state.owner.is_some() && !self.machine_busy) else { return };
+        let Ok(actions) = converge_to(&kept.wanted(), state) else { return };
+        let is_free = |pod: &PodName| kept.config.pods.get(pod).is_some_and(|wanted| wanted.start == Start::Always);
+        let actions: Vec<Action> = actions.into_iter().filter(|action| action.pod().is_some_and(&is_free)).collect();
+        let busy = self.busy.clone();
+        let round = self.supervisor.round(self.now(), (&kept.config, state), &actions, &busy);
+        for (pod, steps) in round.pods {
+            self.begin_pod(pod, steps);
+        }
     }
 
     /// Begins what is due: questions, and a look.
@@ -193,10 +221,12 @@ impl Keeper {
                 Done::Answer { container: question.container, answer }
             });
         }
-        if self.look.is_none() && (self.dirty || Instant::now() >= self.next_look) {
+        let now = Instant::now();
+        if self.look.is_none() && now >= self.rest && (self.dirty || now >= self.next_look) {
             self.dirty = false;
-            self.next_look = Instant::now() + RELIST;
+            self.next_look = now + RELIST;
             self.look = Some(Look {
+                began: now,
                 asked: *self.asked.borrow_and_update(),
                 config: self.book.current().map(|kept| kept.fence.clone()),
                 stale: self.busy.clone(),
@@ -258,6 +288,7 @@ impl Keeper {
 
     fn looked(&mut self, seen: Result<(MachineState, Vec<Ending>), ObserveError>) {
         let Some(look) = self.look.take() else { return };
+        self.rest = Instant::now() + look.began.elapsed().min(LONGEST_REST);
         match seen {
             Ok((state, endings)) => {
                 self.over = endings::ids(&state);
@@ -267,6 +298,7 @@ impl Keeper {
                 self.sees(if state.disk_pressure { Sight::FullDisk } else { Sight::Clear });
                 let state = Arc::new(state);
                 self.board.keep(Some(Found { state: Arc::clone(&state), config: look.config.clone() }));
+                self.state = Some(Arc::clone(&state));
                 self.act(&look, &state);
                 self.seen(MachineState::clone(&state));
             }
@@ -279,6 +311,7 @@ impl Keeper {
                 }
                 self.next_look = Instant::now() + RETRY;
                 self.board.keep(None);
+                self.state = None;
                 self.board.publish(|status| {
                     status.revision += u64::from(is_news);
                     status.answered = look.asked;

@@ -84,7 +84,7 @@ impl Reader {
 
 impl Stamp {
     fn of(stat: &Stat) -> Self {
-        let changed = (stat.st_ctime.into(), stat.st_ctime_nsec.cast_signed().into());
+        let changed = (stat.st_ctime, stat.st_ctime_nsec.cast_signed());
         Self { device: stat.st_dev, inode: stat.st_ino, size: stat.st_size, changed }
     }
 

@@ -1,8 +1,11 @@
 //! What who may speak is answered, and for how long.
 
+use std::collections::BTreeMap;
+
 use futures::StreamExt;
+use keelway_api::machine::{Digest, MachineConfig, sha256_hex};
 use keelway_cri::{Deadlines, Runtime};
-use keelway_hypervisor_agent::agent::Bounds;
+use keelway_hypervisor_agent::{agent::Bounds, client::Handover, converge::applied_by, report::chain_text};
 use tokio::time::timeout;
 
 use crate::{
@@ -42,6 +45,58 @@ async fn the_driver_is_served() {
         }
     };
     timeout(WITHIN, replaced).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_look_found_is_told_as_often_as_it_is_asked_for() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let client = machine.client(&installation.driver(|_| {}));
+    timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
+    let mut revisions = client.watch(WITHIN).await.unwrap();
+    let revision = timeout(WITHIN, revisions.next()).await.unwrap().unwrap();
+    let looks = || machine.calls("ListPodSandbox");
+    let before = looks();
+    let told = client.state_of(revision, WITHIN).await.unwrap();
+    assert_eq!((told.sandboxes.len(), looks()), (1, before), "nobody looks again at what was seen");
+    assert_eq!(client.state(WITHIN).await.unwrap().sandboxes, told.sandboxes);
+    assert_eq!(looks(), before + 1);
+    client.state_of(revision + 1000, WITHIN).await.unwrap();
+    assert_eq!(looks(), before + 2, "of a revision that it never told");
+
+    timeout(WITHIN, client.apply(&config(2, "b"), &|_| {})).await.unwrap().unwrap();
+    let told = client.state_of(revision, WITHIN).await.unwrap();
+    assert_eq!(told.applied.map(|applied| applied.generation), Some(2), "what it tells is never older");
+    let key = told.files.iter().find(|(path, file)| path.contains("/files/") && file.sha256.is_some());
+    assert_eq!(key.unwrap().1.sha256, Some(sha256_hex(&config(2, "b").pods.values().next().unwrap().files[0].content)));
+}
+
+#[tokio::test]
+async fn a_config_may_leave_out_what_the_agent_has() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let client = machine.client(&installation.driver(|_| {}));
+    timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
+    let before = client.state(WITHIN).await.unwrap();
+
+    let whole = config(2, "a");
+    let same = |digest: Option<Digest>| {
+        let digests =
+            whole.pods.iter().map(|(name, pod)| (name.clone(), digest.unwrap_or_else(|| pod.content_digest())));
+        let config = MachineConfig { pods: BTreeMap::new(), ..whole.clone() };
+        Handover { config, same: digests.collect(), digest: Some(whole.digest()) }
+    };
+    let refused = timeout(WITHIN, client.apply(same(Some([0; 32])), &|_| {})).await.unwrap().unwrap_err();
+    assert!(chain_text(&refused).contains("hand over all of them"), "{}", chain_text(&refused));
+    assert_eq!(client.state(WITHIN).await.unwrap(), before, "nothing is taken of it");
+
+    let finished = timeout(WITHIN, client.apply(same(None), &|_| {})).await.unwrap().unwrap();
+    assert_eq!(finished.failures, Vec::<String>::new());
+    let state = client.state(WITHIN).await.unwrap();
+    assert_eq!((state.sandboxes, state.containers), (before.sandboxes, before.containers), "what runs goes on");
+    assert_eq!(state.applied.unwrap(), applied_by(&whole));
+    let wrong = Handover { digest: Some(config(3, "b").digest()), ..same(None) };
+    assert!(timeout(WITHIN, client.apply(wrong, &|_| {})).await.unwrap().is_err(), "its digest is of something else");
 }
 
 #[tokio::test]

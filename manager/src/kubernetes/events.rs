@@ -14,10 +14,10 @@ use kube::{
 };
 use tokio::{
     sync::{Mutex, mpsc},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
-use super::{MANAGER, api::Resources};
+use super::{MANAGER, Shared, api::Resources};
 use budget::Budget;
 use fold::folded;
 
@@ -25,6 +25,10 @@ use fold::folded;
 const WAITING: usize = 8192;
 /// Events that are known, whole, for those that are like them: a recorder forgets none for six minutes.
 const KNOWN: usize = 256;
+/// How long they are gathered, as those of one kind are one: whoever is told of them looks after more than a second.
+const GATHER: Duration = Duration::from_secs(1);
+/// As often at most where documents are written meanwhile: these come first, and a birth of many tells of each of them then.
+const GATHERED: usize = 30;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most bytes of a note (`events.k8s.io/v1`).
@@ -32,13 +36,20 @@ const LONGEST_NOTE: usize = 1024;
 /// What the manager was doing.
 const ACTION: &str = "Reconciling";
 
+/// How documents are written meanwhile.
+pub(super) struct Writing {
+    /// Held while changes are made of which several cannot be made at once.
+    pub(super) turns: Arc<Mutex<()>>,
+    pub(super) shared: Arc<Shared>,
+}
+
 /// Takes what is to be told.
 #[derive(Debug, Clone)]
 pub struct Teller(mpsc::Sender<Event>);
 
 impl Teller {
     /// Begins to tell. Ends with the last one that tells. While documents are written, one is told at most: they are waited for.
-    pub(super) fn start(client: Client, resources: Resources, writing: Arc<Mutex<()>>) -> Self {
+    pub(super) fn start(client: Client, resources: Resources, writing: Writing) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(publish(client, resources, writing, receiver));
         Self(sender)
@@ -53,13 +64,24 @@ impl Teller {
 }
 
 /// What waits together is told together. The recorder counts what happens again and again in one Event of a series.
-async fn publish(client: Client, resources: Resources, writing: Arc<Mutex<()>>, mut events: mpsc::Receiver<Event>) {
+async fn publish(client: Client, resources: Resources, writing: Writing, mut events: mpsc::Receiver<Event>) {
+    let Writing { turns, shared } = writing;
     let begin = || Recorder::new(client.clone(), Reporter::from(MANAGER));
     let mut recorder = begin();
     let mut budget = Budget::default();
     let mut known = 0;
     let mut together = Vec::new();
     while events.recv_many(&mut together, WAITING).await > 0 {
+        for _ in 0..GATHERED {
+            let before = shared.held().writes();
+            sleep(GATHER).await;
+            if shared.held().writes() == before {
+                break;
+            }
+        }
+        while let Ok(event) = events.try_recv() {
+            together.push(event);
+        }
         for event in folded(std::mem::take(&mut together)) {
             if !budget.takes(&event.regarding, Timestamp::now()) {
                 continue;
@@ -68,7 +90,7 @@ async fn publish(client: Client, resources: Resources, writing: Arc<Mutex<()>>, 
                 (recorder, known) = (begin(), 0);
             }
             known += 1;
-            drop(writing.lock().await);
+            drop(turns.lock().await);
             tell(&recorder, &resources, &event).await;
         }
     }

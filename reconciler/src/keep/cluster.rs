@@ -12,7 +12,7 @@ use keelway_api::{
     document::{Change, DocumentName},
     jiff::Timestamp,
     machine::{MachineState, Seen},
-    name::{ClusterRef, HypervisorName},
+    name::{ClusterId, ClusterRef, HypervisorName},
     shared::Map,
 };
 use keelway_planner::{
@@ -43,6 +43,12 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// The same for those that it relies on: longer than a look at a machine that does not answer.
 const OWN_LOOKS: Duration = Duration::from_secs(12);
 
+/// How long words wait that tell the same truths as those that were written a moment ago: while a cluster is made they change with each
+/// step, and a store is asked for each of them. So long they are behind what others wait to have saved, too.
+const WORDS: Duration = Duration::from_secs(5);
+/// The longest that words wait.
+const LONGEST_WORDS: Duration = Duration::from_secs(30);
+
 /// The documents of one cluster, and what was seen when they were as they are.
 struct View {
     loaded: Arc<Documents>,
@@ -57,9 +63,31 @@ enum Next {
     Date(Option<Timestamp>),
 }
 
+/// What came of a pass.
+struct Passed {
+    outcome: Outcome,
+    /// Whether documents were saved.
+    wrote: bool,
+    /// Whether there are words to be saved later.
+    says_more: bool,
+    /// What the clusters' own APIs told.
+    bindings: BTreeMap<ClusterId, Seen<String>>,
+}
+
+/// How a pass is made.
+#[derive(Default)]
+struct Manner {
+    /// Words that change nothing wait, as there were others a moment ago.
+    may_say_later: bool,
+    /// Known since all was settled: a change need not wait for them to be asked for again. The next pass asks.
+    bindings: BTreeMap<ClusterId, Seen<String>>,
+}
+
 /// What a pass decided.
 struct Decided {
     plan: Plan,
+    /// Its documents, as they are saved now.
+    saved: Documents,
     /// What it wants of machines; none once these were told.
     wants: Option<BTreeMap<HypervisorName, Wants>>,
     /// What it was decided on.
@@ -84,6 +112,9 @@ impl Keeper<'_> {
         let mut look = LOOK;
         let mut last = Instant::now();
         let mut number = 0_u64;
+        // When this task wrote last, and since when it has words to say.
+        let (mut wrote, mut unsaid): (Option<Instant>, Option<Instant>) = (None, None);
+        let mut bindings = BTreeMap::new();
         // What the last pass knew, and since when that is all.
         let (mut known, mut since) = (Documents::default(), Instant::now());
         self.first_looks(name).await;
@@ -91,11 +122,17 @@ impl Keeper<'_> {
             let Some(wake) = self.wake_of(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
             let (span, began) = (info_span!("pass", cluster = %name, pass = number), Instant::now());
-            let passed = self.pass_cluster(name).instrument(span.clone()).await;
+            let is_early = wrote.is_some_and(|wrote| wrote.elapsed() < WORDS) || self.line().is_long();
+            let may_say_later = is_early && unsaid.is_none_or(|since| since.elapsed() < LONGEST_WORDS);
+            let manner = Manner { may_say_later, bindings: std::mem::take(&mut bindings) };
+            let passed = self.pass_cluster(name, manner).instrument(span.clone()).await;
             let took = began.elapsed();
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             let (idle, pause) = match &passed {
-                Ok(Some(outcome)) => {
+                Ok(Some(Passed { outcome, wrote: has_written, .. })) => {
+                    if *has_written {
+                        wrote = Some(Instant::now());
+                    }
                     span.in_scope(|| self.watcher().passed(&task, outcome, took));
                     let idle = outcome.effects == 0 && outcome.failures.is_empty();
                     (idle, pace.after(outcome.effects, outcome.failures.len(), elapsed))
@@ -108,7 +145,15 @@ impl Keeper<'_> {
                 }
             };
             look = if idle { (look * 2).min(LONGEST_LOOK) } else { LOOK };
-            let outcome = passed.ok().flatten();
+            let passed = passed.ok().flatten();
+            let says_more = passed.as_ref().is_some_and(|passed| passed.says_more);
+            unsaid = unsaid.or(Some(last)).filter(|_| says_more);
+            let outcome = passed.map(|passed| {
+                if passed.outcome.settled {
+                    bindings = passed.bindings;
+                }
+                passed.outcome
+            });
             let mut floor = Duration::ZERO;
             if idle {
                 let settled = outcome.as_ref().filter(|outcome| outcome.settled);
@@ -130,6 +175,7 @@ impl Keeper<'_> {
                     () = wake.notified() => {}
                     () = self.until_better(&known, recheck) => floor = RECHECK,
                     () = again => {}
+                    () = sleep_until(last + WORDS), if says_more => {}
                 }
             }
             self.pause_until(last + pause.max(floor)).await;
@@ -191,30 +237,35 @@ impl Keeper<'_> {
     }
 
     /// One pass. None: there is no such cluster any more, or somebody changed it meanwhile, of which this task is told.
-    async fn pass_cluster(&self, name: &ClusterRef) -> Result<Option<Outcome>, PassError> {
+    async fn pass_cluster(&self, name: &ClusterRef, manner: Manner) -> Result<Option<Passed>, PassError> {
         let Ok(asking) = self.asking.acquire().await else { return Ok(None) };
         let Some(View { loaded, seen }) = self.view(name) else { return Ok(None) };
         let mut documents = Documents::clone(&loaded);
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
-        let observing = observe_looked(&seen, &*self.context.components, &documents);
+        let observing = observe_looked(&seen, &*self.context.components, &documents, &manner.bindings);
         let seen = observing.instrument(debug_span!("observe")).await.map_err(PassError::Faults)?;
         drop(asking);
-        let Some(_turn) = self.turn().await else { return Ok(None) };
-        let (decided, staged) = debug_span!("plan").in_scope(|| self.decide(documents, seen, &loaded))?;
-        let Decided { plan, mut wants, seen } = decided;
+        let Some(turn) = self.turn().await else { return Ok(None) };
+        let (decided, staged) =
+            debug_span!("plan").in_scope(|| self.decide(documents, seen, (&loaded, manner.may_say_later)))?;
+        let Decided { plan, saved, mut wants, seen } = decided;
+        let (wrote, says_more) = (matches!(staged, StagedPart::Waits(_)), saved != plan.documents);
         if seen.refused.values().any(Refused::is_stale) {
             wants = None;
         }
-        if matches!(staged, StagedPart::Waits(_)) && only_tells(&loaded, &plan.documents) {
+        if wrote && only_tells(&loaded, &saved) {
             self.tell(name, &loaded, &plan, wants.take());
             // What machines write down of it is saved with it.
             yield_now().await;
         }
-        if !self.saved_part(staged, &loaded, &plan.documents).await? {
+        if !self.saved_part(staged, &loaded, &saved).await? {
             return Ok(None);
         }
         self.tell(name, &loaded, &plan, wants);
-        Ok(Some(self.finish(plan).instrument(debug_span!("bind")).await))
+        drop(turn);
+        let mut outcome = self.finish(plan).instrument(debug_span!("bind")).await;
+        outcome.settled &= !says_more;
+        Ok(Some(Passed { outcome, wrote, says_more, bindings: seen.bindings }))
     }
 
     /// Tells machines what the cluster wants of them.
@@ -229,7 +280,7 @@ impl Keeper<'_> {
         &self,
         documents: Documents,
         seen: Observation,
-        loaded: &Documents,
+        (loaded, may_say_later): (&Documents, bool),
     ) -> Result<(Decided, StagedPart), PassError> {
         // Most passes take nothing of machines. Whether there is something to take is known without those who have the rest.
         let (nothing, nobody) = (Documents::default(), BTreeSet::new());
@@ -247,8 +298,9 @@ impl Keeper<'_> {
         self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
         let (mut plan, wants) = wanted(plan, &seen, self.now())?;
         plan.documents.share(loaded);
-        let staged = self.stage_part(loaded, &plan.documents);
-        Ok((Decided { plan, wants: Some(wants), seen }, staged))
+        let saved = if may_say_later { without_words(&plan.documents, loaded) } else { plan.documents.clone() };
+        let staged = self.stage_part(loaded, &saved);
+        Ok((Decided { plan, saved, wants: Some(wants), seen }, staged))
     }
 
     /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
@@ -400,6 +452,15 @@ fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
 /// Whether only conditions change: machines need not wait for what people are told.
 fn only_tells(before: &Documents, after: &Documents) -> bool {
     after.changes_since(before).iter().all(|change| after.only_tells(before, change))
+}
+
+/// Documents as they are to be, but for those of which only words of conditions change.
+fn without_words(after: &Documents, before: &Documents) -> Documents {
+    let mut documents = after.clone();
+    for change in after.changes_since(before).iter().filter(|change| after.only_says(before, change)) {
+        documents.make(change, before);
+    }
+    documents
 }
 
 /// What a plan whose keys are minted wants of machines.

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use keelway_api::{
@@ -31,6 +32,9 @@ use super::{
     state::{Given, tells_everything},
 };
 use crate::{Applying, PassError, connected::has_agent, pace::Pace};
+
+/// How long a machine is not looked at again after a look, at most: as long as that took, so that what changes meanwhile is seen together.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
 struct Wakes {
@@ -68,9 +72,12 @@ impl Keeper<'_> {
             let Some((document, wakes)) = self.machine_document(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
             let span = info_span!("pass", hypervisor = %name, pass = number);
+            let began = Instant::now();
             if std::mem::replace(&mut looks, true) {
                 answers = self.look_at(name, &document, &mut obeys).instrument(span.clone()).await;
             }
+            // Where much happens, half of the time is left to others.
+            let rest = began.elapsed();
             let done = self
                 .bring(name, &document)
                 .instrument(span.clone())
@@ -106,7 +113,7 @@ impl Keeper<'_> {
                     self.state().heard(name, self.now());
                 }
             }
-            self.pause_until(last + pause).await;
+            self.pause_until(last + pause.max(rest.min(LONGEST_REST))).await;
         }
     }
 

@@ -81,6 +81,11 @@ impl Line {
         self.waiting.drain(..first).collect()
     }
 
+    /// Whether somebody waits.
+    pub(super) fn is_long(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Those before were saved.
     fn grow(&mut self) {
         self.at_once = AT_ONCE.min(2 * self.at_once);

@@ -1,15 +1,17 @@
-//! Events of one kind that wait beside each other, as one: what a pass tells of eight components is read as one sentence, and asks an
+//! Events of one kind that wait one after the other of a document, as one: what a pass tells of eight components is read as one sentence, and asks an
 //! API server for one object.
 
 use keelway_api::event::Event;
 
 use super::LONGEST_NOTE;
 
-/// Makes one of neighbours that tell the same of components of one cluster. Warnings stay alone, so that what comes again is counted.
+/// Makes one of those that tell the same of components of one cluster, with nothing else of that cluster between them. Warnings stay alone,
+/// so that what comes again is counted.
 pub(super) fn folded(events: Vec<Event>) -> Vec<Event> {
     let mut told: Vec<Event> = Vec::with_capacity(events.len());
     for event in events {
-        match told.last_mut().filter(|last| are_alike(last, &event)) {
+        let last = told.iter_mut().rfind(|told| told.regarding == event.regarding);
+        match last.filter(|last| are_alike(last, &event)) {
             Some(last) => {
                 last.note = format!("{}; {}", last.note, event.note);
                 last.related = last.related.take().filter(|related| Some(related) == event.related.as_ref());
