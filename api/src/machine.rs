@@ -377,15 +377,18 @@ impl Pod {
     /// All digests of it.
     #[must_use]
     pub fn digests(&self) -> PodDigests {
-        let files: Vec<String> = self.files.iter().map(|file| sha256_hex(&file.content)).collect();
+        let files = self.file_digests();
         PodDigests { replacement: self.digest(), content: self.content_digest_of(&files), files }
     }
 
     /// A digest of all of it: equal digests mean the same pod.
     #[must_use]
     pub fn content_digest(&self) -> Digest {
-        let files: Vec<String> = self.files.iter().map(|file| sha256_hex(&file.content)).collect();
-        self.content_digest_of(&files)
+        self.content_digest_of(&self.file_digests())
+    }
+
+    fn file_digests(&self) -> Vec<String> {
+        self.files.iter().map(|file| sha256_hex(&file.content)).collect()
     }
 
     /// With a digest in place of each file's bytes: most of a pod is files, and hashing takes their bytes as they are.

@@ -26,9 +26,7 @@ impl Documents {
             Change::Introduce(_) | Change::Put(_) | Change::Remove(_) => false,
         }
     }
-}
 
-impl Documents {
     /// Whether a change since these documents is one of the words of conditions alone: all of them are as true as before.
     #[must_use]
     pub fn only_says(&self, before: &Self, change: &Change) -> bool {

@@ -154,6 +154,7 @@ impl Client {
         config: impl Into<Handover>,
         on_effect: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Finished, ClientError> {
+        const WHAT: &str = "the machine's agent cannot be given its config";
         let Handover { config, same, digest } = config.into();
         let pod =
             |(name, digest): (&PodName, &Digest)| proto::SamePod { name: Some(name.into()), digest: digest.to_vec() };
@@ -162,15 +163,6 @@ impl Client {
         let request = proto::ApplyRequest { config: Some((&config).into()), digest, same };
         // It may take a while, and the config is on its way.
         drop(config);
-        self.applied(request, on_effect).await
-    }
-
-    async fn applied(
-        &self,
-        request: proto::ApplyRequest,
-        on_effect: &(dyn Fn(&str) + Send + Sync),
-    ) -> Result<Finished, ClientError> {
-        const WHAT: &str = "the machine's agent cannot be given its config";
         let mut agent = self.agent.clone();
         let mut events = agent.apply(request).await.map_err(|status| failed(WHAT, &status))?.into_inner();
         loop {

@@ -14,7 +14,7 @@ use keelway_e2e::process;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{host::WORK, plane};
+use crate::{host::WORK, plane, shares};
 
 /// A manager says nothing for so long once it has nothing to do.
 const QUIET: Duration = Duration::from_secs(3);
@@ -24,8 +24,6 @@ const LOOK: Duration = Duration::from_millis(250);
 const DEADLINE: Duration = Duration::from_secs(3600);
 /// An end in order.
 const END: Duration = Duration::from_secs(60);
-/// `USER_HZ`, which is the same everywhere.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 pub(crate) struct Manager {
     process: Child,
@@ -107,12 +105,10 @@ impl Manager {
         text.trim_end_matches(" kB").trim().parse::<f64>().unwrap() / 1024.0
     }
 
-    /// Its time on processors, in seconds (`utime` and `stime` of proc_pid_stat(5)).
+    /// Its time on processors, in seconds.
     pub(crate) fn ran(&self) -> f64 {
-        let text = String::from_utf8(process::file(self.process.id(), "stat").unwrap()).unwrap();
-        let (_, fields) = text.rsplit_once(')').unwrap();
-        let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<f64>().unwrap());
-        ticks.sum::<f64>() / TICKS_PER_SECOND
+        let (_, seconds) = shares::of(self.process.id()).unwrap();
+        seconds
     }
 
     /// Ends it in order.

@@ -42,8 +42,8 @@ impl Shares {
     }
 }
 
-/// The name of a program, and its time on processors (`utime` and `stime` of proc_pid_stat(5)).
-fn of(id: u32) -> Option<(String, f64)> {
+/// The name of a program, and its time on processors in seconds (`utime` and `stime` of proc_pid_stat(5)).
+pub(crate) fn of(id: u32) -> Option<(String, f64)> {
     let text = String::from_utf8(process::file(id, "stat").ok()?).ok()?;
     let (name, fields) = text.rsplit_once(')')?;
     let (_, name) = name.split_once('(')?;

@@ -94,6 +94,12 @@ impl Board {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
+    /// What the last look found, where it found something.
+    pub(super) fn last(&self) -> Option<Arc<MachineState>> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.as_ref().map(|found| Arc::clone(&found.state))
+    }
+
     /// What the last look found, where it was taken with this config in effect, and a revision was told that is as new as this one.
     pub(super) fn found(&self, revision: u64, config: Option<&Applied>) -> Option<Arc<MachineState>> {
         if revision == 0 || self.status.borrow().revision < revision {

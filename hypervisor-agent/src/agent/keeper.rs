@@ -92,8 +92,6 @@ pub(super) struct Keeper {
     machine_failure: Option<String>,
     sight: Sight,
     last: Option<MachineState>,
-    /// What the last look found.
-    state: Option<Arc<MachineState>>,
     effects: Arc<AtomicU64>,
     asked: watch::Receiver<u64>,
 }
@@ -145,7 +143,6 @@ impl Keeper {
             machine_failure: None,
             sight: Sight::Clear,
             last: None,
-            state: None,
             effects: Arc::default(),
             asked,
         }
@@ -194,7 +191,7 @@ impl Keeper {
         self.failures.clear();
         self.machine_failure = None;
         self.dirty = true;
-        if let Some(state) = self.state.clone().filter(|_| is_seen) {
+        if let Some(state) = self.board.last().filter(|_| is_seen) {
             self.act_early(&state);
         }
     }
@@ -298,7 +295,6 @@ impl Keeper {
                 self.sees(if state.disk_pressure { Sight::FullDisk } else { Sight::Clear });
                 let state = Arc::new(state);
                 self.board.keep(Some(Found { state: Arc::clone(&state), config: look.config.clone() }));
-                self.state = Some(Arc::clone(&state));
                 self.act(&look, &state);
                 self.seen(MachineState::clone(&state));
             }
@@ -311,7 +307,6 @@ impl Keeper {
                 }
                 self.next_look = Instant::now() + RETRY;
                 self.board.keep(None);
-                self.state = None;
                 self.board.publish(|status| {
                     status.revision += u64::from(is_news);
                     status.answered = look.asked;
