@@ -500,6 +500,9 @@ pub struct MachineState {
     /// no agent, none.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub healthy: BTreeSet<String>,
+    /// What the machine's agent could not do and has not done since, in words for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
     /// With what the machine's agent answers on a network. Where it was not enrolled, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<AgentIdentity>,
@@ -571,6 +574,7 @@ impl MachineState {
             system: None,
             figures: BTreeMap::new(),
             healthy: BTreeSet::new(),
+            failures: Vec::new(),
             identity: None,
         }
     }
@@ -866,6 +870,7 @@ impl MachineState {
             system: self.system.clone(),
             figures: BTreeMap::new(),
             healthy: BTreeSet::new(),
+            failures: Vec::new(),
             identity: self.identity.clone(),
         }
     }

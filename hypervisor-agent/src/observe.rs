@@ -79,6 +79,7 @@ pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineStat
         disk: inventory.disk,
         system: Some(inventory.system),
         healthy: BTreeSet::new(),
+        failures: Vec::new(),
         identity: None,
         figures,
     })

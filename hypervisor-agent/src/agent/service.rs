@@ -121,7 +121,12 @@ impl Agent for Service {
             state.applied = Some(kept.fence.clone());
         }
         state.term = self.book.leads(state.owner.as_ref());
-        state.healthy.clone_from(&self.board.status().borrow().healthy);
+        {
+            let status = self.board.status();
+            let status = status.borrow();
+            state.healthy.clone_from(&status.healthy);
+            state.failures.clone_from(&status.failures);
+        }
         if let Some(standing) = &self.standing {
             state.identity = standing.identity().await;
         }

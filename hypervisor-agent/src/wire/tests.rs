@@ -156,6 +156,7 @@ prop_compose! {
         kubelet_pods in any::<u32>(),
         disk_pressure in any::<bool>(),
         healthy in proptest::collection::btree_set("[0-9a-f]{1,9}", 0..3),
+        failures in vec("[a-z ]{1,9}", 0..3),
         identity in option::of(("[0-9a-f]{32}", 0_i64..4_000_000_000)),
         disk in any::<Option<(u64, u64)>>(),
         system in option::of(("[a-z0-9.]{0,9}", any::<Option<bool>>())),
@@ -200,6 +201,7 @@ prop_compose! {
             kubelet_pods: kubelet_pods as usize,
             disk_pressure,
             healthy,
+            failures,
             identity: identity.map(|(serial, end)| AgentIdentity {
                 trusts: serial.clone(),
                 serial,

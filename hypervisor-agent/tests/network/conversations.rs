@@ -72,6 +72,30 @@ async fn what_a_look_found_is_told_as_often_as_it_is_asked_for() {
 }
 
 #[tokio::test]
+async fn what_could_not_be_done_is_told_for_as_long_as_it_is_so() {
+    let mut installation = Installation::new(1);
+    let machine = Machine::new(&mut installation, Bounds::default());
+    let client = machine.client(&installation.driver(|_| {}));
+    let mut config = config(1, "a");
+    let image = "example.test/missing:1";
+    config.pods.values_mut().next().unwrap().containers[0].image = image.to_owned();
+    let mut revisions = client.watch(WITHIN).await.unwrap();
+    let finished = timeout(WITHIN, client.apply(&config, &|_| {})).await.unwrap().unwrap();
+    assert!(finished.failures[0].contains(image), "{finished:?}");
+    let told = client.state(WITHIN).await.unwrap().failures;
+    assert_eq!(told, finished.failures);
+    machine.fake.add_image(image);
+    let mended = async {
+        while !client.state(WITHIN).await.unwrap().failures.is_empty() {
+            revisions.next().await.unwrap();
+        }
+    };
+    let finished = timeout(WITHIN, client.apply(&config, &|_| {})).await.unwrap().unwrap();
+    timeout(WITHIN, mended).await.unwrap();
+    assert_eq!(client.state(WITHIN).await.unwrap().containers.len(), 1, "{finished:?}");
+}
+
+#[tokio::test]
 async fn a_config_may_leave_out_what_the_agent_has() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, Bounds::default());

@@ -214,7 +214,8 @@ impl Keeper<'_> {
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
         let is_new = issued != Some(&fence);
         let has_it = has_agent(&document) && found.applied.as_ref() == Some(&fence) && !is_new;
-        if has_it && !digests.is_empty() && self.has_done(name, &fence) {
+        // What an agent could not do is asked for again, so that it is told.
+        if has_it && found.failures.is_empty() && !digests.is_empty() && self.has_done(name, &fence) {
             return Ok(None);
         }
         // An agent decides for itself what a config asks for, which at the least is to be recorded.

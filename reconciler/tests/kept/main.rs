@@ -120,6 +120,24 @@ async fn a_change_is_saved_once_before_it_is_applied() {
     .await;
 }
 
+/// An agent keeps by itself what it took. What it could not do is asked for again, and told.
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_could_not_do_is_asked_for_again() {
+    let world = World::new(MACHINES, CLUSTERS);
+    undisturbed(&world, async {
+        world.settles().await;
+        let applied = || world.fleet.saves_at_apply().len();
+        let _ = applied();
+        world.fleet.lose_files("hv-1", None);
+        world.settles().await;
+        assert_eq!(applied(), 0, "its agent puts them back");
+        world.fleet.lose_files("hv-1", Some("write etcd.crt: no space left on device"));
+        world.settles().await;
+        assert_eq!(applied(), 1);
+    })
+    .await;
+}
+
 /// Nobody makes anew what a paused cluster lacks, and its neighbours on the same machines go on to change.
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {

@@ -324,6 +324,15 @@ impl Fleet {
         of_it.map(|sandbox| (sandbox.pod.clone(), sandbox)).collect()
     }
 
+    /// Files of pods are gone from a machine, as its agent tells, and what it could not do about that.
+    pub(crate) fn lose_files(&self, machine: &str, failure: Option<&str>) {
+        let machine = &self.machines[&machine.parse().unwrap()];
+        let state = &mut machine.model.lock().unwrap().state;
+        state.files.retain(|path, file| !path.contains("/files/") || file.sha256.is_none());
+        state.failures = failure.map(str::to_owned).into_iter().collect();
+        machine.changed.notify_one();
+    }
+
     /// Returns when a machine is told something.
     pub(crate) fn next_apply(&self) -> impl Future<Output = ()> {
         self.applied.notified()
@@ -372,6 +381,7 @@ impl Machines for Fleet {
         let mut model = machine.model.lock().unwrap();
         let actions = converge(&config, &model.state).unwrap();
         model.execute(&actions);
+        model.state.failures.clear();
         work(&mut model.state, &config);
         machine.changed.notify_one();
         Applying { effects: actions.len(), failures: Vec::new() }
