@@ -43,15 +43,18 @@ pub struct ComponentSpec {
     pub ports: BTreeMap<String, u16>,
     /// The user and group id of its containers: one per cluster and role.
     pub user: u32,
+    /// Why it is on that machine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub placement: String,
 }
 
 /// What was seen of a component.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ComponentStatus {
-    /// Why it is on that machine.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub placement: String,
+    /// Deprecated: as they are read, documents have it as `placement` of their spec.
+    #[serde(default, skip_serializing)]
+    pub(crate) placement: String,
     /// Where it is in its life.
     #[serde(default, skip_serializing_if = "Stage::is_joining")]
     pub stage: Stage,
@@ -82,6 +85,15 @@ impl Stage {
 }
 
 impl Component {
+    /// With its placement in its spec, where its status told of it before.
+    pub(crate) fn with_placement(mut self) -> Self {
+        let told = self.status.as_mut().map(|status| std::mem::take(&mut status.placement)).unwrap_or_default();
+        if self.spec.placement.is_empty() {
+            self.spec.placement = told;
+        }
+        self
+    }
+
     /// Where it is in its life.
     #[must_use]
     pub fn stage(&self) -> Stage {

@@ -363,7 +363,7 @@ fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
         Kind::ClusterClass => Document::ClusterClass(decode::<crate::ClusterClass>(json)?.into()),
         Kind::Hypervisor => Document::Hypervisor(decode::<crate::Hypervisor>(json)?.into()),
         Kind::Cluster => Document::Cluster(decode::<crate::Cluster>(json)?.into()),
-        Kind::Component => Document::Component(decode::<crate::Component>(json)?.into()),
+        Kind::Component => Document::Component(decode::<crate::Component>(json)?.with_placement().into()),
         Kind::Secret => Document::Secret(with_string_data(decode(json)?).into()),
         Kind::Observation => return Err(vec![of_no_world()]),
     })

@@ -40,7 +40,7 @@ spec:
   hypervisor: hv-1
   ports: {client: 20001, peer: 20002}
   user: 1900000000
-status: {placement: it is the only one}
+  placement: it is the only one
 ";
 
 fn empty() -> Documents {
@@ -111,7 +111,7 @@ fn a_birth_is_told_step_by_step() {
     assert_eq!(event.related.unwrap().name(), "etcd-0");
 
     let mut ready = after.clone();
-    etcd(&mut ready).status.as_mut().unwrap().stage = Stage::Serving;
+    etcd(&mut ready).status.get_or_insert_default().stage = Stage::Serving;
     initialize(&mut ready);
     of_cluster(&mut ready, "Available", (Status::True, Reason::Serving), "it serves");
     of_cluster(&mut ready, "Progressing", (Status::False, Reason::Settled), "it is as its document says");
@@ -130,7 +130,7 @@ fn a_birth_is_told_step_by_step() {
 fn what_fails_is_a_warning() {
     let mut well = placed();
     initialize(&mut well);
-    etcd(&mut well).status.as_mut().unwrap().stage = Stage::Serving;
+    etcd(&mut well).status.get_or_insert_default().stage = Stage::Serving;
     of_etcd(&mut well, (Status::True, Reason::Healthy), "it answers its health check");
     of_cluster(&mut well, "Degraded", (Status::False, Reason::AllReady), "every component is ready");
     let mut ill = well.clone();

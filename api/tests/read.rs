@@ -11,6 +11,14 @@ fn read(text: &str) -> Documents {
 }
 
 #[test]
+fn a_placement_in_a_status_is_taken_over() {
+    let placement = "  placement: \"because: it is free\"\n";
+    let before = WORLD.replace(&format!("{placement}status:\n"), &format!("status:\n{placement}"));
+    assert_ne!(before, WORLD);
+    assert_eq!(read(&before).components, read(WORLD).components);
+}
+
+#[test]
 fn a_world_is_written_in_canonical_form() {
     insta::assert_snapshot!(read(WORLD).write());
 }
@@ -57,7 +65,7 @@ fn born(change: impl Fn(String) -> String) -> Result<Documents, keelway_api::fau
     let status = r#""status": {"id": "0123456789abcdef", "etcd": {"bornAt": "2026-11-21T11:00:00Z",
       "initialCluster": {"etcd-0": ["https://10.0.0.11:20001"]}, "members": {"etcd-0": {"id": "a", "phase": "Started"}}}}"#;
     let text = WORLD.replace(r#""status": {"id": "0123456789abcdef"}"#, status);
-    let text = text.replace("  placement:", "  stage: Serving\n  placement:");
+    let text = text.replace("  conditions:\n  - {type: Ready", "  stage: Serving\n  conditions:\n  - {type: Ready");
     let key = "metadata:\n  name: encryption\n  namespace: keelway-0123456789abcdef\n  labels: {keelway.dev/cluster-id: 0123456789abcdef}";
     let text = format!("{text}\n---\napiVersion: v1\nkind: Secret\n{key}\ndata: {{active.key: c2VjcmV0}}\n");
     Documents::read_with(change(text).as_bytes(), Asked { whole: true, ..Asked::default() })

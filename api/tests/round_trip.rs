@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Instant};
 use keelway_api::{
     ByteString, Cluster, Component, Documents, Hypervisor, ObjectMeta, Secret,
     cluster::{ClusterSpec, ClusterStatus},
-    component::{ComponentSpec, ComponentStatus},
+    component::ComponentSpec,
     documents::SecretName,
     hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec, PortRange},
     machine::CLUSTER_LABEL,
@@ -84,11 +84,10 @@ fn component(of: &str, id: &ClusterId, placement: String) -> Component {
         hypervisor: "hv-1".parse().unwrap(),
         ports: BTreeMap::from([("client".to_owned(), 20000), ("peer".to_owned(), 20001)]),
         user: 900_000,
+        placement,
     };
     let mut component = Component::new("etcd-0", spec);
     component.metadata.namespace = Some(id.namespace());
-    component.status =
-        Some(ComponentStatus { placement, ..ComponentStatus::default() }).filter(|status| !status.placement.is_empty());
     component
 }
 
@@ -257,7 +256,7 @@ fn escapes_of_json_are_read() {
     let input = WORLD.replace("because: it is free", note);
     let documents = read(&input);
     let component = documents.components.values().next().unwrap();
-    assert_eq!(component.status.as_ref().unwrap().placement, "a/b \u{1f600} \0 \u{2028} \t");
+    assert_eq!(component.spec.placement, "a/b \u{1f600} \0 \u{2028} \t");
 }
 
 #[test]

@@ -175,8 +175,7 @@ impl World {
         let mut took = Took::default();
         let changes = took.add(|| {
             let mut part = self.documents.of_cluster(cluster);
-            let status = part.components.get_mut(component).unwrap().status.get_or_insert_default();
-            status.placement.push_str(", changed");
+            part.components.get_mut(component).unwrap().spec.placement.push_str(", changed");
             let mut next = self.documents.clone();
             for change in part.changes_since(&self.documents.of_cluster(cluster)) {
                 next.make(&change, &part);

@@ -46,7 +46,7 @@ pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (
             Ok(document) => {
                 fleet.enter(&document.spec);
                 let hypervisor = document.spec.hypervisor.clone();
-                let reason = document.status.as_ref().map(|status| status.placement.clone()).unwrap_or_default();
+                let reason = document.spec.placement.clone();
                 plan.decisions.push(Decision::Place { component, hypervisor, reason });
                 plan.documents.components.insert(pod, document);
             }
@@ -105,6 +105,7 @@ fn place(
         hypervisor: machine.clone(),
         ports,
         user,
+        placement: format!("beside {}-{}", Role::Ingress, ingress.index),
     };
-    Ok(placement::document(pod, spec, &format!("beside {}-{}", Role::Ingress, ingress.index)))
+    Ok(placement::document(pod, spec))
 }

@@ -194,12 +194,13 @@ fn place(
         hypervisor: machine.name.clone(),
         ports,
         user,
+        placement: reason.clone(),
     };
-    Ok((document(pod, spec, &reason), reason))
+    Ok((document(pod, spec), reason))
 }
 
 /// A new component.
-pub(crate) fn document(pod: &PodName, spec: ComponentSpec, placement: &str) -> Component {
+pub(crate) fn document(pod: &PodName, spec: ComponentSpec) -> Component {
     let labels = [(CLUSTER_LABEL, pod.cluster.as_str()), (COMPONENT_LABEL, pod.component.as_str())];
     let mut component = Component::new(pod.component.as_str(), spec);
     component.metadata = ObjectMeta {
@@ -208,7 +209,6 @@ pub(crate) fn document(pod: &PodName, spec: ComponentSpec, placement: &str) -> C
         labels: Some(labels.map(|(key, value)| (key.to_string(), value.to_string())).into()),
         ..ObjectMeta::default()
     };
-    component.status.get_or_insert_default().placement = placement.to_string();
     component
 }
 

@@ -37,7 +37,7 @@ spec:
   hypervisor: hv-1
   ports: {client: 20001, peer: 20002}
   user: 1900000000
-status: {placement: it is the only one}
+  placement: it is the only one
 ---
 apiVersion: v1
 kind: Secret

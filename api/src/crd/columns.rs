@@ -67,7 +67,7 @@ pub(super) const COMPONENT: &[Column] = &[
     column("Version", ".spec.version", "The Kubernetes release that it runs as part of."),
     column("Hypervisor", ".spec.hypervisor", "The machine that holds it."),
     wide("Why", ".status.conditions[?(@.type==\"Ready\")].message", "Why it is ready, or is not."),
-    wide("Placement", ".status.placement", "Why it is on that machine."),
+    wide("Placement", ".spec.placement", "Why it is on that machine."),
     AGE,
 ];
 

@@ -44,7 +44,7 @@ fn of_component(cluster: &Cluster, pod: &PodName, before: Option<&Component>, no
     let (name, machine) = (&pod.component, &now.spec.hypervisor);
     let tell = |happening, note| of_pod(cluster, pod, happening, note);
     let Some(before) = before else {
-        let why = now.status.as_ref().map(|status| status.placement.as_str()).unwrap_or_default();
+        let why = &now.spec.placement;
         return vec![tell(Happening::ComponentPlaced, format!("{name} goes to {machine}: {why}"))];
     };
     let staged = match (before.stage(), now.stage()) {

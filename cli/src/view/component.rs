@@ -44,7 +44,7 @@ impl ComponentView {
             hypervisor: component.spec.hypervisor.to_string(),
             ports: ports.join(","),
             user: component.spec.user,
-            placement: component.status.as_ref().map(|status| status.placement.clone()).unwrap_or_default(),
+            placement: component.spec.placement.clone(),
         }
     }
 }

@@ -44,7 +44,9 @@ const RELIST: Duration = Duration::from_secs(60);
 const CONNECTIONS: Duration = Duration::from_secs(1);
 /// How often it looks whether a disk has room again, of which nobody tells either.
 const ROOM: Duration = Duration::from_secs(10);
-/// How long it rests at most after a look: as long as that took.
+/// How many times as long as a look took it rests after it: where much happens, most of the time is left to what it is about.
+const REST: u32 = 3;
+/// The longest that is.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 /// How soon it looks again where it could not, or where a record of the machine's own could not be written.
 const RETRY: Duration = Duration::from_secs(2);
@@ -285,7 +287,7 @@ impl Keeper {
 
     fn looked(&mut self, seen: Result<(MachineState, Vec<Ending>), ObserveError>) {
         let Some(look) = self.look.take() else { return };
-        self.rest = Instant::now() + look.began.elapsed().min(LONGEST_REST);
+        self.rest = Instant::now() + (look.began.elapsed() * REST).min(LONGEST_REST);
         match seen {
             Ok((state, endings)) => {
                 self.over = endings::ids(&state);

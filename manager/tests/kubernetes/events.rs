@@ -39,7 +39,7 @@ spec:
   hypervisor: told-1
   ports: {client: 20001, peer: 20002}
   user: 1900000000
-status: {placement: it is the only one}
+  placement: it is the only one
 ";
 
 /// A manager's store, with what tells of its passes.

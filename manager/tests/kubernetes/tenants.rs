@@ -48,7 +48,7 @@ spec:
   hypervisor: hv-1
   ports: {client: 20003, peer: 20004}
   user: 1900000001
-status: {placement: it is the only one}
+  placement: it is the only one
 ---
 apiVersion: v1
 kind: Secret

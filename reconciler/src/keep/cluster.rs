@@ -117,7 +117,7 @@ impl Keeper<'_> {
         let mut bindings = BTreeMap::new();
         // What the last pass knew, and since when that is all.
         let (mut known, mut since) = (Documents::default(), Instant::now());
-        self.first_looks(name).await;
+        Box::pin(self.first_looks(name)).await;
         loop {
             let Some(wake) = self.wake_of(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
@@ -125,7 +125,8 @@ impl Keeper<'_> {
             let is_early = wrote.is_some_and(|wrote| wrote.elapsed() < WORDS) || self.line().is_long();
             let may_say_later = is_early && unsaid.is_none_or(|since| since.elapsed() < LONGEST_WORDS);
             let manner = Manner { may_say_later, bindings: std::mem::take(&mut bindings) };
-            let passed = self.pass_cluster(name, manner).instrument(span.clone()).await;
+            // A cluster is at rest most of the time, and a pass takes much room.
+            let passed = Box::pin(self.pass_cluster(name, manner).instrument(span.clone())).await;
             let took = began.elapsed();
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             let (idle, pause) = match &passed {

@@ -33,7 +33,9 @@ use super::{
 };
 use crate::{Applying, PassError, connected::has_agent, pace::Pace};
 
-/// How long a machine is not looked at again after a look, at most: as long as that took, so that what changes meanwhile is seen together.
+/// How many times as long as a look took a machine is not looked at again, so that what changes meanwhile is seen together.
+const REST: u32 = 3;
+/// The longest that is.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
@@ -74,13 +76,11 @@ impl Keeper<'_> {
             let span = info_span!("pass", hypervisor = %name, pass = number);
             let began = Instant::now();
             if std::mem::replace(&mut looks, true) {
-                answers = self.look_at(name, &document, &mut obeys).instrument(span.clone()).await;
+                answers = Box::pin(self.look_at(name, &document, &mut obeys).instrument(span.clone())).await;
             }
-            // Where much happens, half of the time is left to others.
-            let rest = began.elapsed();
-            let done = self
-                .bring(name, &document)
-                .instrument(span.clone())
+            // Where much happens, most of the time is left to others.
+            let rest = began.elapsed() * REST;
+            let done = Box::pin(self.bring(name, &document).instrument(span.clone()))
                 .await
                 .unwrap_or_else(|error| Applying { effects: 0, failures: vec![chain_text(&error)] });
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
