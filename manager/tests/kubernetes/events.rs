@@ -40,6 +40,7 @@ spec:
   ports: {client: 20001, peer: 20002}
   user: 1900000000
   placement: it is the only one
+status: {conditions: [{type: Ready, status: 'False', reason: Starting, message: it starts, lastTransitionTime: '2026-11-21T11:00:00Z'}]}
 ";
 
 /// A manager's store, with what tells of its passes.

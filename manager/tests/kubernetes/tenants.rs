@@ -49,6 +49,7 @@ spec:
   ports: {client: 20003, peer: 20004}
   user: 1900000001
   placement: it is the only one
+status: {conditions: [{type: Ready, status: 'False', reason: Starting, message: it starts, lastTransitionTime: '2026-11-21T11:00:00Z'}]}
 ---
 apiVersion: v1
 kind: Secret
