@@ -43,13 +43,7 @@ pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (
             continue;
         }
         match place(&plan.documents, fleet, cluster, &pod, &ingress) {
-            Ok(document) => {
-                fleet.enter(&document.spec);
-                let hypervisor = document.spec.hypervisor.clone();
-                let reason = document.spec.placement.clone();
-                plan.decisions.push(Decision::Place { component, hypervisor, reason });
-                plan.documents.components.insert(pod, document);
-            }
+            Ok(document) => placement::enter(plan, fleet, (component, pod), document),
             Err(why) => plan.block_in(&cluster.reference, &component, why),
         }
     }

@@ -143,15 +143,18 @@ fn place_missing(
             continue;
         }
         match place(&plan.documents, world, fleet, cluster, (&pod, role, index)) {
-            Ok((document, reason)) => {
-                fleet.enter(&document.spec);
-                let hypervisor = document.spec.hypervisor.clone();
-                plan.decisions.push(Decision::Place { component, hypervisor, reason });
-                plan.documents.components.insert(pod, document);
-            }
+            Ok(document) => enter(plan, fleet, (component, pod), document),
             Err(why) => plan.block_in(&cluster.reference, &component, why),
         }
     }
+}
+
+/// Puts a new component, as people call it, into a plan and on its machine.
+pub(crate) fn enter(plan: &mut Plan, fleet: &mut Fleet, (component, pod): (String, PodName), document: Component) {
+    fleet.enter(&document.spec);
+    let ComponentSpec { hypervisor, placement, .. } = &document.spec;
+    plan.decisions.push(Decision::Place { component, hypervisor: hypervisor.clone(), reason: placement.clone() });
+    plan.documents.components.insert(pod, document);
 }
 
 /// Components of one role of a cluster, by name.
@@ -167,14 +170,14 @@ pub(crate) fn count_staying(documents: &Documents, id: &ClusterId, role: Role) -
     of_role(documents, id, role).filter(|(_, component)| !component.is_leaving()).count()
 }
 
-/// The document of a new component with the reason for its machine, or what it waits for.
+/// The document of a new component, or what it waits for.
 fn place(
     documents: &Documents,
     world: &World,
     fleet: &mut Fleet,
     cluster: &ValidatedCluster,
     (pod, role, index): (&PodName, Role, u32),
-) -> Result<(Component, String), String> {
+) -> Result<Component, String> {
     let siblings: Vec<_> = documents.components_of(&pod.cluster).map(|(_, component)| &component.spec).collect();
     let brother = siblings.iter().find(|spec| spec.role == role).map(|spec| spec.user);
     let wanted = Wanted {
@@ -194,9 +197,9 @@ fn place(
         hypervisor: machine.name.clone(),
         ports,
         user,
-        placement: reason.clone(),
+        placement: reason,
     };
-    Ok((document(pod, spec), reason))
+    Ok(document(pod, spec))
 }
 
 /// A new component.
