@@ -204,6 +204,15 @@ impl Gateway {
         self.daemon.write("peers.json", &json!({"peers": peers}));
     }
 
+    /// Waits until the places where these workers were seen are on disk: they may be behind by a second.
+    pub(crate) fn keeps_places(&self, workers: &[u8]) {
+        let file = self.daemon.file("peers.json");
+        wait_until("their places are on disk", PATIENCE, || {
+            let text = fs::read_to_string(&file).unwrap();
+            workers.iter().all(|number| text.contains(&format!("{}:51820", address(*number))))
+        });
+    }
+
     /// Changes what it has kept of workers, and leaves where they were seen.
     pub(crate) fn change_kept(&self, change: impl FnOnce(&mut Vec<Value>)) {
         let text = fs::read(self.daemon.file("peers.json")).unwrap();

@@ -13,7 +13,6 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::client::{connect, connect_soon, cut_off, ping};
 use crate::daemon::{Egress, Gateway, Keys};
 use crate::lan::{Lan, address};
-use crate::support::wait_until;
 use crate::worker::{Worker, object};
 use crate::{PATIENCE, SECOND, on_host};
 
@@ -39,10 +38,7 @@ fn a_gateway_that_is_killed_comes_back_to_workers_that_say_nothing() {
             ping(&mut connect_soon(&egress.cluster(), &format!("100.80.0.{}:10250", worker.number)));
         }
         let file = gateway.daemon.file("peers.json");
-        wait_until("both places are on disk", PATIENCE, || {
-            let text = std::fs::read_to_string(&file).unwrap();
-            [7, 8].iter().all(|number| text.contains(&format!("{}:51820", address(*number))))
-        });
+        gateway.keeps_places(&[7, 8]);
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(
             !text.contains(&crate::support::private_text(7)) && !text.contains(&crate::support::private_text(GATEWAY))

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::api_server::ApiServer;
 use crate::client::{connect, connect_soon, cut_off, ping};
 use crate::daemon::{Egress, Gateway, Keys, replace};
-use crate::lan::{Lan, address};
+use crate::lan::Lan;
 use crate::support::{public_key, wait_until};
 use crate::worker::Worker;
 use crate::{PATIENCE, on_host};
@@ -63,10 +63,8 @@ fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
         });
         ping(&mut tunnel);
 
-        // While the API is down, peers are those of the file, where their places are behind by a second at most.
-        let file = gateway.daemon.file("peers.json");
-        let place = format!("{}:51820", address(7));
-        wait_until("the place is on disk", PATIENCE, || std::fs::read_to_string(&file).unwrap().contains(&place));
+        // While the API is down, peers are those of the file.
+        gateway.keeps_places(&[7]);
         cluster.stop();
         gateway.daemon.process().kill();
         cut_off(&mut tunnel, PATIENCE);
@@ -82,6 +80,7 @@ fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
         assert_eq!(connect(&socket, W7).status, 502, "the address is w8's by now, which was never seen");
         cluster.ask(|client| async move { delete(client, 8).await });
         wait_until("nobody has the address", PATIENCE, || connect(&socket, W7).status == 403);
+        let file = gateway.daemon.file("peers.json");
         wait_until("nobody is kept", PATIENCE, || {
             let kept: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
             kept == json!({"peers": []})
