@@ -18,6 +18,9 @@ pub(crate) const PROGRAM: &str = "KEELWAY_TEST_PROGRAM";
 /// Where a test keeps what it writes: gone with its host.
 const WORK: &str = "/run/keelway-e2e";
 
+/// Of what a panic says.
+const MOST_LINES: usize = 60;
+
 /// The shell stays as the host's init: orphans need somebody who takes their exit status. Mounts of others would go when
 /// their files do, in the middle of a test.
 const SETUP: &str = "
@@ -46,11 +49,32 @@ pub fn on_own_host(test: &str, body: impl FnOnce()) {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut cause = Cause::default();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        println!("{}", line.unwrap());
+        let line = line.unwrap();
+        println!("{line}");
+        cause.read(&line);
     }
     let status = child.wait().unwrap();
-    assert!(status.success(), "{test}: {status}");
+    assert!(status.success(), "{test}: {status}\n{}", cause.lines.join("\n"));
+}
+
+/// What the first panic of a test says, so that it stands at the end, too: a long output is cut in the middle.
+#[derive(Default)]
+struct Cause {
+    lines: Vec<String>,
+    is_over: bool,
+}
+
+impl Cause {
+    fn read(&mut self, line: &str) {
+        let begins = line.starts_with("thread '") && line.contains(" panicked at ");
+        self.is_over |= !self.lines.is_empty() && (line == "stack backtrace:" || line.starts_with("note: "));
+        let is_of_it = begins || !self.lines.is_empty();
+        if is_of_it && !self.is_over && self.lines.len() < MOST_LINES {
+            self.lines.push(line.to_owned());
+        }
+    }
 }
 
 /// A fleet's name that no other test has, and that is always as long.

@@ -8,6 +8,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
@@ -40,6 +41,16 @@ pub fn kill(pid: u32) -> Duration {
     pidfd_send_signal(&process, Signal::KILL).unwrap();
     assert!(ended_within(&process, deadline::READ), "a killed process did not end");
     started.elapsed()
+}
+
+/// Kills processes at once, and waits until all have ended. The end of one may be another's.
+pub fn kill_together(pids: impl IntoIterator<Item = u32>) {
+    let processes: Vec<OwnedFd> = pids.into_iter().map(|pid| open(pid).unwrap()).collect();
+    for process in &processes {
+        let sent = pidfd_send_signal(process, Signal::KILL);
+        assert!(matches!(sent, Ok(()) | Err(Errno::SRCH)), "{sent:?}");
+    }
+    assert!(processes.iter().all(|process| ended_within(process, deadline::READ)), "a killed process did not end");
 }
 
 /// The ids of all processes there are.

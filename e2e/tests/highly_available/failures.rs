@@ -62,13 +62,10 @@ pub(crate) fn a_role_on_one_machine(plane: &Plane<'_>, load: &Load) {
         let crowded = &all.iter().max_by_key(beside).unwrap().spec.hypervisor;
         let victims: Vec<&Component> = all.iter().copied().filter(|c| c.spec.hypervisor == *crowded).collect();
         let before: Vec<Running> = victims.iter().map(|component| plane.running(component).unwrap()).collect();
-        let pids = victims.iter().zip(&before).flat_map(|(component, running)| {
+        process::kill_together(victims.iter().zip(&before).flat_map(|(component, running)| {
             let machine = plane.machine(component);
             [machine.sandbox_pid(&running.sandbox), machine.container_pid(&running.container)]
-        });
-        for pid in pids.collect::<Vec<u32>>() {
-            process::kill(pid);
-        }
+        }));
         let what = format!("all {} of {role} on one machine were killed", victims.len());
         plane.mend();
         let back = || {
