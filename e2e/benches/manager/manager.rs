@@ -22,6 +22,8 @@ const QUIET: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(250);
 /// A birth of all clusters, many times over.
 const DEADLINE: Duration = Duration::from_secs(3600);
+/// All that follows of one change, many times over.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// An end in order.
 const END: Duration = Duration::from_secs(60);
 
@@ -75,6 +77,19 @@ impl Manager {
             let ended = self.process.try_wait().unwrap();
             let said = || fs::read_to_string(&self.log).unwrap().lines().rev().take(20).collect::<Vec<_>>().join("\n");
             assert!(ended.is_none() && began.elapsed() < DEADLINE, "it does not settle: {ended:?}\n{}", said());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until it says that nothing is left to do anywhere, later than this moment.
+    pub(crate) async fn rests(&self, since: Timestamp) {
+        let (mut log, began) = (Log::of(&self.log), Instant::now());
+        loop {
+            log.read();
+            if log.settled.is_some_and(|settled| settled >= since) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not settle after a change");
             tokio::time::sleep(LOOK).await;
         }
     }
