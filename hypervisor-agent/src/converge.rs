@@ -49,7 +49,7 @@ pub struct Wanted<'a> {
 /// # Errors
 /// As of [`converge`].
 pub fn converge_to(wanted: &Wanted<'_>, state: &MachineState) -> Result<Vec<Action>, Refusal> {
-    let Wanted { config, fence, digests } = *wanted;
+    let Wanted { config, fence, .. } = *wanted;
     check((config, fence), state)?;
     let mut actions = Vec::new();
     if state.owner.is_none() && !config.pods.is_empty() {
@@ -59,17 +59,21 @@ pub fn converge_to(wanted: &Wanted<'_>, state: &MachineState) -> Result<Vec<Acti
     // What nobody tells of is somebody's: only a cluster that the documents tell of, and that is not paused, loses its pods.
     names.retain(|name| !config.others.contains(&name.cluster));
     names.extend(config.pods.keys().cloned());
-    for name in &names {
-        let steps = match (config.pods.get(name), digests.get(name)) {
-            (Some(pod), Some(digests)) => pod::plan_wanted(name, (pod, digests), state),
-            (Some(pod), None) => pod::plan_wanted(name, (pod, &pod.digests()), state),
-            (None, _) => pod::plan_removal(name, state),
-        };
-        actions.extend(steps.into_iter().map(|step| Action::Pod(name.clone(), step)));
-    }
+    actions.extend(names.iter().flat_map(|name| converge_pod(wanted, name, state)));
     actions.extend(plan_forgetting(config, state));
     actions.extend(plan_record((config, fence), state));
     Ok(actions)
+}
+
+/// What of that is to be done of one pod, where the machine may take the config.
+pub(crate) fn converge_pod(wanted: &Wanted<'_>, name: &PodName, state: &MachineState) -> Vec<Action> {
+    let Wanted { config, digests, .. } = *wanted;
+    let steps = match (config.pods.get(name), digests.get(name)) {
+        (Some(pod), Some(digests)) => pod::plan_wanted(name, (pod, digests), state),
+        (Some(pod), None) => pod::plan_wanted(name, (pod, &pod.digests()), state),
+        (None, _) => pod::plan_removal(name, state),
+    };
+    steps.into_iter().map(|step| Action::Pod(name.clone(), step)).collect()
 }
 
 /// Whether a machine may take a config at all, for who leaves it to the machine's agent what is to be done.

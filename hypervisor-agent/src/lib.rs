@@ -32,6 +32,7 @@ pub mod reach;
 pub mod refusal;
 mod relay;
 pub mod report;
+pub mod rest;
 pub mod site;
 mod socket;
 mod splice;

@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct Kept {
     pub(super) config: MachineConfig,
     pub(super) fence: Applied,
-    digests: BTreeMap<PodName, PodDigests>,
+    pub(super) digests: BTreeMap<PodName, PodDigests>,
 }
 
 /// A config that says of a pod only that it is as before, and it is not.

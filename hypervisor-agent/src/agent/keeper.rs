@@ -32,9 +32,10 @@ use super::{
 use crate::{
     LocalMachine,
     action::{Action, PodAction},
-    converge::{converge_to, waits_for_connections},
+    converge::{self, converge_to, waits_for_connections},
     observe::ObserveError,
     report::{ApplyReport, Effect, chain_text},
+    rest,
     supervise::{Held, Moment, Supervisor},
 };
 
@@ -44,10 +45,6 @@ const RELIST: Duration = Duration::from_secs(60);
 const CONNECTIONS: Duration = Duration::from_secs(1);
 /// How often it looks whether a disk has room again, of which nobody tells either.
 const ROOM: Duration = Duration::from_secs(10);
-/// How many times as long as a look took it rests after it: where much happens, most of the time is left to what it is about.
-const REST: u32 = 3;
-/// The longest that is.
-const LONGEST_REST: Duration = Duration::from_secs(1);
 /// How soon it looks again where it could not, or where a record of the machine's own could not be written.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -85,6 +82,8 @@ pub(super) struct Keeper {
     machine_busy: bool,
     /// The look that is being taken, if one is.
     look: Option<Look>,
+    /// What is in effect, as far as this has heard.
+    config: Option<Arc<Kept>>,
     /// Whether something happened since the last look began.
     dirty: bool,
     next_look: Instant,
@@ -122,6 +121,7 @@ struct Look {
 impl Keeper {
     pub(super) fn new(machine: Arc<LocalMachine>, book: Arc<Book>, board: Arc<Board>, journal: Arc<Journal>) -> Self {
         let asked = board.asked();
+        let config = book.current();
         let now = Instant::now();
         Self {
             machine,
@@ -138,6 +138,7 @@ impl Keeper {
             busy: BTreeSet::new(),
             machine_busy: false,
             look: None,
+            config,
             dirty: true,
             next_look: now,
             rest: now,
@@ -193,17 +194,22 @@ impl Keeper {
         self.failures.clear();
         self.machine_failure = None;
         self.dirty = true;
+        let before = std::mem::replace(&mut self.config, self.book.current());
         if let Some(state) = self.board.last().filter(|_| is_seen) {
-            self.act_early(&state);
+            self.act_early(before.as_deref(), &state);
         }
     }
 
-    /// Begins what a config asks for of pods that may be started whatever their data is: that of others is looked at first.
-    fn act_early(&mut self, state: &MachineState) {
-        let Some(kept) = self.book.current().filter(|_| state.owner.is_some() && !self.machine_busy) else { return };
-        let Ok(actions) = converge_to(&kept.wanted(), state) else { return };
-        let is_free = |pod: &PodName| kept.config.pods.get(pod).is_some_and(|wanted| wanted.start == Start::Always);
-        let actions: Vec<Action> = actions.into_iter().filter(|action| action.pod().is_some_and(&is_free)).collect();
+    /// Begins what a config asks for anew of pods that may be started whatever their data is: that of others is looked at first.
+    fn act_early(&mut self, before: Option<&Kept>, state: &MachineState) {
+        let Some(kept) = self.config.clone().filter(|_| state.owner.is_some() && !self.machine_busy) else { return };
+        let wanted = kept.wanted();
+        if converge::check((wanted.config, wanted.fence), state).is_err() {
+            return;
+        }
+        let is_new = |name: &PodName| before.is_none_or(|before| before.digests.get(name) != kept.digests.get(name));
+        let pods = kept.config.pods.iter().filter(|(name, pod)| pod.start == Start::Always && is_new(name));
+        let actions: Vec<Action> = pods.flat_map(|(name, _)| converge::converge_pod(&wanted, name, state)).collect();
         let busy = self.busy.clone();
         let round = self.supervisor.round(self.now(), (&kept.config, state), &actions, &busy);
         for (pod, steps) in round.pods {
@@ -287,7 +293,7 @@ impl Keeper {
 
     fn looked(&mut self, seen: Result<(MachineState, Vec<Ending>), ObserveError>) {
         let Some(look) = self.look.take() else { return };
-        self.rest = Instant::now() + (look.began.elapsed() * REST).min(LONGEST_REST);
+        self.rest = Instant::now() + rest::after(look.began.elapsed());
         match seen {
             Ok((state, endings)) => {
                 self.over = endings::ids(&state);
