@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     Cluster, Component, Documents,
+    component::ComponentStatus,
     document::{Change, DocumentName},
 };
 
@@ -40,7 +41,8 @@ impl Documents {
             }
             Change::Put(DocumentName::Component(name)) => {
                 let told = |of: &Self| Some(truths(&of.components.get(name)?.status.as_ref()?.conditions));
-                told(self) == told(before)
+                let tells_nothing = |of: &Self| of.components.get(name).is_some_and(|known| known.tells_nothing_yet());
+                told(self) == told(before) || (told(before).is_none() && tells_nothing(self))
             }
             Change::Introduce(_) | Change::Put(_) | Change::Remove(_) => false,
         };
@@ -64,11 +66,19 @@ impl Cluster {
 }
 
 impl Component {
+    /// Whether nothing that is told of it is so yet: who is told nothing of it knows as much.
+    #[must_use]
+    pub fn tells_nothing_yet(&self) -> bool {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        self.untold().status.is_none() && conditions.iter().all(|condition| condition.status == "False")
+    }
+
     fn untold(&self) -> Self {
         let mut component = self.clone();
         if let Some(status) = &mut component.status {
             status.conditions.clear();
         }
+        component.status.take_if(|status| *status == ComponentStatus::default());
         component
     }
 }
@@ -76,10 +86,24 @@ impl Component {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::condition::{self, Status, Verdict};
+    use crate::{
+        component::Stage,
+        condition::{self, Status, Verdict},
+    };
 
     const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c1, namespace: team-a}\nspec: {version: \
                            1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
+
+    const MACHINE: &str = "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec: {role: Private, \
+                           endpoint: {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n";
+    const COMPONENT: &str = "---\napiVersion: keelway.dev/v1alpha1\nkind: Component\nmetadata: {name: etcd-0, namespace: \
+                             keelway-aaaaaaaaaaaaaaaa}\nspec: {cluster: {namespace: team-a, name: c1}, clusterId: aaaaaaaaaaaaaaaa, \
+                             role: etcd, index: 0, version: 1.37.0, hypervisor: hv-1, ports: {}, user: 900000}\n";
+
+    /// A cluster and one of its components.
+    fn world() -> String {
+        [CLUSTER, COMPONENT, MACHINE].concat()
+    }
 
     fn only_tells(change: impl FnOnce(&mut Cluster)) -> Vec<bool> {
         let before = Documents::read(CLUSTER.as_bytes()).unwrap();
@@ -106,6 +130,23 @@ mod tests {
         assert_eq!(says(&first, Status::True, "etcd-1 starts", 1).1, [true]);
         assert_eq!(says(&first, Status::True, "etcd-0 starts", 2).1, [false], "of another generation");
         assert_eq!(says(&first, Status::False, "all is well", 1).1, [false]);
+    }
+
+    #[test]
+    fn what_is_not_so_yet_is_as_good_as_not_told() {
+        let told = |stage, status| {
+            let mut component =
+                Documents::read(world().as_bytes()).unwrap().components.values().next().unwrap().clone();
+            component.status = Some(ComponentStatus { stage, ..ComponentStatus::default() });
+            let verdict = Verdict { status, reason: "NotReady".to_owned(), message: "it starts".to_owned() };
+            let now = crate::Time(crate::jiff::Timestamp::UNIX_EPOCH);
+            condition::set(&mut component.status.get_or_insert_default().conditions, "Ready", verdict, None, &now);
+            component
+        };
+        assert!(told(Stage::Joining, Status::False).tells_nothing_yet());
+        assert!(!told(Stage::Joining, Status::True).tells_nothing_yet());
+        assert!(!told(Stage::Joining, Status::Unknown).tells_nothing_yet());
+        assert!(!told(Stage::Leaving, Status::False).tells_nothing_yet());
     }
 
     #[test]

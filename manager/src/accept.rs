@@ -127,7 +127,7 @@ impl Taking<'_> {
     /// What does not fit the other documents goes back to what it was.
     fn settle(&mut self) {
         loop {
-            let mut faults = self.next.faults_between();
+            let mut faults = if self.only_asks() { Vec::new() } else { self.next.faults_between() };
             faults.extend(self.next.faults_of_classes(|name, cluster| self.is_asked(name, cluster)));
             if faults.is_empty() {
                 return;
@@ -153,6 +153,20 @@ impl Taking<'_> {
                 self.revert(name);
             }
         }
+    }
+
+    /// Whether nothing is other than before but what people ask of Clusters, which no other document tells of: there is no need to look at
+    /// all of them.
+    fn only_asks(&self) -> bool {
+        let Some(before) = self.before else { return false };
+        self.next.names_changed_since(before).iter().all(|name| {
+            let DocumentName::Cluster(name) = name else { return false };
+            match (self.next.clusters.get(name), before.clusters.get(name)) {
+                (Some(now), Some(before)) => now.status == before.status && now.deleted() == before.deleted(),
+                (Some(now), None) => now.status.is_none(),
+                (None, _) => false,
+            }
+        })
     }
 
     /// Whether somebody asks something for a Cluster: what was accepted before, and runs, is held against no class that changed since.
@@ -221,5 +235,42 @@ fn of_servers(new: ObjectMeta, before: &ObjectMeta, changed: bool) -> ObjectMeta
         namespace: new.namespace.or_else(|| before.namespace.clone()),
         uid: before.uid.clone(),
         ..new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A Cluster as an API server has it.
+    fn cluster(name: &str, id: &str, version: &str) -> Vec<u8> {
+        let text = format!(
+            "{{\"apiVersion\": \"keelway.dev/v1alpha1\", \"kind\": \"Cluster\", \"metadata\": {{\"name\": \"{name}\", \"namespace\": \
+             \"team-a\"}}, \"spec\": {{\"version\": \"{version}\"}}, \"status\": {{\"id\": \"{id}\"}}}}"
+        );
+        text.into_bytes()
+    }
+
+    fn accepted(before: Option<&Documents>, files: &[(&str, Vec<u8>)]) -> Accepted {
+        let path = |name: &str| PathBuf::from(format!("clusters/team-a/{name}.yaml"));
+        let found = files.iter().map(|(name, bytes)| (path(name), Some(bytes.clone()))).collect();
+        accept(before, &found, Keeper::Server, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn what_is_asked_of_a_cluster_touches_no_other_and_its_id_does() {
+        let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
+        let files = [("c1", cluster("c1", one, "1.36.2")), ("c2", cluster("c2", other, "1.36.2"))];
+        let world = accepted(None, &files).documents.unwrap();
+        assert_eq!(world.clusters.len(), 2);
+
+        let asked = accepted(Some(&world), &[("c2", cluster("c2", other, "1.37.0"))]);
+        assert!(asked.refused.is_empty());
+        let versions = asked.documents.unwrap();
+        assert!(versions.clusters.values().any(|cluster| cluster.spec.version == "1.37.0"));
+
+        let stolen = accepted(Some(&world), &[("c2", cluster("c2", one, "1.37.0"))]);
+        assert_eq!(stolen.refused.len(), 1);
+        assert_eq!(stolen.documents, Some(world));
     }
 }

@@ -18,7 +18,10 @@ use keelway_reconciler::{
 };
 use keelway_resident::Mapped;
 use rand::{SeedableRng, rngs::StdRng};
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The term of whoever holds the Lease, or held it last: documents and machines may know an older one.
@@ -26,6 +29,8 @@ const TERM: &str = "keelway.dev/term";
 
 /// How long nothing was left to be done before the program is given back: metrics and Events are told meanwhile.
 const AT_REST: Duration = Duration::from_secs(5);
+/// How often that is done otherwise: connections that are kept up need little of it, and Linux maps much around that.
+const EACH: Duration = Duration::from_secs(15);
 
 /// How soon the Lease is asked for again that could not be written.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -62,7 +67,8 @@ impl<S: Store + Changing + 'static> Work<S> {
     }
 }
 
-/// Gives back what of the program is resident each time that nothing is left to be done: most of it is for births and changes.
+/// Gives back what of the program is resident each time that nothing is left to be done, and once in a while: most of it is for births and
+/// changes.
 async fn give_back_at(rest: &Notify) -> Infallible {
     let mapped = match Mapped::of_this_process() {
         Ok(mapped) => mapped,
@@ -72,8 +78,9 @@ async fn give_back_at(rest: &Notify) -> Infallible {
         }
     };
     loop {
-        rest.notified().await;
-        sleep(AT_REST).await;
+        if timeout(EACH, rest.notified()).await.is_ok() {
+            sleep(AT_REST).await;
+        }
         if let Err(error) = mapped.give_back() {
             tracing::debug!(%error, "the program could not be given back");
         }

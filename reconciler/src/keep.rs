@@ -10,6 +10,7 @@
 //! who relies on it. A machine is given one config of all its clusters, once each of them has told what it wants.
 
 mod cluster;
+mod decision;
 mod driver;
 mod index;
 mod machine;
@@ -58,7 +59,7 @@ const RECHECK: Duration = Duration::from_millis(500);
 /// How soon at last. In between it is a part of the time in which nothing got better.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 /// Passes of clusters at one time, from the decision until it is saved: a store is asked for as much at once, and each of them takes room.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 8;
 /// Clusters whose components are asked at one time. One that does not answer takes a few seconds, whatever others wait for.
 const ASKED_AT_ONCE: usize = 32;
 /// How long effects that have begun may take once nothing more is to be done. What is cut off then is done again later.
@@ -218,6 +219,11 @@ impl<'a> Keeper<'a> {
         self.placing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether others wait for their pass, or to have what came of it saved.
+    fn is_busy(&self) -> bool {
+        self.queue.load(Ordering::Relaxed) > 0 || self.line().is_long()
+    }
+
     fn is_stopped(&self) -> bool {
         self.context.run.stop.is_cancelled()
     }
@@ -235,6 +241,10 @@ impl<'a> Keeper<'a> {
 
     /// Waits for the end of a pause, or to be told to stop.
     async fn pause_until(&self, end: Instant) {
+        // A timer would put who is in a hurry behind others.
+        if end <= Instant::now() {
+            return;
+        }
         tokio::select! {
             biased;
             () = self.context.run.stop.cancelled() => {}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use keelway_api::{
-    Asked, Cluster, Documents, Hypervisor,
+    Asked, Cluster, Component, Documents, Hypervisor, Shared,
     cluster::FINALIZER,
     document::{Change, Document, DocumentName, DocumentRef},
     hypervisor,
@@ -58,12 +58,17 @@ impl Kubernetes {
         match document {
             DocumentRef::Component(component) => {
                 let json = serde_json::to_value(component).unwrap_or_default();
-                let is_same = matches!(before, Some(DocumentRef::Component(before))
-                    if before.spec == component.spec && before.metadata == component.metadata);
-                if !is_same {
+                let before = match before {
+                    Some(DocumentRef::Component(before)) => Some(before),
+                    _ => None,
+                };
+                let is_same =
+                    |before: &Shared<Component>| before.spec == component.spec && before.metadata == component.metadata;
+                if !before.is_some_and(is_same) {
                     self.own(name, document, &json).await?;
                 }
-                if component.status.is_some() {
+                let told = before.and_then(|before| before.status.as_ref());
+                if component.status.is_some() && component.status.as_ref() != told {
                     self.status(name, document, &json).await?;
                 }
             }

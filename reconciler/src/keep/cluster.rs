@@ -12,24 +12,20 @@ use keelway_api::{
     document::{Change, DocumentName},
     jiff::Timestamp,
     machine::{MachineState, Seen},
-    name::{ClusterId, ClusterRef, HypervisorName},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
     shared::Map,
 };
-use keelway_planner::{
-    Configs, Decision, Neighbours, Observation, Part, Plan, Refused, Wants, World, identify_clusters, plan_part,
-    plan_progress, refuse,
-};
+use keelway_planner::{Configs, Health, Observation, Plan, Refused, Wants, World, identify_clusters, refuse};
 use tokio::{
-    sync::Notify,
-    task::yield_now,
+    sync::{Notify, futures::OwnedNotified},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{Instrument as _, debug_span, info_span};
 
 use super::{
     Keeper, LONGEST_LOOK, LONGEST_RECHECK, LOOK, RECHECK, Task,
+    decision::{Decided, StagedPart},
     rest::round,
-    save::{Edit, Staged},
 };
 use crate::{
     Failure, Outcome, PassError, health,
@@ -43,6 +39,8 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// The same for those that it relies on: longer than a look at a machine that does not answer.
 const OWN_LOOKS: Duration = Duration::from_secs(12);
 
+/// How long what people are told waits for machines to hear of what they are to do. One that is at work hears of it later.
+const HEARING: Duration = Duration::from_millis(10);
 /// How long words wait that tell the same truths as those that were written a moment ago: while a cluster is made they change with each
 /// step, and a store is asked for each of them. So long they are behind what others wait to have saved, too.
 const WORDS: Duration = Duration::from_secs(5);
@@ -70,38 +68,38 @@ struct Passed {
     wrote: bool,
     /// Whether there are words to be saved later.
     says_more: bool,
-    /// What the clusters' own APIs told.
-    bindings: BTreeMap<ClusterId, Seen<String>>,
+    known: Known,
 }
 
 /// How a pass is made.
 #[derive(Default)]
 struct Manner {
-    /// Words that change nothing wait, as there were others a moment ago.
+    /// Words that change nothing may wait: they did not wait for long yet.
     may_say_later: bool,
-    /// Known since all was settled: a change need not wait for them to be asked for again. The next pass asks.
+    /// They do so even if nobody waits to have something saved, as there were others a moment ago.
+    said_lately: bool,
+    /// Known since all was settled.
+    known: Known,
+}
+
+/// What a change need not wait for to be asked for again. The next pass asks.
+#[derive(Default)]
+struct Known {
+    /// What the clusters' own APIs told.
     bindings: BTreeMap<ClusterId, Seen<String>>,
+    /// Components that were asked, or vouched for, and are well: who changes only what others do not rely on need not ask them. None where that
+    /// was relied on.
+    well: BTreeSet<PodName>,
 }
 
-/// What a pass decided.
-struct Decided {
-    plan: Plan,
-    /// Its documents, as they are saved now.
-    saved: Documents,
-    /// What it wants of machines; none once these were told.
-    wants: Option<BTreeMap<HypervisorName, Wants>>,
-    /// What it was decided on.
-    seen: Observation,
-}
-
-/// What is saved of a part.
-enum StagedPart {
-    /// Nothing: it is as it was.
-    Same,
-    /// Nothing: somebody else changed it meanwhile.
+/// What came of a pass that relies on components that it did not ask.
+enum Relied {
+    /// It could.
+    Passed(Box<Passed>),
+    /// Nothing: what is to be changed needs to know of them.
+    TooMuch,
+    /// Nothing: there is no such cluster any more, or somebody changed it meanwhile.
     Stale,
-    /// It stands in the line.
-    Waits(Staged),
 }
 
 impl Keeper<'_> {
@@ -114,7 +112,7 @@ impl Keeper<'_> {
         let mut number = 0_u64;
         // When this task wrote last, and since when it has words to say.
         let (mut wrote, mut unsaid): (Option<Instant>, Option<Instant>) = (None, None);
-        let mut bindings = BTreeMap::new();
+        let mut asked = Known::default();
         // What the last pass knew, and since when that is all.
         let (mut known, mut since) = (Documents::default(), Instant::now());
         Box::pin(self.first_looks(name)).await;
@@ -122,9 +120,9 @@ impl Keeper<'_> {
             let Some(wake) = self.wake_of(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
             let (span, began) = (info_span!("pass", cluster = %name, pass = number), Instant::now());
-            let is_early = wrote.is_some_and(|wrote| wrote.elapsed() < WORDS) || self.line().is_long();
-            let may_say_later = is_early && unsaid.is_none_or(|since| since.elapsed() < LONGEST_WORDS);
-            let manner = Manner { may_say_later, bindings: std::mem::take(&mut bindings) };
+            let said_lately = wrote.is_some_and(|wrote| wrote.elapsed() < WORDS);
+            let may_say_later = unsaid.is_none_or(|since| since.elapsed() < LONGEST_WORDS);
+            let manner = Manner { may_say_later, said_lately, known: std::mem::take(&mut asked) };
             // A cluster is at rest most of the time, and a pass takes much room.
             let passed = Box::pin(self.pass_cluster(name, manner).instrument(span.clone())).await;
             let took = began.elapsed();
@@ -151,7 +149,7 @@ impl Keeper<'_> {
             unsaid = unsaid.or(Some(last)).filter(|_| says_more);
             let outcome = passed.map(|passed| {
                 if passed.outcome.settled {
-                    bindings = passed.bindings;
+                    asked = passed.known;
                 }
                 passed.outcome
             });
@@ -239,69 +237,68 @@ impl Keeper<'_> {
 
     /// One pass. None: there is no such cluster any more, or somebody changed it meanwhile, of which this task is told.
     async fn pass_cluster(&self, name: &ClusterRef, manner: Manner) -> Result<Option<Passed>, PassError> {
-        let Ok(asking) = self.asking.acquire().await else { return Ok(None) };
-        let Some(View { loaded, seen }) = self.view(name) else { return Ok(None) };
+        let passed = match self.pass_relying(name, &manner, &manner.known.well).await? {
+            Relied::TooMuch => self.pass_relying(name, &manner, &BTreeSet::new()).await?,
+            relied => relied,
+        };
+        match passed {
+            Relied::Passed(passed) => Ok(Some(*passed)),
+            Relied::TooMuch | Relied::Stale => Ok(None),
+        }
+    }
+
+    /// The same, for which these components are well: they are not asked.
+    async fn pass_relying(
+        &self,
+        name: &ClusterRef,
+        manner: &Manner,
+        well: &BTreeSet<PodName>,
+    ) -> Result<Relied, PassError> {
+        let Ok(asking) = self.asking.acquire().await else { return Ok(Relied::Stale) };
+        let Some(View { loaded, seen }) = self.view(name) else { return Ok(Relied::Stale) };
         let mut documents = Documents::clone(&loaded);
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
-        let observing = observe_looked(&seen, &*self.context.components, &documents, &manner.bindings);
+        let observing = observe_looked(&seen, &*self.context.components, &documents, (&manner.known.bindings, well));
         let seen = observing.instrument(debug_span!("observe")).await.map_err(PassError::Faults)?;
         drop(asking);
-        let Some(turn) = self.turn().await else { return Ok(None) };
-        let (decided, staged) =
-            debug_span!("plan").in_scope(|| self.decide(documents, seen, (&loaded, manner.may_say_later)))?;
+        let Some(turn) = self.turn().await else { return Ok(Relied::Stale) };
+        let says_later = manner.may_say_later && (manner.said_lately || self.is_busy());
+        let relies = !well.is_empty();
+        let decided =
+            debug_span!("plan").in_scope(|| self.decide(name, documents, seen, (&loaded, says_later, relies)))?;
+        let Some((decided, staged)) = decided else { return Ok(Relied::TooMuch) };
         let Decided { plan, saved, mut wants, seen } = decided;
         let (wrote, says_more) = (matches!(staged, StagedPart::Waits(_)), saved != plan.documents);
         if seen.refused.values().any(Refused::is_stale) {
             wants = None;
         }
         if wrote && only_tells(&loaded, &saved) {
-            self.tell(name, &loaded, &plan, wants.take());
-            // What machines write down of it is saved with it.
-            yield_now().await;
+            // What machines write down of it goes first.
+            let _ = timeout(HEARING, join_all(self.tell(name, &loaded, &plan, wants.take()))).await;
         }
         if !self.saved_part(staged, &loaded, &saved).await? {
-            return Ok(None);
+            return Ok(Relied::Stale);
         }
-        self.tell(name, &loaded, &plan, wants);
+        drop(self.tell(name, &loaded, &plan, wants));
         drop(turn);
         let mut outcome = self.finish(plan).instrument(debug_span!("bind")).await;
         outcome.settled &= !says_more;
-        Ok(Some(Passed { outcome, wrote, says_more, bindings: seen.bindings }))
+        let well = if relies { BTreeSet::new() } else { healthy(&seen) };
+        let known = Known { bindings: seen.bindings, well };
+        Ok(Relied::Passed(Box::new(Passed { outcome, wrote, says_more, known })))
     }
 
-    /// Tells machines what the cluster wants of them.
-    fn tell(&self, name: &ClusterRef, loaded: &Documents, plan: &Plan, wants: Option<BTreeMap<HypervisorName, Wants>>) {
-        let Some(wants) = wants else { return };
-        let left = machines_of(loaded).difference(&machines_of(&plan.documents)).cloned().collect();
-        self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants);
-    }
-
-    /// Decides, mints, and puts what came of it into the line of those to be saved.
-    fn decide(
+    /// Tells machines what the cluster wants of them. Returns what ends when they have heard of it.
+    fn tell(
         &self,
-        documents: Documents,
-        seen: Observation,
-        (loaded, may_say_later): (&Documents, bool),
-    ) -> Result<(Decided, StagedPart), PassError> {
-        // Most passes take nothing of machines. Whether there is something to take is known without those who have the rest.
-        let (nothing, nobody) = (Documents::default(), BTreeSet::new());
-        let alone = Neighbours { documents: &nothing, users: &nobody };
-        let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
-        let _placing = if takes_of_machines(&plan, loaded) {
-            let placing = self.placing();
-            // Of what others have nothing is taken.
-            let (all, users) = self.neighbours();
-            (plan, seen) = decide(documents, Neighbours { documents: &all, users: &users }, seen, self.now())?;
-            Some(placing)
-        } else {
-            None
-        };
-        self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
-        let (mut plan, wants) = wanted(plan, &seen, self.now())?;
-        plan.documents.share(loaded);
-        let saved = if may_say_later { without_words(&plan.documents, loaded) } else { plan.documents.clone() };
-        let staged = self.stage_part(loaded, &saved);
-        Ok((Decided { plan, saved, wants: Some(wants), seen }, staged))
+        name: &ClusterRef,
+        loaded: &Documents,
+        plan: &Plan,
+        wants: Option<BTreeMap<HypervisorName, Wants>>,
+    ) -> Vec<OwnedNotified> {
+        let Some(wants) = wants else { return Vec::new() };
+        let left = machines_of(loaded).difference(&machines_of(&plan.documents)).cloned().collect();
+        self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants)
     }
 
     /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
@@ -315,7 +312,7 @@ impl Keeper<'_> {
             let ids = view.loaded.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
             let wants = Configs::of(&view.loaded, &world, &seen).wants();
             let wants = wants.into_iter().map(|(machine, wants)| (machine, wants.leaving_the_rest(&ids))).collect();
-            self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants);
+            drop(self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants));
         }
     }
 
@@ -335,28 +332,9 @@ impl Keeper<'_> {
         Some(View { loaded: Arc::new(state.documents.of_cluster(name)), seen: state.seen_of(name) })
     }
 
-    fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>) {
-        let state = self.state();
-        let seen = state.machines.values().filter_map(|machine| machine.seen.as_deref());
-        let files = seen.filter_map(Seen::known).flat_map(|state| state.files.values());
-        let users = files.map(|file| file.user).collect();
-        drop(state);
-        (self.staged(), users)
-    }
-
     /// Saves what a plan changed of a part, unless somebody else changed that meanwhile. Returns whether that is what there is now.
     pub(super) async fn save_part(&self, before: &Documents, after: &Documents) -> Result<bool, PassError> {
         self.saved_part(self.stage_part(before, after), before, after).await
-    }
-
-    /// Puts it into the line.
-    fn stage_part(&self, before: &Documents, after: &Documents) -> StagedPart {
-        let changes = after.changes_since(before);
-        if changes.is_empty() {
-            return StagedPart::Same;
-        }
-        let edit = Edit::Part { before: before.clone(), after: after.clone(), changes };
-        self.stage(edit).map_or(StagedPart::Stale, StagedPart::Waits)
     }
 
     /// Waits until it is saved.
@@ -366,7 +344,7 @@ impl Keeper<'_> {
             StagedPart::Stale => return Ok(false),
             StagedPart::Waits(staged) => staged,
         };
-        let saved = self.saved(staged).instrument(debug_span!("save")).await?;
+        let saved = self.saved(Some(staged)).instrument(debug_span!("save")).await?;
         if saved {
             self.watcher().saved(before, after);
         }
@@ -412,17 +390,6 @@ impl Keeper<'_> {
     }
 }
 
-fn decide(
-    documents: Documents,
-    neighbours: Neighbours<'_>,
-    mut seen: Observation,
-    now: Timestamp,
-) -> Result<(Plan, Observation), PassError> {
-    refuse(&documents, &mut seen);
-    let plan = plan_part(documents, Part::Cluster(neighbours), &seen, now).map_err(PassError::Faults)?;
-    Ok((plan, seen))
-}
-
 /// Whether a machine is as it was, but for the number of its config: that is its own task's to write.
 fn is_same_machine(now: &Documents, before: &Documents, name: &HypervisorName) -> bool {
     let machine = |of: &Documents| of.hypervisors.get(name).map(|machine| without_issue(machine.clone()));
@@ -436,46 +403,18 @@ fn without_issue(mut machine: Shared<Hypervisor>) -> Shared<Hypervisor> {
     machine
 }
 
+/// Components that are well.
+fn healthy(seen: &Observation) -> BTreeSet<PodName> {
+    let well = seen.health.iter().filter(|(_, health)| **health == Health::Healthy);
+    well.map(|(name, _)| name.clone()).collect()
+}
+
 /// The machines of a cluster's components.
 fn machines_of(documents: &Documents) -> BTreeSet<HypervisorName> {
     documents.components.values().map(|component| component.spec.hypervisor.clone()).collect()
 }
 
-/// Whether a plan gives something to a cluster that another one could be given.
-fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
-    let port = |documents: &Documents| -> Vec<Option<u16>> {
-        documents.clusters.values().map(|cluster| cluster.status.as_ref()?.ingress_port).collect()
-    };
-    let takes = |decision: &Decision| matches!(decision, Decision::Place { .. } | Decision::Give { .. });
-    plan.decisions.iter().any(takes) || port(&plan.documents) != port(loaded)
-}
-
 /// Whether only conditions change: machines need not wait for what people are told.
 fn only_tells(before: &Documents, after: &Documents) -> bool {
     after.changes_since(before).iter().all(|change| after.only_tells(before, change))
-}
-
-/// Documents as they are to be, but for those of which only words of conditions change.
-fn without_words(after: &Documents, before: &Documents) -> Documents {
-    let mut documents = after.clone();
-    for change in after.changes_since(before).iter().filter(|change| after.only_says(before, change)) {
-        documents.make(change, before);
-    }
-    documents
-}
-
-/// What a plan whose keys are minted wants of machines.
-fn wanted(
-    mut plan: Plan,
-    seen: &Observation,
-    now: Timestamp,
-) -> Result<(Plan, BTreeMap<HypervisorName, Wants>), PassError> {
-    let (wants, waiting) = {
-        let world = World::of(&plan.documents).map_err(PassError::Faults)?;
-        let configs = Configs::of(&plan.documents, &world, seen);
-        (configs.wants(), configs.waiting().to_vec())
-    };
-    plan.waiting.extend(waiting);
-    plan_progress(&mut plan, seen, now);
-    Ok((plan, wants))
 }

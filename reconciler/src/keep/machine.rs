@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use keelway_api::{
@@ -17,6 +16,7 @@ use keelway_hypervisor_agent::{
     client::Handover,
     converge::{self, Wanted, converge_to},
     report::chain_text,
+    rest,
 };
 use keelway_planner::{Wants, World, machine_config, refusal};
 use tokio::{
@@ -32,11 +32,6 @@ use super::{
     state::{Given, tells_everything},
 };
 use crate::{Applying, PassError, connected::has_agent, pace::Pace};
-
-/// How many times as long as a look took a machine is not looked at again, so that what changes meanwhile is seen together.
-const REST: u32 = 3;
-/// The longest that is.
-const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
 struct Wakes {
@@ -78,8 +73,7 @@ impl Keeper<'_> {
             if std::mem::replace(&mut looks, true) {
                 answers = Box::pin(self.look_at(name, &document, &mut obeys).instrument(span.clone())).await;
             }
-            // Where much happens, most of the time is left to others.
-            let rest = began.elapsed() * REST;
+            let rest = rest::after(began.elapsed());
             let done = Box::pin(self.bring(name, &document).instrument(span.clone()))
                 .await
                 .unwrap_or_else(|error| Applying { effects: 0, failures: vec![chain_text(&error)] });
@@ -113,7 +107,9 @@ impl Keeper<'_> {
                     self.state().heard(name, self.now());
                 }
             }
-            self.pause_until(last + pause.max(rest.min(LONGEST_REST))).await;
+            // What many clusters want is given together.
+            let rest = if self.is_busy() { rest::LONGEST } else { rest };
+            self.pause_until(last + pause.max(rest)).await;
         }
     }
 
@@ -142,7 +138,10 @@ impl Keeper<'_> {
     async fn bring(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Applying, PassError> {
         let order = match debug_span!("plan").in_scope(|| self.order(name, looked_at)) {
             Ok(Some(order)) => order,
-            Ok(None) => return Ok(Applying::default()),
+            Ok(None) => {
+                self.has_heard(name);
+                return Ok(Applying::default());
+            }
             Err(why) => return Ok(Applying { effects: 0, failures: vec![why] }),
         };
         let Order { document, config, fence, wants, is_new, actions } = order;
@@ -153,7 +152,9 @@ impl Keeper<'_> {
             // Saved before the machine takes it.
             let before = document.status.as_ref().and_then(|status| status.issued.clone());
             let edit = Edit::Issue { machine: name.clone(), before, issue: fence.clone(), clusters: clusters(&wants) };
-            if !self.save(edit).instrument(debug_span!("save")).await? {
+            let staged = self.stage(edit);
+            self.has_heard(name);
+            if !self.saved(staged).instrument(debug_span!("save")).await? {
                 self.look_at_again(name);
                 return Ok(Applying::default());
             }
@@ -165,6 +166,13 @@ impl Keeper<'_> {
             self.take_given(name, Some(Given { fence, wants }));
         }
         Ok(applying)
+    }
+
+    /// Whoever wants something of the machine need not wait for it any more.
+    fn has_heard(&self, name: &HypervisorName) {
+        if let Some(machine) = self.state().machines.get(name) {
+            machine.heard_of.notify_waiters();
+        }
     }
 
     /// What a machine's agent took is known from now on.

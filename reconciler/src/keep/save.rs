@@ -22,6 +22,9 @@ use crate::PassError;
 /// Edits that are saved together at most: who comes meanwhile waits for these.
 const AT_ONCE: usize = 32;
 
+/// As long as no more than so many edits wait, numbers of configs do not wait for the others among them: an API server takes longer for more.
+const FEW: usize = 4;
+
 /// What a task makes of documents, as long as nobody else changed what it was decided on.
 pub(super) enum Edit {
     /// What a plan changed of its part.
@@ -77,8 +80,10 @@ impl Line {
     fn next(&mut self) -> Vec<Waiting> {
         // One whose task was cut off is waited for by nobody.
         self.waiting.retain(|waiting| !waiting.told.is_closed());
-        let first = self.waiting.len().min(self.at_once);
-        self.waiting.drain(..first).collect()
+        let is_number = |waiting: &&Waiting| matches!(waiting.edit, Edit::Issue { .. });
+        let numbers = self.waiting.iter().take_while(is_number).count();
+        let first = if numbers > 0 && self.waiting.len() <= FEW { numbers } else { self.waiting.len() };
+        self.waiting.drain(..first.min(self.at_once)).collect()
     }
 
     /// Whether somebody waits.
@@ -146,14 +151,6 @@ fn with_issues_of(mut documents: Documents, now: &Documents, changes: &[Change])
 }
 
 impl Keeper<'_> {
-    /// Saves an edit. Returns whether it is what there is now: it is not where somebody else changed what it was decided on.
-    pub(super) async fn save(&self, edit: Edit) -> Fate {
-        match self.stage(edit) {
-            Some(staged) => self.saved(staged).await,
-            None => Ok(false),
-        }
-    }
-
     /// Puts an edit into the line: from now on who decides knows of it. None: somebody else changed what it was decided on.
     pub(super) fn stage(&self, edit: Edit) -> Option<Staged> {
         let mut line = self.line();
@@ -174,8 +171,10 @@ impl Keeper<'_> {
         Some(Staged(staged))
     }
 
-    /// Waits until an edit is saved. Whoever is free to saves those that stand first.
-    pub(super) async fn saved(&self, Staged(mut told): Staged) -> Fate {
+    /// Waits until an edit that was put into the line is saved. Whoever is free to saves those that stand first. Returns whether it is what
+    /// there is now: it is not where somebody else changed what it was decided on.
+    pub(super) async fn saved(&self, staged: Option<Staged>) -> Fate {
+        let Some(Staged(mut told)) = staged else { return Ok(false) };
         loop {
             let _alone = tokio::select! {
                 biased;

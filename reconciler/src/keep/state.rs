@@ -15,7 +15,7 @@ use keelway_api::{
     shared::Map,
 };
 use keelway_planner::{Wants, refusal, term_of_documents, term_of_machine};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::OwnedNotified};
 
 use super::{Task, index::Index};
 use crate::connected::has_agent;
@@ -49,6 +49,8 @@ pub(super) struct Machine {
     pub(super) wake: Arc<Notify>,
     /// Wakes its task, as clusters want something else of it.
     pub(super) wanted: Arc<Notify>,
+    /// Told when its task has heard of that: where it is to be given another config, the number of that stands in the line.
+    pub(super) heard_of: Arc<Notify>,
     /// Clusters of the config that it is being given: what they have there is not known before the next look.
     pub(super) giving: BTreeSet<ClusterId>,
     /// What its agent took last, where it did all of that.
@@ -212,14 +214,15 @@ impl State {
         self.machines.values().any(|machine| machine.giving.contains(id))
     }
 
-    /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left.
+    /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left. Returns what
+    /// ends when these have heard of it.
     pub(super) fn wants(
         &mut self,
         name: &ClusterRef,
         (documents, left): (Arc<Documents>, &BTreeSet<HypervisorName>),
         wants: BTreeMap<HypervisorName, Wants>,
-    ) {
-        let Some(cluster) = self.clusters.get_mut(name) else { return };
+    ) -> Vec<OwnedNotified> {
+        let Some(cluster) = self.clusters.get_mut(name) else { return Vec::new() };
         let before = std::mem::take(&mut cluster.wants);
         let kept = |(machine, wants): (HypervisorName, Wants)| {
             let known = before.get(&machine).filter(|known| ***known == wants).cloned();
@@ -227,14 +230,16 @@ impl State {
         };
         cluster.wants = wants.into_iter().map(kept).collect();
         cluster.documents = documents;
-        let Some(now) = self.clusters.get(name).map(|cluster| &cluster.wants) else { return };
+        let Some(now) = self.clusters.get(name).map(|cluster| &cluster.wants) else { return Vec::new() };
         let all: BTreeSet<&HypervisorName> = before.keys().chain(now.keys()).chain(left).collect();
         let is_woken = |name: &&HypervisorName| before.get(*name) != now.get(*name) || left.contains(*name);
-        for name in all.into_iter().filter(is_woken).filter(|name| self.is_all_told(name)) {
-            if let Some(machine) = self.machines.get(name) {
-                machine.wanted.notify_one();
-            }
-        }
+        let woken = all.into_iter().filter(is_woken).filter(|name| self.is_all_told(name));
+        let wake = |machine: &Machine| {
+            let heard_of = machine.heard_of.clone().notified_owned();
+            machine.wanted.notify_one();
+            heard_of
+        };
+        woken.filter_map(|name| self.machines.get(name)).map(wake).collect()
     }
 
     /// Whether each cluster with components on a machine has told what it wants of it.

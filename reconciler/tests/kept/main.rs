@@ -105,6 +105,30 @@ async fn a_cluster_that_cannot_be_saved_is_alone() {
     assert_eq!(failures.0, BTreeSet::from(["cluster/c3".to_owned()]));
 }
 
+/// A change of what others do not rely on reaches its machine before anybody is asked how they are, one of an API server does not. In the
+/// end they are asked.
+#[tokio::test(start_paused = true)]
+async fn who_was_well_is_asked_only_where_it_matters() {
+    let world = World::new(MACHINES, CLUSTERS);
+    undisturbed(&world, async {
+        world.settles().await;
+        let is_store_asked =
+            |saves| world.fleet.asked_after(saves).iter().any(|pod| pod.component.as_str() == "etcd-0");
+        let asked_before = async |change: &dyn Fn()| {
+            world.fleet.forget_who_was_asked();
+            let before = world.counts().saves;
+            change();
+            world.settles().await;
+            assert!((before + 1..=world.counts().saves).any(is_store_asked), "it is asked in the end");
+            world.fleet.asked_after(before)
+        };
+        assert_eq!(asked_before(&|| world.store.change("c0")).await, BTreeSet::new());
+        let asked = asked_before(&|| world.store.change_api_server("c0")).await;
+        assert!(asked.iter().any(|pod| pod.component.as_str() == "etcd-0"));
+    })
+    .await;
+}
+
 /// What is decided of a change takes one save to the machine that it is for: what people are told of it is no save of its own.
 #[tokio::test(start_paused = true)]
 async fn a_change_is_saved_once_before_it_is_applied() {

@@ -75,6 +75,7 @@ impl World {
             saves: store.saves.clone(),
             saves_at_apply: Mutex::default(),
             calls: 0.into(),
+            asked: Mutex::default(),
         };
         Self { started: Instant::now(), store: Arc::new(store), fleet: Arc::new(fleet) }
     }
@@ -198,6 +199,14 @@ impl Memory {
         });
     }
 
+    /// Somebody asks for another pod of a cluster's API server.
+    pub(crate) fn change_api_server(&self, name: &str) {
+        self.edit(name, |cluster| {
+            let arguments = &mut cluster.spec.control_plane.kube_api_server.extra_args;
+            arguments.insert("v".to_owned(), "3".to_owned());
+        });
+    }
+
     /// Somebody gives a cluster a reason for a pass.
     pub(crate) fn touch(&self, name: &str) {
         self.edit(name, |cluster| cluster.metadata.labels = Some([("touched".to_owned(), "again".to_owned())].into()));
@@ -282,6 +291,8 @@ pub(crate) struct Fleet {
     /// How many there had been when a machine was told something.
     saves_at_apply: Mutex<Vec<usize>>,
     calls: AtomicUsize,
+    /// Components that were asked how they are, with how many saves there had been.
+    asked: Mutex<BTreeSet<(usize, PodName)>>,
 }
 
 struct Machine {
@@ -343,6 +354,17 @@ impl Fleet {
         std::mem::take(&mut *self.saves_at_apply.lock().unwrap())
     }
 
+    /// Components that were asked how they are while there had been so many saves.
+    pub(crate) fn asked_after(&self, saves: usize) -> BTreeSet<PodName> {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|(before, _)| *before == saves).map(|(_, pod)| pod.clone()).collect()
+    }
+
+    /// From now on only who is asked from now on counts.
+    pub(crate) fn forget_who_was_asked(&self) {
+        self.asked.lock().unwrap().clear();
+    }
+
     fn called(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
@@ -401,6 +423,7 @@ impl Machines for Fleet {
 impl Components for Fleet {
     async fn health(&self, _: &Documents, probe: &Probe) -> Health {
         self.called();
+        self.asked.lock().unwrap().insert((self.saves.load(Ordering::Relaxed), probe.component.clone()));
         let runs = self.machines[&probe.machine].model.lock().unwrap().state.runs(&probe.component);
         if runs { Health::Healthy } else { Health::Unhealthy("connection refused".to_owned()) }
     }

@@ -1,0 +1,173 @@
+//! What one pass of a cluster decides: the plan, its keys, what it wants of machines, and what of it is saved now.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use keelway_api::{
+    Component, Documents, Shared,
+    jiff::Timestamp,
+    machine::{Digest, Seen},
+    name::{ClusterRef, HypervisorName, PodName},
+    role::Role,
+};
+use keelway_planner::{
+    Configs, Decision, Neighbours, Observation, Part, Plan, Wants, World, plan_part, plan_progress, refuse,
+};
+
+use super::{
+    Keeper,
+    save::{Edit, Staged},
+};
+use crate::PassError;
+
+/// What a pass decided.
+pub(super) struct Decided {
+    pub(super) plan: Plan,
+    /// Its documents, as they are saved now.
+    pub(super) saved: Documents,
+    /// What it wants of machines; none once these were told.
+    pub(super) wants: Option<BTreeMap<HypervisorName, Wants>>,
+    /// What it was decided on.
+    pub(super) seen: Observation,
+}
+
+/// What is saved of a part.
+pub(super) enum StagedPart {
+    /// Nothing: it is as it was.
+    Same,
+    /// Nothing: somebody else changed it meanwhile.
+    Stale,
+    /// It stands in the line.
+    Waits(Staged),
+}
+
+impl Keeper<'_> {
+    /// Decides, mints, and puts what came of it into the line of those to be saved. None, and nothing is done: it `relies` on components that
+    /// were not asked, and it is not only others that change.
+    pub(super) fn decide(
+        &self,
+        name: &ClusterRef,
+        documents: Documents,
+        seen: Observation,
+        (loaded, says_later, relies): (&Documents, bool, bool),
+    ) -> Result<Option<(Decided, StagedPart)>, PassError> {
+        // Most passes take nothing of machines. Whether there is something to take is known without those who have the rest.
+        let (nothing, nobody) = (Documents::default(), BTreeSet::new());
+        let alone = Neighbours { documents: &nothing, users: &nobody };
+        let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
+        let _placing = if takes_of_machines(&plan, loaded) {
+            let placing = self.placing();
+            // Of what others have nothing is taken.
+            let (all, users) = self.neighbours();
+            (plan, seen) = decide(documents, Neighbours { documents: &all, users: &users }, seen, self.now())?;
+            Some(placing)
+        } else {
+            None
+        };
+        self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
+        let (mut plan, wants) = wanted(plan, &seen, self.now())?;
+        if relies && !self.changes_only_others(name, &plan.documents, &wants) {
+            return Ok(None);
+        }
+        plan.documents.share(loaded);
+        let saved = if says_later { without_words(&plan.documents, loaded) } else { plan.documents.clone() };
+        let staged = self.stage_part(loaded, &saved);
+        Ok(Some((Decided { plan, saved, wants: Some(wants), seen }, staged)))
+    }
+
+    /// Whether what is wanted of machines is something else than before, and only of components that neither data nor requests need.
+    fn changes_only_others(
+        &self,
+        name: &ClusterRef,
+        documents: &Documents,
+        wants: &BTreeMap<HypervisorName, Wants>,
+    ) -> bool {
+        let state = self.state();
+        let Some(cluster) = state.clusters.get(name) else { return false };
+        let before: BTreeMap<&PodName, Digest> = cluster.wants.values().flat_map(|wants| wants.digests()).collect();
+        let now: BTreeMap<&PodName, Digest> = wants.values().flat_map(Wants::digests).collect();
+        let names: BTreeSet<&PodName> = before.keys().chain(now.keys()).copied().collect();
+        let mut changed = names.into_iter().filter(|pod| before.get(pod) != now.get(pod)).peekable();
+        let is_of_others = |pod: &PodName| {
+            let role = documents.components.get(pod).map(|component| component.spec.role);
+            matches!(role, Some(Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController))
+        };
+        changed.peek().is_some() && changed.all(is_of_others)
+    }
+
+    fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>) {
+        let state = self.state();
+        let seen = state.machines.values().filter_map(|machine| machine.seen.as_deref());
+        let files = seen.filter_map(Seen::known).flat_map(|state| state.files.values());
+        let users = files.map(|file| file.user).collect();
+        drop(state);
+        (self.staged(), users)
+    }
+
+    /// Puts it into the line.
+    pub(super) fn stage_part(&self, before: &Documents, after: &Documents) -> StagedPart {
+        let changes = after.changes_since(before);
+        if changes.is_empty() {
+            return StagedPart::Same;
+        }
+        let edit = Edit::Part { before: before.clone(), after: after.clone(), changes };
+        self.stage(edit).map_or(StagedPart::Stale, StagedPart::Waits)
+    }
+}
+
+fn decide(
+    documents: Documents,
+    neighbours: Neighbours<'_>,
+    mut seen: Observation,
+    now: Timestamp,
+) -> Result<(Plan, Observation), PassError> {
+    refuse(&documents, &mut seen);
+    let plan = plan_part(documents, Part::Cluster(neighbours), &seen, now).map_err(PassError::Faults)?;
+    Ok((plan, seen))
+}
+
+/// Whether a plan gives something to a cluster that another one could be given.
+fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
+    let port = |documents: &Documents| -> Vec<Option<u16>> {
+        documents.clusters.values().map(|cluster| cluster.status.as_ref()?.ingress_port).collect()
+    };
+    let takes = |decision: &Decision| matches!(decision, Decision::Place { .. } | Decision::Give { .. });
+    plan.decisions.iter().any(takes) || port(&plan.documents) != port(loaded)
+}
+
+/// Documents as they are to be, but for those of which only words of conditions change.
+fn without_words(after: &Documents, before: &Documents) -> Documents {
+    let mut documents = after.clone();
+    for change in after.changes_since(before).iter().filter(|change| after.only_says(before, change)) {
+        documents.make(change, before);
+    }
+    // What is new is told of with what comes of it.
+    let is_silent = |(name, component): &(&PodName, &Shared<Component>)| {
+        !before.components.contains_key(*name) && component.tells_nothing_yet()
+    };
+    let silent: Vec<PodName> = after.components.iter().filter(is_silent).map(|(name, _)| name.clone()).collect();
+    for name in silent {
+        if let Some(component) = documents.components.get_mut(&name) {
+            component.status = None;
+        }
+    }
+    documents
+}
+
+/// What a plan whose keys are minted wants of machines.
+fn wanted(
+    mut plan: Plan,
+    seen: &Observation,
+    now: Timestamp,
+) -> Result<(Plan, BTreeMap<HypervisorName, Wants>), PassError> {
+    let (wants, waiting) = {
+        let world = World::of(&plan.documents).map_err(PassError::Faults)?;
+        let configs = Configs::of(&plan.documents, &world, seen);
+        (configs.wants(), configs.waiting().to_vec())
+    };
+    plan.waiting.extend(waiting);
+    plan_progress(&mut plan, seen, now);
+    Ok((plan, wants))
+}
