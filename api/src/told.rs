@@ -98,7 +98,8 @@ mod tests {
                            endpoint: {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n";
     const COMPONENT: &str = "---\napiVersion: keelway.dev/v1alpha1\nkind: Component\nmetadata: {name: etcd-0, namespace: \
                              keelway-aaaaaaaaaaaaaaaa}\nspec: {cluster: {namespace: team-a, name: c1}, clusterId: aaaaaaaaaaaaaaaa, \
-                             role: etcd, index: 0, version: 1.37.0, hypervisor: hv-1, ports: {}, user: 900000}\n";
+                             role: etcd, index: 0, version: 1.37.0, hypervisor: hv-1, ports: {client: 20000, peer: 20001}, user: \
+                             900000}\n";
 
     /// A cluster and one of its components.
     fn world() -> String {

@@ -243,12 +243,15 @@ mod tests {
     use super::*;
 
     /// A Cluster as an API server has it.
-    fn cluster(name: &str, id: &str, version: &str) -> Vec<u8> {
-        let text = format!(
-            "{{\"apiVersion\": \"keelway.dev/v1alpha1\", \"kind\": \"Cluster\", \"metadata\": {{\"name\": \"{name}\", \"namespace\": \
-             \"team-a\"}}, \"spec\": {{\"version\": \"{version}\"}}, \"status\": {{\"id\": \"{id}\"}}}}"
-        );
-        text.into_bytes()
+    fn cluster(name: &str, id: &str, paused: bool) -> Vec<u8> {
+        let cluster = serde_json::json!({
+            "apiVersion": "keelway.dev/v1alpha1",
+            "kind": "Cluster",
+            "metadata": { "name": name, "namespace": "team-a" },
+            "spec": { "version": "1.37.0", "paused": paused },
+            "status": { "id": id },
+        });
+        serde_json::to_vec(&cluster).unwrap()
     }
 
     fn accepted(before: Option<&Documents>, files: &[(&str, Vec<u8>)]) -> Accepted {
@@ -260,16 +263,15 @@ mod tests {
     #[test]
     fn what_is_asked_of_a_cluster_touches_no_other_and_its_id_does() {
         let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
-        let files = [("c1", cluster("c1", one, "1.36.2")), ("c2", cluster("c2", other, "1.36.2"))];
-        let world = accepted(None, &files).documents.unwrap();
-        assert_eq!(world.clusters.len(), 2);
+        let first = accepted(None, &[("c1", cluster("c1", one, false)), ("c2", cluster("c2", other, false))]);
+        assert_eq!(first.refused, BTreeMap::new());
+        let world = first.documents.unwrap();
 
-        let asked = accepted(Some(&world), &[("c2", cluster("c2", other, "1.37.0"))]);
-        assert!(asked.refused.is_empty());
-        let versions = asked.documents.unwrap();
-        assert!(versions.clusters.values().any(|cluster| cluster.spec.version == "1.37.0"));
+        let asked = accepted(Some(&world), &[("c2", cluster("c2", other, true))]);
+        assert_eq!(asked.refused, BTreeMap::new());
+        assert!(asked.documents.unwrap().clusters.values().any(|cluster| cluster.spec.paused));
 
-        let stolen = accepted(Some(&world), &[("c2", cluster("c2", one, "1.37.0"))]);
+        let stolen = accepted(Some(&world), &[("c2", cluster("c2", one, true))]);
         assert_eq!(stolen.refused.len(), 1);
         assert_eq!(stolen.documents, Some(world));
     }

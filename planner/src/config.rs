@@ -46,7 +46,7 @@ impl<'a> Configs<'a> {
         let tenants = if seen.stale() { Vec::new() } else { Tenant::all(documents, world).collect() };
         let mut turns = Turns::default();
         for tenant in &tenants {
-            turns.take(tenant, seen, |pod, spec| wanted(tenant, world, seen, (pod, spec)));
+            turns.take(tenant, seen, |pod, spec| wanted(tenant, (documents, world), seen, (pod, spec)));
         }
         let looked_after = world.looked_after().map(|(_, id, _)| id).collect();
         let placed = placed(&tenants);
@@ -104,7 +104,7 @@ impl<'a> Configs<'a> {
     }
 
     fn pod(&self, (tenant, pod, spec): Placed<'_>) -> Option<(PodName, Pod)> {
-        let wanted = wanted(self.tenants.get(tenant)?, self.world, self.seen, (pod, spec))?;
+        let wanted = wanted(self.tenants.get(tenant)?, (self.documents, self.world), self.seen, (pod, spec))?;
         Some((pod.clone(), Pod { hold: self.turns.is_held(pod), ..wanted }))
     }
 }
@@ -235,8 +235,14 @@ fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed
 }
 
 /// The pod of a component, unless it is to go. One whose keys are not all there yet waits for the pass after they are.
-fn wanted(tenant: &Tenant, world: &World, seen: &Observation, (pod, spec): (&PodName, &ComponentSpec)) -> Option<Pod> {
-    let goes = tenant.document.deleted() && !tenant.cluster.paused && !keeps_running(tenant, seen, pod, spec);
+fn wanted(
+    tenant: &Tenant,
+    (documents, world): (&Documents, &World),
+    seen: &Observation,
+    (pod, spec): (&PodName, &ComponentSpec),
+) -> Option<Pod> {
+    let goes =
+        tenant.document.deleted() && !tenant.cluster.paused && !keeps_running((documents, tenant), seen, pod, spec);
     Site::of(tenant, world, pod, spec).filter(|_| !goes)?.pod().ok()
 }
 

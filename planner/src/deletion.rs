@@ -67,11 +67,8 @@ struct Left {
 
 impl Left {
     fn of(documents: &Documents, seen: &Observation, id: &ClusterId) -> Self {
-        let is_given_up = |name: &HypervisorName| {
-            documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost()) && !answers(documents, name)
-        };
         let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
-        let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_given_up(name));
+        let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_given_up(documents, name));
         // One that is being given a config answers, and what it holds is not known before it has that.
         let (busy, silent): (BTreeSet<_>, BTreeSet<_>) = unseen.cloned().partition(|name| answers(documents, name));
         // Somebody may have taken the document of a component away that is still there.
@@ -98,6 +95,11 @@ impl Left {
     }
 }
 
+/// Whether a machine is lost for good: nothing of it runs any more.
+fn is_given_up(documents: &Documents, name: &HypervisorName) -> bool {
+    documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost()) && !answers(documents, name)
+}
+
 /// Whether a machine answered when it was asked last.
 fn answers(documents: &Documents, name: &HypervisorName) -> bool {
     let status = documents.hypervisors.get(name).and_then(|machine| machine.status.as_ref());
@@ -111,12 +113,18 @@ fn names<'a>(machines: impl IntoIterator<Item = &'a HypervisorName>) -> String {
 /// Whether a member of a deleted cluster's store goes on for now: while it runs, and an API server might still ask it.
 ///
 /// An API server that loses its store first cannot drain: it waits for answers until it is killed.
-pub(crate) fn keeps_running(tenant: &Tenant, seen: &Observation, pod: &PodName, component: &ComponentSpec) -> bool {
+pub(crate) fn keeps_running(
+    (documents, tenant): (&Documents, &Tenant),
+    seen: &Observation,
+    pod: &PodName,
+    component: &ComponentSpec,
+) -> bool {
     let runs = |pod: &PodName, state: &MachineState| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
     let here = seen.machine(&component.hypervisor).is_some_and(|state| runs(pod, state));
-    let asked = tenant
-        .of_role(Role::KubeApiserver)
-        .any(|(server, component)| seen.machine(&component.spec.hypervisor).is_none_or(|state| runs(server, state)));
+    let asks = |server: &PodName, machine: &HypervisorName| {
+        seen.machine(machine).map_or_else(|| !is_given_up(documents, machine), |state| runs(server, state))
+    };
+    let asked = tenant.of_role(Role::KubeApiserver).any(|(server, component)| asks(server, &component.spec.hypervisor));
     component.role == Role::Etcd && here && asked
 }
 

@@ -239,7 +239,7 @@ impl Keeper<'_> {
     async fn pass_cluster(&self, name: &ClusterRef, manner: Manner) -> Result<Option<Passed>, PassError> {
         let passed = match self.pass_relying(name, &manner, &manner.known.well).await? {
             Relied::TooMuch => self.pass_relying(name, &manner, &BTreeSet::new()).await?,
-            relied => relied,
+            relied @ (Relied::Passed(_) | Relied::Stale) => relied,
         };
         match passed {
             Relied::Passed(passed) => Ok(Some(*passed)),

@@ -209,9 +209,10 @@ impl State {
         !has_agent(document) || state.applied.as_ref().map(place) >= issued.map(place)
     }
 
-    /// Whether a machine is being given a config with this cluster in it.
+    /// Whether a machine is being given a config with this cluster in it. One that is lost for good takes none any more, and does not tell so.
     pub(super) fn is_being_given(&self, id: &ClusterId) -> bool {
-        self.machines.values().any(|machine| machine.giving.contains(id))
+        let is_lost = |name| self.documents.hypervisors.get(name).is_some_and(|document| document.is_lost());
+        self.machines.iter().any(|(name, machine)| machine.giving.contains(id) && !is_lost(name))
     }
 
     /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left. Returns what

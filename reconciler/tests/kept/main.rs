@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's functions fail by panicking")]
 
-#[expect(dead_code, reason = "the benchmark asks for more")]
 mod world;
 
 use std::{collections::BTreeSet, time::Duration};
@@ -158,6 +157,23 @@ async fn what_an_agent_could_not_do_is_asked_for_again() {
         world.fleet.lose_files("hv-1", Some("write etcd.crt: no space left on device"));
         world.settles().await;
         assert_eq!(applied(), 1);
+    })
+    .await;
+}
+
+/// A cluster goes from a machine that is lost for good, also where that died as it was given a config of it.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_dies_of_a_config_is_lost_with_it() {
+    let world = World::new(MACHINES, CLUSTERS);
+    undisturbed(&world, async {
+        world.settles().await;
+        let machine = world.fleet.next_dies(|| world.store.change("c0")).await;
+        world.store.delete("c0", world.now());
+        sleep(Duration::from_secs(120)).await;
+        assert!(world.store.has("c0"), "the machine may come back with what it has of it");
+        world.store.lose(&machine);
+        sleep(Duration::from_secs(120)).await;
+        assert!(!world.store.has("c0"));
     })
     .await;
 }

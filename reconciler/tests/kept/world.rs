@@ -6,16 +6,17 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
 use keelway_api::{
-    Cluster, Documents, Health, Hypervisor,
+    Cluster, Documents, Health, Hypervisor, Time,
     condition::is_true,
     documents::SecretName,
+    hypervisor::LOST_ANNOTATION,
     jiff::{SignedDuration, Timestamp},
     machine::{MachineConfig, MachineState, Pod, SandboxState, Seen, ServerAdmin, ServerState},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
@@ -75,6 +76,7 @@ impl World {
             saves: store.saves.clone(),
             saves_at_apply: Mutex::default(),
             calls: 0.into(),
+            dies: AtomicBool::default(),
             asked: Mutex::default(),
         };
         Self { started: Instant::now(), store: Arc::new(store), fleet: Arc::new(fleet) }
@@ -212,6 +214,25 @@ impl Memory {
         self.edit(name, |cluster| cluster.metadata.labels = Some([("touched".to_owned(), "again".to_owned())].into()));
     }
 
+    /// Somebody deletes a cluster.
+    pub(crate) fn delete(&self, name: &str, now: Timestamp) {
+        self.edit(name, |cluster| cluster.metadata.deletion_timestamp = Some(Time(now)));
+    }
+
+    /// Whether a cluster is there.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.documents().clusters.contains_key(&reference(name))
+    }
+
+    /// Somebody says that a machine is lost for good.
+    pub(crate) fn lose(&self, machine: &HypervisorName) {
+        let lost = (LOST_ANNOTATION.to_owned(), "true".to_owned());
+        self.edit_all(|documents| {
+            let metadata = &mut documents.hypervisors.get_mut(machine).unwrap().metadata;
+            metadata.annotations.get_or_insert_default().extend([lost]);
+        });
+    }
+
     /// Somebody has nothing done about a cluster, or has it looked after again.
     pub(crate) fn pause(&self, name: &str, paused: bool) {
         self.edit(name, |cluster| cluster.spec.paused = paused);
@@ -291,6 +312,8 @@ pub(crate) struct Fleet {
     /// How many there had been when a machine was told something.
     saves_at_apply: Mutex<Vec<usize>>,
     calls: AtomicUsize,
+    /// Whether the machine that is told something next is not heard of again.
+    dies: AtomicBool,
     /// Components that were asked how they are, with how many saves there had been.
     asked: Mutex<BTreeSet<(usize, PodName)>>,
 }
@@ -354,6 +377,15 @@ impl Fleet {
         std::mem::take(&mut *self.saves_at_apply.lock().unwrap())
     }
 
+    /// The machine that is told something next dies of it. Returns which one that was, once it is.
+    pub(crate) async fn next_dies(&self, change: impl FnOnce()) -> HypervisorName {
+        self.dies.store(true, Ordering::Relaxed);
+        let applied = self.next_apply();
+        change();
+        applied.await;
+        self.silent().clone().unwrap()
+    }
+
     /// Components that were asked how they are while there had been so many saves.
     pub(crate) fn asked_after(&self, saves: usize) -> BTreeSet<PodName> {
         let asked = self.asked.lock().unwrap();
@@ -396,6 +428,9 @@ impl Machines for Fleet {
     /// As an agent, which decides by itself.
     async fn apply(&self, document: &Hypervisor, given: Handover, _: Vec<Action>, _: &Run) -> Applying {
         self.called();
+        if self.dies.swap(false, Ordering::Relaxed) {
+            *self.silent() = document.metadata.name.as_ref().map(|name| name.parse().unwrap());
+        }
         self.applied.notify_waiters();
         self.saves_at_apply.lock().unwrap().push(self.saves.load(Ordering::Relaxed));
         let machine = self.machine(document);
