@@ -64,32 +64,34 @@ impl Manager {
     /// Waits until this number of clusters is available and nothing is left to do anywhere. Returns how long that took from a
     /// moment on, else from its start.
     pub(crate) async fn settles(&mut self, clusters: usize, since: Option<Timestamp>) -> Duration {
-        let (since, began) = (since.unwrap_or(self.started), Instant::now());
-        let mut log = Log::of(&self.log);
-        loop {
-            log.read();
-            if let Some(settled) = log.settled.filter(|settled| *settled >= since)
-                && log.last.elapsed() > QUIET
-                && self.available() == Some(clusters)
-            {
-                return settled.duration_since(since).try_into().unwrap();
-            }
-            let ended = self.process.try_wait().unwrap();
-            let said = || fs::read_to_string(&self.log).unwrap().lines().rev().take(20).collect::<Vec<_>>().join("\n");
-            assert!(ended.is_none() && began.elapsed() < DEADLINE, "it does not settle: {ended:?}\n{}", said());
-            tokio::time::sleep(LOOK).await;
-        }
+        let since = since.unwrap_or(self.started);
+        let is_over = |manager: &Self, log: &Log| log.last.elapsed() > QUIET && manager.available() == Some(clusters);
+        self.settled(since, DEADLINE, is_over).await.duration_since(since).try_into().unwrap()
     }
 
     /// Waits until it says that nothing is left to do anywhere, later than this moment.
-    pub(crate) async fn rests(&self, since: Timestamp) {
+    pub(crate) async fn rests(&mut self, since: Timestamp) {
+        self.settled(since, PATIENCE, |_, _| true).await;
+    }
+
+    /// Waits until it has said since a moment that nothing is left to do, and something holds. Returns when it said so last.
+    async fn settled(
+        &mut self,
+        since: Timestamp,
+        deadline: Duration,
+        holds: impl Fn(&Self, &Log) -> bool,
+    ) -> Timestamp {
         let (mut log, began) = (Log::of(&self.log), Instant::now());
         loop {
             log.read();
-            if log.settled.is_some_and(|settled| settled >= since) {
-                return;
+            if let Some(settled) = log.settled.filter(|settled| *settled >= since)
+                && holds(self, &log)
+            {
+                return settled;
             }
-            assert!(began.elapsed() < PATIENCE, "it does not settle after a change");
+            let ended = self.process.try_wait().unwrap();
+            let said = || fs::read_to_string(&self.log).unwrap().lines().rev().take(20).collect::<Vec<_>>().join("\n");
+            assert!(ended.is_none() && began.elapsed() < deadline, "it does not settle: {ended:?}\n{}", said());
             tokio::time::sleep(LOOK).await;
         }
     }

@@ -61,7 +61,7 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
     }
     for round in 0..rounds {
         measured.idle.push(rest(&manager, &objects).await);
-        measured.changes.push(change(&objects, &effects, &manager, (clusters, round)).await);
+        measured.changes.push(change(&objects, &effects, &mut manager, (clusters, round)).await);
         manager.stop();
         let before = effects.count();
         manager = Manager::start(&format!("after-{round}"), &kubeconfig);
@@ -148,7 +148,7 @@ async fn rest(manager: &Manager, objects: &Objects) -> Idle {
 async fn change(
     objects: &Objects,
     effects: &Effects,
-    manager: &Manager,
+    manager: &mut Manager,
     (clusters, round): (usize, usize),
 ) -> Vec<f64> {
     let mut times = Vec::new();
