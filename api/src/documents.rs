@@ -226,16 +226,22 @@ impl Documents {
     /// The documents of one cluster, with all machines and classes and every Secret that is not another cluster's.
     #[must_use]
     pub fn of_cluster(&self, reference: &ClusterRef) -> Self {
-        let mut part = self.of_machines();
-        let Some(cluster) = self.clusters.get(reference) else { return part };
+        self.of_machines().with_cluster(self, reference)
+    }
+
+    /// [All of machines](Self::of_machines), with what a world has of one cluster.
+    #[must_use]
+    pub fn with_cluster(&self, world: &Self, reference: &ClusterRef) -> Self {
+        let mut part = self.clone();
+        let Some(cluster) = world.clusters.get(reference) else { return part };
         part.clusters.insert(reference.clone(), cluster.clone());
         if let Some(id) = cluster.id() {
-            let components = self.shared_components_of(id).map(|(name, component)| (name.clone(), component.clone()));
-            part.components = components.collect();
+            let components = world.shared_components_of(id).map(|(name, component)| (name.clone(), component.clone()));
+            part.components = part.components.with(components);
             let namespace = id.namespace();
-            let secrets = self.secrets.range(SecretName::of(id, "")..);
+            let secrets = world.secrets.range(SecretName::of(id, "")..);
             let own = secrets.take_while(|(name, _)| name.namespace == namespace);
-            part.secrets.extend(own.map(|(name, secret)| (name.clone(), secret.clone())));
+            part.secrets = part.secrets.with(own.map(|(name, secret)| (name.clone(), secret.clone())));
         }
         part
     }
@@ -257,6 +263,18 @@ impl Documents {
         self.components.share(&other.components);
         self.secrets.share(&other.secrets);
         self.given.share(&other.given);
+    }
+
+    /// Puts all of them elsewhere in memory, so that they take no more than they need there: what is made while much else is made lies
+    /// between what is gone by now.
+    pub fn put_together(&mut self) {
+        let Self { classes, hypervisors, clusters, components, secrets, given, places: _ } = self;
+        classes.put_together();
+        hypervisors.put_together();
+        clusters.put_together();
+        components.put_together();
+        secrets.put_together();
+        given.put_together();
     }
 
     /// All machines and classes, with every Secret that is no cluster's.

@@ -1,5 +1,7 @@
 //! A machine as its CRI socket shows it: the root and the network of the process that listens there.
 
+#[cfg(feature = "testing")]
+mod answers;
 mod namespace;
 mod place;
 mod ports;
@@ -95,19 +97,31 @@ pub struct Access {
     socket: Option<PathBuf>,
     place: Mutex<Arc<Place>>,
     digests: Arc<Digests>,
+    #[cfg(feature = "testing")]
+    answers: Option<answers::Answers>,
 }
 
 impl Access {
     /// The machine behind a CRI socket: finds the listening process and holds on to its root and network.
     pub async fn of_socket(path: &Path) -> Result<Self, AccessError> {
         let place = Place::of_socket(path).await?;
-        Ok(Self { socket: Some(path.to_owned()), place: Mutex::new(Arc::new(place)), digests: Arc::default() })
+        Ok(Self::new(Some(path.to_owned()), place))
+    }
+
+    fn new(socket: Option<PathBuf>, place: Place) -> Self {
+        Self {
+            socket,
+            place: Mutex::new(Arc::new(place)),
+            digests: Arc::default(),
+            #[cfg(feature = "testing")]
+            answers: None,
+        }
     }
 
     /// A machine with its root at the given directory, on this process' own network.
     #[must_use]
     pub fn of_root(root: OwnedFd) -> Self {
-        Self { socket: None, place: Mutex::new(Arc::new(Place::of_root(root))), digests: Arc::default() }
+        Self::new(None, Place::of_root(root))
     }
 
     /// A connection made from the machine's network, within the given time.

@@ -234,6 +234,12 @@ impl Supervisor {
         self.checks.healthy()
     }
 
+    /// Whether a container answered when it was asked last.
+    #[must_use]
+    pub fn is_healthy(&self, container: &str) -> bool {
+        self.checks.is_healthy(container)
+    }
+
     /// What a container answered. Returns whether it is to be stopped for it.
     pub fn answered(&mut self, now: Moment, container: &str, answer: Result<(), String>) -> bool {
         self.checks.answered(now, container, answer)

@@ -259,4 +259,8 @@ impl Changing for Kubernetes {
             notified.await;
         }
     }
+
+    fn put_together(&self, known: &mut Arc<Documents>) -> bool {
+        self.shared.held().put_together(known)
+    }
 }

@@ -30,7 +30,7 @@ const TERM: &str = "keelway.dev/term";
 /// How long nothing was left to be done before the program is given back: metrics and Events are told meanwhile.
 const AT_REST: Duration = Duration::from_secs(5);
 /// How often that is done otherwise: connections that are kept up need little of it, and Linux maps much around that.
-const EACH: Duration = Duration::from_secs(15);
+const EACH: Duration = Duration::from_secs(5);
 
 /// How soon the Lease is asked for again that could not be written.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -105,8 +105,9 @@ pub fn bindings_digest() -> String {
 pub fn first_bindings() -> [Vec<Value>; 3] {
     let mut rights = own_access();
     rights.extend(worker::cluster_controller_role());
+    let digest = bindings_digest();
     for object in &mut rights {
-        annotate(object, &bindings_digest());
+        annotate(object, &digest);
     }
     let (last, others) = rights.into_iter().partition(|object| {
         object.get("kind").and_then(Value::as_str) == Some("ClusterRoleBinding")

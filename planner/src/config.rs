@@ -1,6 +1,7 @@
 //! What each machine should hold.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     string::String,
     vec::Vec,
@@ -113,7 +114,8 @@ impl<'a> Configs<'a> {
 /// have them yet, from the same documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wants {
-    pods: BTreeMap<PodName, WantedPod>,
+    /// By name. Mostly there is one.
+    pods: Box<[(PodName, WantedPod)]>,
     left: BTreeSet<ClusterId>,
 }
 
@@ -148,6 +150,11 @@ impl Wants {
         self.pods.iter().map(|(name, pod)| (name, pod.digest))
     }
 
+    fn pod(&self, name: &PodName) -> Option<&WantedPod> {
+        let place = self.pods.binary_search_by(|(known, _)| known.cmp(name)).ok()?;
+        Some(&self.pods[place].1)
+    }
+
     /// Those of the pods that are asked for, of the documents and what they mean.
     #[must_use]
     pub fn pods(
@@ -159,7 +166,7 @@ impl Wants {
         let mut pods = BTreeMap::new();
         for tenant in Tenant::all(documents, world) {
             for (pod, component) in &tenant.components {
-                let Some(wanted) = self.pods.get(*pod).filter(|_| which(pod)) else { continue };
+                let Some(wanted) = self.pod(pod).filter(|_| which(pod)) else { continue };
                 let made = Site::of(&tenant, world, pod, &component.spec).and_then(|site| site.pod().ok());
                 pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: wanted.held, ..made })));
             }

@@ -58,4 +58,4 @@ pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use progress::plan_progress;
 pub use refusal::{Refused, refusal, refuse};
 pub use term::{highest_term, term_of_documents, term_of_machine};
-pub use world::World;
+pub use world::{World, have_the_same_machines};

@@ -9,6 +9,7 @@ use keelway_api::{
     fault::{Fault, Faults},
     hypervisor::HypervisorRole,
     name::{ClusterId, ClusterRef, HypervisorName},
+    shared::Map,
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
@@ -54,7 +55,7 @@ impl World {
     /// # Errors
     /// As [`World::of`].
     pub fn beside(&self, before: &Documents, documents: &Documents) -> Result<Self, Faults> {
-        if !have_the_same_machines(before, documents) {
+        if !have_the_same_machines(&before.hypervisors, &documents.hypervisors) {
             return Self::of(documents);
         }
         let mut faults = Vec::new();
@@ -93,12 +94,15 @@ fn clusters(documents: &Documents, faults: &mut Vec<Fault>) -> BTreeMap<ClusterR
     clusters
 }
 
-/// Whether machines mean the same in both: their status means nothing.
-fn have_the_same_machines(ones: &Documents, others: &Documents) -> bool {
+/// Whether machines mean the same to what is on them, in both: their status means nothing to that, nor whether they are to go.
+#[must_use]
+pub fn have_the_same_machines(
+    ones: &Map<HypervisorName, Hypervisor>,
+    others: &Map<HypervisorName, Hypervisor>,
+) -> bool {
     let same = |((name, one), (other_name, other)): ((_, &Shared<Hypervisor>), (_, &Shared<Hypervisor>))| {
-        let labels = |machine: &Shared<Hypervisor>| machine.metadata.labels.clone();
-        name == other_name && (one.is_one_with(other) || (one.spec == other.spec && labels(one) == labels(other)))
+        let same_labels = || one.metadata.labels == other.metadata.labels;
+        name == other_name && (one.is_one_with(other) || (one.spec == other.spec && same_labels()))
     };
-    let (ones, others) = (&ones.hypervisors, &others.hypervisors);
     ones.is_one_with(others) || (ones.len() == others.len() && ones.iter().zip(others.iter()).all(same))
 }

@@ -1,23 +1,51 @@
 //! What the certificates in our Secrets say.
 
-use std::{collections::BTreeMap, str};
+use std::str;
 
-use keelway_api::{Documents, documents::SecretName};
+use k8s_openapi::api::core::v1::Secret;
+use keelway_api::{Documents, documents::SecretName, shared::Map};
 use keelway_pki::CertificateFacts;
-use keelway_planner::CertificateSeen;
+use keelway_planner::{CertificateSeen, Certificates};
 
 /// Reads every certificate that is there. One that cannot be read is left out, so that it is minted anew.
-pub(crate) fn read(documents: &Documents) -> BTreeMap<(SecretName, String), CertificateSeen> {
-    let mut found = BTreeMap::new();
-    for (secret, document) in &documents.secrets {
-        for (key, value) in document.data.iter().flatten() {
-            let Some(name) = key.strip_suffix(".crt") else { continue };
-            if let Some(seen) = str::from_utf8(&value.0).ok().and_then(facts) {
-                found.insert((secret.clone(), name.to_owned()), seen);
+pub(crate) fn read(documents: &Documents) -> Certificates {
+    documents.secrets.iter().flat_map(|(name, secret)| of_secret(name, secret)).collect()
+}
+
+/// What was read once.
+#[derive(Default)]
+pub(crate) struct Read {
+    secrets: Map<SecretName, Secret>,
+    certificates: Certificates,
+}
+
+impl Read {
+    pub(crate) fn of(documents: &Documents, certificates: Certificates) -> Self {
+        Self { secrets: documents.secrets.clone(), certificates }
+    }
+
+    /// The certificates of clusters, of which those in Secrets that are as they were are not read again.
+    pub(crate) fn again(&self, documents: &Documents) -> Certificates {
+        let mut found = Certificates::new();
+        for (name, secret) in documents.secrets.iter().filter(|(name, _)| name.is_of_a_cluster()) {
+            if self.secrets.get(name).is_some_and(|known| known.is_one_with(secret)) {
+                let first = (name.clone(), String::new());
+                let of_it = self.certificates.range(first..).take_while(|((of, _), _)| of == name);
+                found.extend(of_it.map(|(place, seen)| (place.clone(), seen.clone())));
+            } else {
+                found.extend(of_secret(name, secret));
             }
         }
+        found
     }
-    found
+}
+
+fn of_secret(name: &SecretName, secret: &Secret) -> impl Iterator<Item = ((SecretName, String), CertificateSeen)> {
+    secret.data.iter().flatten().filter_map(|(key, value)| {
+        let certificate = key.strip_suffix(".crt")?;
+        let seen = str::from_utf8(&value.0).ok().and_then(facts)?;
+        Some(((name.clone(), certificate.to_owned()), seen))
+    })
 }
 
 fn facts(pem: &str) -> Option<CertificateSeen> {
@@ -29,4 +57,37 @@ fn facts(pem: &str) -> Option<CertificateSeen> {
         addresses: facts.ip_addresses,
         renew_at: facts.validity.renew_at(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::{jiff::Timestamp, name::ClusterId};
+
+    use super::*;
+
+    /// Documents with a Secret whose certificate cannot be read.
+    fn documents(of: &SecretName) -> Documents {
+        let mut documents = Documents::default();
+        documents.keep(of, [("server.crt".to_owned(), k8s_openapi::ByteString(b"nothing".to_vec()))]);
+        documents
+    }
+
+    #[test]
+    fn what_is_as_it_was_is_not_read_again() {
+        let id: ClusterId = "aaaaaaaaaaaaaaaa".parse().unwrap();
+        let name = SecretName::of(&id, "etcd");
+        let before = documents(&name);
+        let seen = CertificateSeen {
+            common_name: "etcd-0".to_owned(),
+            organizations: Vec::new(),
+            dns_names: Vec::new(),
+            addresses: Vec::new(),
+            renew_at: Timestamp::UNIX_EPOCH,
+        };
+        let known: Certificates = [((name.clone(), "server".to_owned()), seen)].into();
+        let read = Read::of(&before, known.clone());
+        assert_eq!(read.again(&before), known);
+        assert_eq!(read.again(&documents(&name)), Certificates::new());
+        assert_eq!(Read::default().again(&before), Certificates::new());
+    }
 }

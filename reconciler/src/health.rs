@@ -5,7 +5,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 use futures::future::select_all;
 use http::StatusCode;
 use keelway_api::{
-    Documents,
+    Component, Documents,
     condition::{self, reason::Reason},
 };
 use keelway_hypervisor_agent::{
@@ -80,7 +80,16 @@ pub(crate) fn is_not_ready(documents: &Documents, probe: &Probe) -> bool {
 
 /// Whether it is the answer of a component that keeps it from being ready, and not what was seen of it.
 pub(crate) fn is_ill(documents: &Documents, probe: &Probe) -> bool {
-    let status = documents.components.get(&probe.component).and_then(|component| component.status.as_ref());
+    documents.components.get(&probe.component).is_some_and(|component| answers_ill(component))
+}
+
+/// Whether that is so of any component.
+pub(crate) fn is_any_ill(documents: &Documents) -> bool {
+    documents.components.values().any(|component| answers_ill(component))
+}
+
+fn answers_ill(component: &Component) -> bool {
+    let status = component.status.as_ref();
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
     let waits = [Reason::Unhealthy, Reason::NotAsked].map(Reason::as_str);
     conditions.any(|condition| condition.type_ == "Ready" && waits.contains(&condition.reason.as_str()))

@@ -10,6 +10,7 @@
 //! who relies on it. A machine is given one config of all its clusters, once each of them has told what it wants.
 
 mod cluster;
+mod common;
 mod decision;
 mod driver;
 mod index;
@@ -21,9 +22,10 @@ mod state;
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -64,6 +66,8 @@ const AT_ONCE: usize = 8;
 const ASKED_AT_ONCE: usize = 32;
 /// How long effects that have begun may take once nothing more is to be done. What is cut off then is done again later.
 const LAST_EFFECTS: Duration = Duration::from_secs(10);
+/// How long documents did not change before they are put together in memory.
+const REST: Duration = Duration::from_secs(2);
 /// How long a store that did not answer is left alone.
 const STORE: Duration = Duration::from_secs(1);
 
@@ -72,6 +76,12 @@ const STORE: Duration = Duration::from_secs(1);
 pub trait Changing: Send + Sync {
     /// Returns when documents may be others than at the last load.
     async fn changed(&self);
+
+    /// [Puts them together](Documents::put_together), if these are all that there is. What others have of them stays where it is for these.
+    /// Returns whether it did.
+    fn put_together(&self, _known: &mut Arc<Documents>) -> bool {
+        false
+    }
 }
 
 /// What a task works on.
@@ -168,6 +178,7 @@ pub async fn keep(
     let mut tasks: FuturesUnordered<BoxFuture<'_, Task>> = FuturesUnordered::new();
     let mut running = BTreeSet::new();
     let mut changed = keeper.reload().boxed();
+    let mut together = keeper.put_together_at_rest(documents).boxed();
     loop {
         tokio::select! {
             // In one order, so that a run can be repeated.
@@ -189,10 +200,11 @@ pub async fn keep(
                 keeper.watcher().ended(&ended);
                 running.remove(&ended);
             }
+            never = &mut together => match never {},
         }
     }
     // A load that nobody waits for would keep others from saving.
-    drop(changed);
+    drop((changed, together));
     // Each stops between two effects.
     let _ = timeout(LAST_EFFECTS, tasks.for_each(|_| std::future::ready(()))).await;
     keeper.end()
@@ -259,6 +271,17 @@ impl<'a> Keeper<'a> {
             Task::Cluster(name) => self.cluster(name).await,
         }
         task
+    }
+
+    /// Puts documents together each time that much of them changed and nothing does any more.
+    async fn put_together_at_rest(&self, documents: &dyn Changing) -> Infallible {
+        let replaced = self.state().replaced.clone();
+        loop {
+            replaced.notified().await;
+            while timeout(REST, replaced.notified()).await.is_ok() {}
+            let _alone = self.store.lock().await;
+            self.state().put_together(documents);
+        }
     }
 
     async fn next_load(&self, documents: &dyn Changing) -> Result<(), StoreError> {

@@ -17,7 +17,7 @@ use keelway_api::{
     role::Role,
     shared::Map,
 };
-use keelway_planner::{Health, Observation, Probe, Vouchers, probes};
+use keelway_planner::{Certificates, Health, Observation, Probe, Vouchers, probes};
 use tokio::time::timeout;
 
 use crate::{Components, Machines, certificates, health::ready};
@@ -43,6 +43,7 @@ pub(crate) async fn observe(
         components,
         documents,
         Known { bindings: &BTreeMap::new(), well: &BTreeSet::new(), may_run: |_: &Probe| true },
+        certificates::read(documents),
     )
     .await
 }
@@ -58,12 +59,13 @@ struct Known<'a, F> {
 }
 
 /// The same where machines were looked at before: only components and clusters are asked, and of these only what was seen to run, and
-/// those bindings, and those components to be well, that are not known.
+/// those bindings, and those components to be well, that are not known. Certificates are those of clusters.
 pub(crate) async fn observe_looked(
     seen: &Map<HypervisorName, Seen<MachineState>>,
     components: &dyn Components,
     documents: &Documents,
     (bindings, well): (&BTreeMap<ClusterId, Seen<String>>, &BTreeSet<PodName>),
+    read: &certificates::Read,
 ) -> Result<Observation, Faults> {
     let found = |name| seen.get(name).cloned().unwrap_or_else(|| Seen::unreachable("nobody looked yet").into());
     let looks = documents.hypervisors.keys().map(|name| (name, future::ready(found(name)).boxed().shared()));
@@ -71,7 +73,7 @@ pub(crate) async fn observe_looked(
         let state = seen.get(&probe.machine).and_then(|seen| seen.known());
         state.is_none_or(|state| state.runs(&probe.component))
     };
-    ask(looks.collect(), components, documents, Known { bindings, well, may_run }).await
+    ask(looks.collect(), components, documents, Known { bindings, well, may_run }, read.again(documents)).await
 }
 
 async fn ask(
@@ -79,6 +81,7 @@ async fn ask(
     components: &dyn Components,
     documents: &Documents,
     known: Known<'_, impl Fn(&Probe) -> bool>,
+    certificates: Certificates,
 ) -> Result<Observation, Faults> {
     let probes = probes(documents)?;
     let seen = join_all(looks.values().cloned());
@@ -106,13 +109,7 @@ async fn ask(
     bindings.extend(join_all(up.into_iter().map(|id| self::bindings(components, documents, id))).await);
     let none = || Seen::unreachable("its API to be ready");
     bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
-    Ok(Observation {
-        refused: BTreeMap::new(),
-        machines: states,
-        health,
-        bindings,
-        certificates: certificates::read(documents),
-    })
+    Ok(Observation { refused: BTreeMap::new(), machines: states, health, bindings, certificates })
 }
 
 /// Clusters that are to have an API.

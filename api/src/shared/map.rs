@@ -227,6 +227,25 @@ impl<K: Ord + Clone, V> Map<K, V> {
         if place < MOST / 2 { (number, place) } else { (number + 1, place - MOST / 2) }
     }
 
+    /// This map, with values whose names stand together: where no other name is among them they get a leaf of their own, and all others stay
+    /// shared.
+    #[must_use]
+    pub fn with(&self, values: impl IntoIterator<Item = (K, Shared<V>)>) -> Self {
+        let mut with = self.clone();
+        let mut leaf: Leaf<K, V> = values.into_iter().collect();
+        leaf.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let Some(((first, _), (last, _))) = leaf.first().zip(leaf.last()) else { return with };
+        let number = self.leaves.partition_point(|leaf| leaf.last().is_some_and(|(name, _)| name < first));
+        let is_apart = self.leaves.get(number).is_none_or(|leaf| leaf.first().is_some_and(|(name, _)| name > last));
+        if is_apart && leaf.len() <= MOST {
+            leaf.shrink_to_fit();
+            with.leaves.insert(number, leaf.into());
+        } else {
+            with.extend(leaf);
+        }
+        with
+    }
+
     /// Takes the value of this name away.
     pub fn remove<Q: Ord + ?Sized>(&mut self, name: &Q) -> Option<Shared<V>>
     where
@@ -282,6 +301,22 @@ impl<K: Ord + Clone, V> Map<K, V> {
     /// Values to be changed, by name.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Shared<V>> {
         self.iter_mut().map(|(_, value)| value)
+    }
+
+    /// Puts names and values elsewhere in memory, one after the other. What nobody else has of them is given back at once, so that an
+    /// allocator that fills its gaps has them together in the end.
+    pub fn put_together(&mut self)
+    where
+        V: Clone,
+    {
+        for leaf in self.leaves.iter_mut() {
+            for (name, value) in leaf.iter_mut() {
+                *name = name.clone();
+                *value = V::clone(value).into();
+            }
+            leaf.shrink_to_fit();
+        }
+        self.leaves.shrink_to_fit();
     }
 
     /// Takes the values of another map in the place of those that are equal to them, so that they are there once.
@@ -547,6 +582,24 @@ mod tests {
         copy.insert(500, 0);
         let common = map.leaves.iter().zip(copy.leaves.iter()).filter(|(one, other)| one.is_one_with(other));
         assert_eq!((map.leaves.len(), common.count()), (16, 15));
+    }
+
+    #[test]
+    fn values_that_stand_together_leave_all_others_shared() {
+        let map: Map<u16, u16> = (0..200).chain(300..500).map(|name| (name, name)).collect();
+        let common = |with: &Map<u16, u16>| {
+            map.leaves.iter().filter(|one| with.leaves.iter().any(|other| one.is_one_with(other))).count()
+        };
+        let shared = |names: core::ops::Range<u16>| names.map(|name| (name, Shared::from(name + 1)));
+        for (run, expected) in [(500..510, 7), (250..260, 6), (195..205, 5)] {
+            let with = map.with(shared(run.clone()));
+            let mut model: BTreeMap<u16, u16> = map.iter().map(|(name, value)| (*name, **value)).collect();
+            model.extend(run.map(|name| (name, name + 1)));
+            assert!(with.iter().map(|(name, value)| (*name, **value)).eq(model));
+            assert!(common(&with) >= expected, "{} of {}", common(&with), map.leaves.len());
+        }
+        assert!(map.with([]).is_one_with(&map));
+        assert_eq!(Map::default().with(shared(0..100)).len(), 100);
     }
 
     #[test]

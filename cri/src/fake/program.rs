@@ -28,6 +28,14 @@ impl Fake {
         self.state().containers.iter().filter(running).map(|(id, container)| program(id, container)).collect()
     }
 
+    /// Whether the program of a container, by its id, runs.
+    #[must_use]
+    pub fn runs(&self, container: &str) -> bool {
+        let state = self.state();
+        let found = state.containers.get(container);
+        found.is_some_and(|container| container.state() == v1::ContainerState::ContainerRunning)
+    }
+
     /// Ends with the next change of the machine after this call.
     pub fn changed(&self) -> Notified<'_> {
         self.shared.changed.notified()

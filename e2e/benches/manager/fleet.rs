@@ -1,12 +1,14 @@
 //! All machines, of which a tenth is public, and their documents in the API server.
 
-use std::{fmt::Write, fs};
+use std::{collections::BTreeSet, fmt::Write, fs, path::PathBuf};
 
-use keelway_api::Documents;
+use futures::future::join_all;
+use keelway_api::{Documents, name::ClusterId};
 use keelway_e2e::{Keelway, host};
 use keelway_reconciler::agent_credentials;
 
 use crate::{
+    config::Config,
     effects::Effects,
     machine::{Machine, PORT},
     network::{self, Addresses},
@@ -15,8 +17,18 @@ use crate::{
 /// The namespace of the Lease of managers.
 pub(crate) const NAMESPACE: &str = "default";
 
+/// The roots of all machines.
+pub(crate) struct Fleet(Vec<PathBuf>);
+
+impl Fleet {
+    /// Takes all away that machines have, and returns their configs of these clusters.
+    pub(crate) async fn cleared(&self, clusters: &BTreeSet<ClusterId>) -> Vec<Config> {
+        join_all(self.0.iter().map(|root| Config::cleared(root, clusters))).await
+    }
+}
+
 /// Starts them. Their documents are in the API server then, with certificates of the installation.
-pub(crate) fn start(machines: usize, kubeconfig: &str, effects: &Effects) {
+pub(crate) fn start(machines: usize, kubeconfig: &str, effects: &Effects) -> Fleet {
     let keelway = Keelway::new("fleet");
     // Nobody answers yet. What is minted is written.
     let minted = keelway.run(&["reconcile", "--once"], documents(machines).as_bytes()).stdout;
@@ -24,15 +36,16 @@ pub(crate) fn start(machines: usize, kubeconfig: &str, effects: &Effects) {
     let _ = keelway.run(&["pivot", "--from", "-", "--to", &to, "--namespace", NAMESPACE], &minted).succeeded();
     let documents = Documents::read(&minted).unwrap();
     network::bridge();
-    let roots = host::directory("m");
-    for number in 0..machines {
+    // Short, so that the paths of sockets below it are.
+    let directory = host::directory("m");
+    let roots: Vec<PathBuf> = (0..machines).map(|number| directory.join(number.to_string())).collect();
+    for (number, root) in roots.iter().enumerate() {
         let credentials = agent_credentials(&documents, &name(number).parse().unwrap()).unwrap();
-        // Short, so that the paths of sockets below it are.
-        let root = roots.join(number.to_string());
-        fs::create_dir(&root).unwrap();
+        fs::create_dir(root).unwrap();
         let addresses = addresses(number);
-        Machine { root, addresses, credentials, effects: effects.clone() }.start(number);
+        Machine { root: root.clone(), addresses, credentials, effects: effects.clone() }.start(number);
     }
+    Fleet(roots)
 }
 
 fn name(number: usize) -> String {

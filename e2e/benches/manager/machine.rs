@@ -28,6 +28,8 @@ use crate::{
 
 /// Where agents listen.
 pub(crate) const PORT: u16 = 7443;
+/// Where they listen on their machines, below the root.
+pub(crate) const SOCKET: &str = "run/agent.sock";
 /// What each machine has, as its kernel tells it: room for whatever comes.
 const PROCESSORS: usize = 256;
 const KIBIBYTES: u64 = 1 << 30;
@@ -71,11 +73,13 @@ impl Machine {
         for image in images() {
             fake.add_image(&image);
         }
+        let programs = fake.clone();
         let access = Access::of_root(File::open(&root).unwrap().into());
+        let access = access.with_answers(move |container| programs.runs(container));
         let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
         let network = Network::of_files(files(&root, &credentials), Bounds::default()).unwrap();
         let entrances = Entrances {
-            socket: Listener::bind(&root.join("run/agent.sock")).unwrap(),
+            socket: Listener::bind(&root.join(SOCKET)).unwrap(),
             network: Some(network.listening_on((addresses.private, PORT).into()).unwrap()),
         };
         let stage = Stage::below(&root, fake.clone());

@@ -8,6 +8,7 @@
     reason = "a step that fails ends the benchmark; its table is its output"
 )]
 
+mod config;
 mod effects;
 mod fleet;
 mod host;
@@ -31,6 +32,10 @@ use std::{env, path::Path};
 use keelway_e2e::host::on_own_host;
 use measure::measure;
 use table::Table;
+
+/// All machines are in this process: what each agent would have of its own, the system's allocator makes them wait for.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
 const ROUNDS: usize = 1;

@@ -6,11 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::{join, join_all};
 use keelway_api::jiff::Timestamp;
 use keelway_e2e::Kubectl;
 use tokio::time::sleep;
 
-use crate::{effects::Effects, fleet, manager::Manager, objects::Objects, plane::Plane, shares::Shares, table::Table};
+use crate::{
+    config::Config,
+    effects::Effects,
+    fleet::{self, Fleet},
+    manager::Manager,
+    objects::Objects,
+    plane::Plane,
+    shares::Shares,
+    table::Table,
+};
 
 /// Clusters that are made first.
 const FEW: usize = 100;
@@ -26,12 +36,15 @@ const STEP: usize = 100;
 /// Documents that are changed in each round, one after the other.
 const CHANGES: usize = 100;
 
+/// Of these it is told how slow each of the slowest ones is.
+const SLOWEST: usize = 10;
+
 /// What was measured.
 #[derive(Default)]
 struct Measured {
     born: Duration,
-    /// What a client takes that writes the same documents and decides nothing.
-    written: Duration,
+    /// What others take for the same without the manager.
+    without: Duration,
     resident_with_few: f64,
     idle: Vec<Idle>,
     /// Milliseconds from changes to their first effects, the fastest first, of each round.
@@ -46,7 +59,7 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
     define(&kubeconfig);
     let effects = Effects::new();
     let machines = clusters.div_ceil(CLUSTERS_PER_MACHINE).max(LEAST_MACHINES);
-    fleet::start(machines, &kubeconfig, &effects);
+    let fleet = fleet::start(machines, &kubeconfig, &effects);
     let objects = Objects::new(plane.admin().await);
     let mut manager = Manager::start("first", &kubeconfig);
     manager.settles(0, None).await;
@@ -70,8 +83,7 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
         measured.restarts.push((took, effects.count() - before));
     }
     manager.stop();
-    measured.written = objects.write_again(0..few).await;
-    told(&format!("to write what there is of {few} clusters"), measured.written);
+    measured.without = without(&objects, &fleet, 0..few).await;
     measured.tell((few, clusters, machines), table);
 }
 
@@ -90,10 +102,11 @@ impl Measured {
         );
         table.under(&what, "ms", &nth(|times| times[times.len() * 99 / 100 - 1]), 50.0);
         table.shown("the same: median", "ms", &nth(|times| times[times.len() / 2]));
-        let what =
-            format!("{few} clusters from nothing to all settled, beside a client that writes the same documents once");
-        let [born, written] = [self.born, self.written].map(|took| vec![took.as_secs_f64()]);
-        table.difference(&what, "s", &[born, written], 10.0);
+        let what = format!(
+            "{few} clusters from nothing to all settled, beside the same documents and configs without a manager"
+        );
+        let [born, without] = [self.born, self.without].map(|took| vec![took.as_secs_f64()]);
+        table.difference(&what, "s", &[born, without], 10.0);
         let took = self.restarts.iter().map(|(took, _)| took.as_secs_f64()).collect::<Vec<_>>();
         let what = format!("begun again with {clusters} clusters, until all are watched and settled");
         table.under(&what, "s", &took, 10.0);
@@ -112,6 +125,21 @@ async fn born(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -
     told(&format!("until {all} clusters were settled"), took);
     Shares::now(objects).await.tell_since(&before);
     println!("        resident: {:.1} MiB", manager.resident());
+    took
+}
+
+/// How long others take for what there is of these clusters in the end, once no manager is there: the API server for their documents, each
+/// written once, and at the same time the machines for their configs, each given once, from nothing.
+async fn without(objects: &Objects, fleet: &Fleet, numbers: Range<usize>) -> Duration {
+    let copies = objects.copies(numbers).await;
+    let configs = fleet.cleared(&copies.clusters).await;
+    sleep(PAUSE).await;
+    let before = Shares::now(objects).await;
+    let began = Instant::now();
+    join(objects.write_again(&copies), join_all(configs.iter().map(Config::give))).await;
+    let took = began.elapsed();
+    told(&format!("for the same of {} clusters without a manager", copies.clusters.len()), took);
+    Shares::now(objects).await.tell_since(&before);
     took
 }
 
@@ -163,6 +191,8 @@ async fn change(
         effects.end().await;
     }
     times.sort_by(f64::total_cmp);
+    let slowest: Vec<String> = times.iter().rev().take(SLOWEST).map(|took| format!("{took:.0}")).collect();
+    println!("        the slowest changes: {} ms", slowest.join(", "));
     times
 }
 

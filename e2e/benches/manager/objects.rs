@@ -3,12 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
-    time::{Duration, Instant},
 };
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Namespace;
-use keelway_api::release;
+use keelway_api::{name::ClusterId, release};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -30,7 +29,14 @@ const CLIENT: &str = "bench";
 
 pub(crate) struct Objects(Client);
 
-/// What is written once more of an object.
+/// What is written once more.
+#[derive(Default)]
+pub(crate) struct Copies {
+    pub(crate) clusters: BTreeSet<ClusterId>,
+    all: Vec<Copy>,
+}
+
+/// The same of one object.
 struct Copy {
     resource: ApiResource,
     namespace: String,
@@ -94,32 +100,36 @@ impl Objects {
         self.clusters().patch(&name, &params, &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// How long a client takes that writes all that there is of these clusters once, and decides nothing: into namespaces of their own, as
-    /// the manager writes it, as many requests at one time.
-    pub(crate) async fn write_again(&self, numbers: Range<usize>) -> Duration {
-        let mut copies = Vec::new();
+    /// What there is of these clusters, to be written once more.
+    pub(crate) async fn copies(&self, numbers: Range<usize>) -> Copies {
+        let mut copies = Copies::default();
         for cluster in self.clusters().list(&ListParams::default()).await.unwrap() {
             let number =
                 cluster.metadata.name.as_deref().and_then(|name| name.strip_prefix('c')?.parse::<usize>().ok());
             if !number.is_some_and(|number| numbers.contains(&number)) {
                 continue;
             }
-            let namespace = format!("keelway-{}", cluster.data["status"]["id"].as_str().unwrap());
-            copies.push(Copy::of(cluster, &resource(KINDS[1]), "default"));
+            let id: ClusterId = cluster.data["status"]["id"].as_str().unwrap().parse().unwrap();
+            let namespace = id.namespace();
+            copies.clusters.insert(id);
+            copies.all.push(Copy::of(cluster, &resource(KINDS[1]), "default"));
             for kind in [KINDS[2], KINDS[3]] {
                 let resource = resource(kind);
                 let all: Api<DynamicObject> = Api::namespaced_with(self.0.clone(), &namespace, &resource);
                 let all = all.list(&ListParams::default()).await.unwrap();
-                copies.extend(all.into_iter().map(|object| Copy::of(object, &resource, &namespace)));
+                copies.all.extend(all.into_iter().map(|object| Copy::of(object, &resource, &namespace)));
             }
         }
-        let namespaces: BTreeSet<&str> = copies.iter().map(|copy| copy.namespace.as_str()).collect();
-        let began = Instant::now();
+        copies
+    }
+
+    /// Writes them once, into namespaces of their own: as the manager writes it, as many requests at one time.
+    pub(crate) async fn write_again(&self, copies: &Copies) {
+        let namespaces: BTreeSet<&str> = copies.all.iter().map(|copy| copy.namespace.as_str()).collect();
         let made = namespaces.into_iter().map(|namespace| self.make_namespace(namespace));
         stream::iter(made).buffer_unordered(AT_ONCE).for_each(|()| std::future::ready(())).await;
-        let written = copies.iter().map(|copy| self.write(copy));
+        let written = copies.all.iter().map(|copy| self.write(copy));
         stream::iter(written).buffer_unordered(AT_ONCE).for_each(|()| std::future::ready(())).await;
-        began.elapsed()
     }
 
     async fn make_namespace(&self, name: &str) {

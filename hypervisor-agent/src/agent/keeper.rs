@@ -190,11 +190,13 @@ impl Keeper {
         self.plan.cancel();
         self.plan = CancellationToken::new();
         self.supervisor.forgive();
-        self.clients.clear();
         self.failures.clear();
         self.machine_failure = None;
         self.dirty = true;
         let before = std::mem::replace(&mut self.config, self.book.current());
+        let content = |of: Option<&Kept>, pod: &PodName| Some(of?.digests.get(pod)?.content);
+        let (was, is) = (before.as_deref(), self.config.as_deref());
+        self.clients.retain(|pod| content(is, pod).is_some_and(|content_now| content(was, pod) == Some(content_now)));
         if let Some(state) = self.board.last().filter(|_| is_seen) {
             self.act_early(before.as_deref(), &state);
         }
@@ -260,18 +262,25 @@ impl Keeper {
                 }
             }
             Done::Answer { container, answer } => {
+                let was_healthy = self.supervisor.is_healthy(&container);
                 self.dirty |= self.supervisor.answered(self.started.elapsed(), &container, answer);
-                let healthy = self.supervisor.healthy();
-                self.board.publish(|status| {
-                    status.revision += u64::from(status.healthy != healthy);
-                    status.healthy = healthy;
-                });
+                if self.supervisor.is_healthy(&container) != was_healthy {
+                    self.tell_who_is_healthy();
+                }
                 if let Some((pod, name, why)) = self.supervisor.failing(&container) {
                     let message = format!("container {name} did not answer its check: {why}");
                     self.journal.note(About::pod(pod, name), (true, reason::UNHEALTHY), message);
                 }
             }
         }
+    }
+
+    fn tell_who_is_healthy(&self) {
+        let healthy = self.supervisor.healthy();
+        self.board.publish(|status| {
+            status.revision += u64::from(status.healthy != healthy);
+            status.healthy = healthy;
+        });
     }
 
     fn pod_done(&mut self, pod: PodName, report: &ApplyReport) {
@@ -304,6 +313,7 @@ impl Keeper {
                 let state = Arc::new(state);
                 self.board.keep(Some(Found { state: Arc::clone(&state), config: look.config.clone() }));
                 self.act(&look, &state);
+                self.tell_who_is_healthy();
                 self.seen(MachineState::clone(&state));
             }
             Err(error) => {

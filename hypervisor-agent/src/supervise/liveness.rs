@@ -121,8 +121,12 @@ impl Checks {
 
     /// Ids of those that answered when they were asked last.
     pub(super) fn healthy(&self) -> BTreeSet<String> {
-        let healthy = self.0.iter().filter(|(_, checked)| checked.answered && checked.failures == 0);
+        let healthy = self.0.iter().filter(|(_, checked)| checked.is_healthy());
         healthy.map(|(id, _)| id.clone()).collect()
+    }
+
+    pub(super) fn is_healthy(&self, id: &str) -> bool {
+        self.0.get(id).is_some_and(Checked::is_healthy)
     }
 
     pub(super) fn failing(&self, id: &str) -> Option<(&PodName, &str, &str)> {
@@ -151,6 +155,10 @@ impl Checked {
     fn counts(&self, now: Moment) -> bool {
         let up = self.liveness.startup_seconds.map(|limit| self.since.saturating_add(seconds(limit)));
         self.answered || up.is_some_and(|up| now >= up)
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.answered && self.failures == 0
     }
 
     fn is_stuck(&self) -> bool {

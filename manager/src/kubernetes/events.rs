@@ -14,7 +14,7 @@ use kube::{
 };
 use tokio::{
     sync::{Mutex, mpsc},
-    time::{sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{MANAGER, Shared, api::Resources};
@@ -27,8 +27,11 @@ const WAITING: usize = 8192;
 const KNOWN: usize = 256;
 /// How long they are gathered, as those of one kind are one: whoever is told of them looks after more than a second.
 const GATHER: Duration = Duration::from_secs(1);
-/// As often at most where documents are written meanwhile: these come first, and a birth of many tells of each of them then.
-const GATHERED: usize = 30;
+/// How long nothing was written and nobody changed anything before one is told: documents come first, and a birth of many tells of each of
+/// them then.
+const QUIET: Duration = Duration::from_millis(200);
+/// How long that is waited for.
+const LONGEST: Duration = Duration::from_secs(30);
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most bytes of a note (`events.k8s.io/v1`).
@@ -41,6 +44,20 @@ pub(super) struct Writing {
     /// Held while changes are made of which several cannot be made at once.
     pub(super) turns: Arc<Mutex<()>>,
     pub(super) shared: Arc<Shared>,
+}
+
+impl Writing {
+    /// Returns once nobody writes any more, or a moment has come.
+    async fn rests(&self, end: Instant) {
+        loop {
+            let quiet = self.shared.held().touched().map_or(Instant::now(), |touched| touched + QUIET);
+            if quiet <= Instant::now() || end <= Instant::now() {
+                break;
+            }
+            sleep_until(quiet.min(end)).await;
+        }
+        drop(self.turns.lock().await);
+    }
 }
 
 /// Takes what is to be told.
@@ -65,20 +82,15 @@ impl Teller {
 
 /// What waits together is told together. The recorder counts what happens again and again in one Event of a series.
 async fn publish(client: Client, resources: Resources, writing: Writing, mut events: mpsc::Receiver<Event>) {
-    let Writing { turns, shared } = writing;
     let begin = || Recorder::new(client.clone(), Reporter::from(MANAGER));
     let mut recorder = begin();
     let mut budget = Budget::default();
     let mut known = 0;
     let mut together = Vec::new();
     while events.recv_many(&mut together, WAITING).await > 0 {
-        for _ in 0..GATHERED {
-            let before = shared.held().writes();
-            sleep(GATHER).await;
-            if shared.held().writes() == before {
-                break;
-            }
-        }
+        let end = Instant::now() + LONGEST;
+        sleep(GATHER).await;
+        writing.rests(end).await;
         while let Ok(event) = events.try_recv() {
             together.push(event);
         }
@@ -90,7 +102,7 @@ async fn publish(client: Client, resources: Resources, writing: Writing, mut eve
                 (recorder, known) = (begin(), 0);
             }
             known += 1;
-            drop(turns.lock().await);
+            writing.rests(end).await;
             tell(&recorder, &resources, &event).await;
         }
     }

@@ -12,6 +12,7 @@ use keelway_api::{
     fault::{Fault, Faults},
     jiff::Timestamp,
 };
+use tokio::time::Instant;
 
 use super::object::{Version, is_missed};
 use crate::{
@@ -32,6 +33,8 @@ pub(super) struct Held {
     gone: BTreeMap<PathBuf, u64>,
     /// Counts the writes of this store, to know which of them came after a list was asked for.
     writes: u64,
+    /// When an object was written last, by whomever.
+    touched: Option<Instant>,
     /// What is other than at the last look.
     found: Found,
     /// The documents that count; none before a first sound look.
@@ -85,6 +88,11 @@ impl Held {
         self.writes
     }
 
+    /// When an object was written last, as far as is known.
+    pub(super) fn touched(&self) -> Option<Instant> {
+        self.touched
+    }
+
     /// An object is there, as a watch tells. `text` is `None` where it does not count as there any more.
     pub(super) fn seen(&mut self, source: &Source, path: PathBuf, version: Version, text: Option<Vec<u8>>) {
         let known = self.objects.get(&path).map_or(0, |object| object.version.number);
@@ -95,6 +103,7 @@ impl Held {
             }
             return;
         }
+        self.touched = Some(Instant::now());
         self.gone.remove(&path);
         let known = self.objects.remove(&path).and_then(|object| object.known);
         self.objects.insert(path.clone(), Object { version, known, source: Some(source.clone()), write: 0 });
@@ -103,6 +112,7 @@ impl Held {
 
     /// An object is gone, as a watch tells; `version` is that of its end.
     pub(super) fn lost(&mut self, path: PathBuf, version: &Version) {
+        self.touched = Some(Instant::now());
         self.gone.remove(&path);
         let is_other = self.objects.get(&path).is_some_and(|object| object.version.number > version.number);
         if !is_other && self.objects.remove(&path).is_some() {
@@ -155,6 +165,7 @@ impl Held {
     /// before the API server's answer is here.
     pub(super) fn wrote(&mut self, path: PathBuf, version: Version) {
         self.writes += 1;
+        self.touched = Some(Instant::now());
         if let Some(object) = self.objects.get_mut(&path).filter(|object| object.version.number > version.number) {
             object.known = Some(version);
             return;
@@ -168,6 +179,7 @@ impl Held {
     /// This store took an object away.
     pub(super) fn removed(&mut self, path: PathBuf) {
         self.writes += 1;
+        self.touched = Some(Instant::now());
         self.found.remove(&path);
         if let Some(object) = self.objects.remove(&path) {
             self.gone.insert(path, object.version.number);
@@ -205,6 +217,20 @@ impl Held {
     /// A pass saved these: it knows them from now on.
     pub(super) fn saved(&mut self, documents: &Documents) {
         self.loaded = Arc::new(documents.clone());
+    }
+
+    /// Puts together in memory what is known, if the documents that count are these. Returns whether it did.
+    pub(super) fn put_together(&mut self, known: &mut Arc<Documents>) -> bool {
+        let are_these = |own: &Documents| *own == **known && own.given == known.given;
+        if !self.world.as_deref().is_some_and(are_these) || !are_these(&self.loaded) {
+            return false;
+        }
+        (self.world, self.loaded) = (None, Arc::default());
+        Arc::make_mut(known).put_together();
+        (self.world, self.loaded) = (Some(known.clone()), known.clone());
+        let objects = std::mem::take(&mut self.objects);
+        self.objects = objects.into_iter().map(|(path, object)| (path.clone(), object)).collect();
+        true
     }
 
     /// How many objects do not count, as they are not sound.
@@ -327,6 +353,29 @@ mod tests {
             held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
         }
         held.look(Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn what_is_put_together_is_all_that_there_is() {
+        let mut held = Held::default();
+        for (number, (path, text)) in
+            (1..).zip([("hypervisors/hv-1.yaml", MACHINE), ("clusters/team-a/c1.yaml", CLUSTER)])
+        {
+            let json: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+            let version = Version { number, ..Version::default() };
+            held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
+        }
+        let documents = held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
+        // Nobody has loaded them yet.
+        let mut together = documents.clone();
+        assert!(!held.put_together(&mut together) && Arc::ptr_eq(&together, &documents));
+        held.loaded = documents.clone();
+        assert!(held.put_together(&mut together));
+        assert_eq!(together, documents);
+        assert_eq!(together.clusters.len(), 1);
+        assert!(together.clusters.iter().all(|(name, cluster)| !cluster.is_one_with(&documents.clusters[name])));
+        assert!(Arc::ptr_eq(&together, held.world.as_ref().unwrap()) && Arc::ptr_eq(&together, &held.loaded));
+        assert!(held.known(Path::new("hypervisors/hv-1.yaml")).is_some());
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::{
     collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     str,
     sync::{Mutex, PoisonError},
 };
 
 use keelway_api::{
-    Documents, Secret, Shared,
+    Documents, Secret,
     documents::SecretName,
     jiff::Timestamp,
     name::{ClusterId, ClusterRef},
@@ -26,8 +27,8 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Certificates(Mutex<BTreeMap<SecretName, Read>>);
 
-/// A Secret, and what its certificates say.
-type Read = (Shared<Secret>, Option<Dates>);
+/// A digest of a Secret, which would be there twice if it were kept, and what its certificates say.
+type Read = (u64, Option<Dates>);
 
 /// The first of each among some certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,12 +83,21 @@ impl Certificates {
     /// What the certificates in each Secret say.
     fn read<'a>(&self, documents: &'a Documents) -> Vec<(&'a SecretName, Dates)> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|name, (read, _)| documents.secrets.get(name).is_some_and(|secret| secret.is_one_with(read)));
-        let mut dates = |name: &SecretName, secret: &Shared<Secret>| {
-            known.entry(name.clone()).or_insert_with(|| (secret.clone(), dates_in(&name.name, secret))).1
+        known.retain(|name, (read, _)| documents.secrets.get(name).is_some_and(|secret| digest(secret) == *read));
+        let mut dates = |name: &SecretName, secret: &Secret| {
+            known.entry(name.clone()).or_insert_with(|| (digest(secret), dates_in(&name.name, secret))).1
         };
         documents.secrets.iter().filter_map(|(name, secret)| Some((name, dates(name, secret)?))).collect()
     }
+}
+
+fn digest(secret: &Secret) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (entry, value) in secret.data.iter().flatten() {
+        entry.hash(&mut hasher);
+        value.0.hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// An authority's next and previous generations sign nothing.

@@ -207,7 +207,7 @@ impl Learnt {
     fn remember(&mut self, documents: &Documents) -> bool {
         let held = &mut self.documents;
         let same = held.given == documents.given && held.installation() == documents.installation();
-        if !same || held.hypervisors != documents.hypervisors {
+        if !same || !held.hypervisors.is_one_with(&documents.hypervisors) {
             held.given.clone_from(&documents.given);
             held.hypervisors.clone_from(&documents.hypervisors);
         }

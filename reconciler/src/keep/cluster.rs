@@ -28,7 +28,7 @@ use super::{
     rest::round,
 };
 use crate::{
-    Failure, Outcome, PassError, health,
+    Failure, Outcome, PassError, certificates, health,
     observe::observe_looked,
     pace::Pace,
     pass::{bind, is_settled},
@@ -69,6 +69,7 @@ struct Passed {
     /// Whether there are words to be saved later.
     says_more: bool,
     known: Known,
+    read: certificates::Read,
 }
 
 /// How a pass is made.
@@ -80,6 +81,8 @@ struct Manner {
     said_lately: bool,
     /// Known since all was settled.
     known: Known,
+    /// What the pass before has read.
+    read: certificates::Read,
 }
 
 /// What a change need not wait for to be asked for again. The next pass asks.
@@ -112,7 +115,7 @@ impl Keeper<'_> {
         let mut number = 0_u64;
         // When this task wrote last, and since when it has words to say.
         let (mut wrote, mut unsaid): (Option<Instant>, Option<Instant>) = (None, None);
-        let mut asked = Known::default();
+        let (mut asked, mut read) = (Known::default(), certificates::Read::default());
         // What the last pass knew, and since when that is all.
         let (mut known, mut since) = (Documents::default(), Instant::now());
         Box::pin(self.first_looks(name)).await;
@@ -122,7 +125,12 @@ impl Keeper<'_> {
             let (span, began) = (info_span!("pass", cluster = %name, pass = number), Instant::now());
             let said_lately = wrote.is_some_and(|wrote| wrote.elapsed() < WORDS);
             let may_say_later = unsaid.is_none_or(|since| since.elapsed() < LONGEST_WORDS);
-            let manner = Manner { may_say_later, said_lately, known: std::mem::take(&mut asked) };
+            let manner = Manner {
+                may_say_later,
+                said_lately,
+                known: std::mem::take(&mut asked),
+                read: std::mem::take(&mut read),
+            };
             // A cluster is at rest most of the time, and a pass takes much room.
             let passed = Box::pin(self.pass_cluster(name, manner).instrument(span.clone())).await;
             let took = began.elapsed();
@@ -148,8 +156,11 @@ impl Keeper<'_> {
             let says_more = passed.as_ref().is_some_and(|passed| passed.says_more);
             unsaid = unsaid.or(Some(last)).filter(|_| says_more);
             let outcome = passed.map(|passed| {
+                // What is read takes room, and the next pass is far off where all is settled.
                 if passed.outcome.settled {
                     asked = passed.known;
+                } else {
+                    read = passed.read;
                 }
                 passed.outcome
             });
@@ -162,7 +173,9 @@ impl Keeper<'_> {
                 }
                 let next = settled.map_or(Next::Look(last + look), |outcome| Next::Date(outcome.plan.due));
                 let again = self.again(&task, name, next);
-                let now = outcome.map(|outcome| outcome.plan.documents).unwrap_or_default();
+                // Where all is settled and well nothing is to get better.
+                let open = outcome.filter(|outcome| !outcome.settled || health::is_any_ill(&outcome.plan.documents));
+                let now = open.map(|outcome| outcome.plan.documents).unwrap_or_default();
                 if !now.names_changed_since(&known).is_empty() {
                     since = last;
                 }
@@ -258,7 +271,8 @@ impl Keeper<'_> {
         let Some(View { loaded, seen }) = self.view(name) else { return Ok(Relied::Stale) };
         let mut documents = Documents::clone(&loaded);
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
-        let observing = observe_looked(&seen, &*self.context.components, &documents, (&manner.known.bindings, well));
+        let known = (&manner.known.bindings, well);
+        let observing = observe_looked(&seen, &*self.context.components, &documents, known, &manner.read);
         let seen = observing.instrument(debug_span!("observe")).await.map_err(PassError::Faults)?;
         drop(asking);
         let Some(turn) = self.turn().await else { return Ok(Relied::Stale) };
@@ -285,7 +299,8 @@ impl Keeper<'_> {
         outcome.settled &= !says_more;
         let well = if relies { BTreeSet::new() } else { healthy(&seen) };
         let known = Known { bindings: seen.bindings, well };
-        Ok(Relied::Passed(Box::new(Passed { outcome, wrote, says_more, known })))
+        let read = certificates::Read::of(&loaded, seen.certificates);
+        Ok(Relied::Passed(Box::new(Passed { outcome, wrote, says_more, known, read })))
     }
 
     /// Tells machines what the cluster wants of them. Returns what ends when they have heard of it.
@@ -298,7 +313,7 @@ impl Keeper<'_> {
     ) -> Vec<OwnedNotified> {
         let Some(wants) = wants else { return Vec::new() };
         let left = machines_of(loaded).difference(&machines_of(&plan.documents)).cloned().collect();
-        self.state().wants(name, (Arc::new(plan.documents.clone()), &left), wants)
+        self.state().wants(name, (plan.documents.clone(), &left), wants)
     }
 
     /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
@@ -312,7 +327,7 @@ impl Keeper<'_> {
             let ids = view.loaded.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
             let wants = Configs::of(&view.loaded, &world, &seen).wants();
             let wants = wants.into_iter().map(|(machine, wants)| (machine, wants.leaving_the_rest(&ids))).collect();
-            drop(self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants));
+            drop(self.state().wants(name, (Documents::clone(&view.loaded), &BTreeSet::new()), wants));
         }
     }
 
@@ -329,7 +344,7 @@ impl Keeper<'_> {
     fn view(&self, name: &ClusterRef) -> Option<View> {
         let state = self.state();
         state.documents.clusters.get(name)?;
-        Some(View { loaded: Arc::new(state.documents.of_cluster(name)), seen: state.seen_of(name) })
+        Some(View { loaded: Arc::new(state.documents_of(name)), seen: state.seen_of(name) })
     }
 
     /// Saves what a plan changed of a part, unless somebody else changed that meanwhile. Returns whether that is what there is now.

@@ -17,19 +17,28 @@ use keelway_api::{
 use keelway_planner::{Wants, refusal, term_of_documents, term_of_machine};
 use tokio::sync::{Notify, futures::OwnedNotified};
 
-use super::{Task, index::Index};
+use super::{Changing, Task, common::Common, index::Index};
 use crate::connected::has_agent;
+
+/// Documents are put together in memory once there was one change for so many.
+const SPREAD: usize = 8;
 
 /// What tasks know of each other.
 #[derive(Default)]
 pub(super) struct State {
     /// As the store has them.
     pub(super) documents: Arc<Documents>,
+    /// What each cluster sees of them beside its own.
+    common: Common,
     pub(super) index: Index,
     pub(super) machines: BTreeMap<HypervisorName, Machine>,
     pub(super) clusters: BTreeMap<ClusterRef, Cluster>,
     /// Wakes who looks after all machines.
     pub(super) all_machines: Arc<Notify>,
+    /// Told each time that documents are others.
+    pub(super) replaced: Arc<Notify>,
+    /// How many changes there were since they were put together in memory.
+    spread: usize,
 }
 
 /// What is known of a machine.
@@ -101,9 +110,44 @@ impl State {
         let before = std::mem::replace(&mut self.documents, documents);
         let changed = self.documents.names_changed_since(&before);
         self.index.take(&changed, &before, &self.documents);
+        self.common.take(&changed, &self.documents);
         self.forget_what_is_gone(&changed);
         self.tell_of_what_left(&changed);
+        if !changed.is_empty() {
+            self.spread += changed.len();
+            self.replaced.notify_one();
+        }
         (before, changed)
+    }
+
+    /// Puts together in memory what is kept of documents and machines, where much of it changed.
+    pub(super) fn put_together(&mut self, store: &dyn Changing) {
+        let Documents { clusters, components, secrets, .. } = &*self.documents;
+        if self.spread == 0 || self.spread * SPREAD < clusters.len() + components.len() + secrets.len() {
+            return;
+        }
+        let common = std::mem::take(&mut self.common);
+        let is_as_now = |(name, cluster): (&ClusterRef, &Cluster)| {
+            *cluster.documents == common.kept(common.seen_by(name, &self.documents))
+        };
+        let same: Vec<ClusterRef> =
+            self.clusters.iter().filter(|known| is_as_now(*known)).map(|(name, _)| name.clone()).collect();
+        for name in &same {
+            self.clusters.entry(name.clone()).or_default().documents = Arc::default();
+        }
+        drop(common);
+        // Else they are not what the store has by now, which is told soon.
+        if store.put_together(&mut self.documents) {
+            self.spread = 0;
+        }
+        self.common = Common::of(&self.documents);
+        for name in same {
+            let documents = self.common.kept(self.documents_of(&name)).into();
+            self.clusters.entry(name).or_default().documents = documents;
+        }
+        for machine in self.machines.values_mut() {
+            machine.seen = machine.seen.take().map(|seen| Seen::clone(&seen).into());
+        }
     }
 
     /// Takes documents that others may have changed.
@@ -220,7 +264,7 @@ impl State {
     pub(super) fn wants(
         &mut self,
         name: &ClusterRef,
-        (documents, left): (Arc<Documents>, &BTreeSet<HypervisorName>),
+        (documents, left): (Documents, &BTreeSet<HypervisorName>),
         wants: BTreeMap<HypervisorName, Wants>,
     ) -> Vec<OwnedNotified> {
         let Some(cluster) = self.clusters.get_mut(name) else { return Vec::new() };
@@ -230,7 +274,7 @@ impl State {
             (machine, known.unwrap_or_else(|| wants.into()))
         };
         cluster.wants = wants.into_iter().map(kept).collect();
-        cluster.documents = documents;
+        cluster.documents = self.common.kept(documents).into();
         let Some(now) = self.clusters.get(name).map(|cluster| &cluster.wants) else { return Vec::new() };
         let all: BTreeSet<&HypervisorName> = before.keys().chain(now.keys()).chain(left).collect();
         let is_woken = |name: &&HypervisorName| before.get(*name) != now.get(*name) || left.contains(*name);
@@ -292,6 +336,11 @@ impl State {
         seen.map(term_of_machine).max().unwrap_or_default().max(term_of_documents(&self.documents)).max(1)
     }
 
+    /// What a cluster sees of the documents.
+    pub(super) fn documents_of(&self, name: &ClusterRef) -> Documents {
+        self.common.seen_by(name, &self.documents)
+    }
+
     /// The machines of a cluster's components.
     pub(super) fn machines_of(&self, name: &ClusterRef) -> BTreeSet<HypervisorName> {
         let id = self.documents.clusters.get(name).and_then(|cluster| cluster.id());
@@ -348,4 +397,48 @@ fn part(seen: Option<&Seen<MachineState>>, id: &ClusterId) -> Option<MachineStat
         term: 0,
         ..state
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORLD: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec: {role: Private, endpoint: \
+                         {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n---\napiVersion: keelway.dev/v1alpha1\nkind: \
+                         Cluster\nmetadata: {name: c1, namespace: a}\nspec: {version: 1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
+
+    /// A store in which nobody else changes anything.
+    struct Alone;
+
+    #[async_trait::async_trait]
+    impl Changing for Alone {
+        async fn changed(&self) {
+            std::future::pending::<()>().await;
+        }
+
+        fn put_together(&self, known: &mut Arc<Documents>) -> bool {
+            Arc::make_mut(known).put_together();
+            true
+        }
+    }
+
+    #[test]
+    fn what_is_put_together_is_there_once() {
+        let mut state = State::default();
+        let world = Arc::new(Documents::read(WORLD.as_bytes()).unwrap());
+        let name = world.clusters.keys().next().unwrap().clone();
+        state.take(world.clone());
+        let own = state.documents_of(&name);
+        state.wants(&name, (own, &BTreeSet::new()), BTreeMap::new());
+        state.put_together(&Alone);
+        assert_eq!(state.documents, world);
+        let cluster = &state.documents.clusters[&name];
+        assert!(!cluster.is_one_with(&world.clusters[&name]));
+        assert!(cluster.is_one_with(&state.clusters[&name].documents.clusters[&name]));
+        assert!(state.documents_of(&name).hypervisors.is_one_with(&state.documents.hypervisors));
+        // As long as nothing changes, nothing is put elsewhere.
+        let before = state.documents.clone();
+        state.put_together(&Alone);
+        assert!(Arc::ptr_eq(&before, &state.documents));
+    }
 }
