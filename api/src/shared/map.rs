@@ -303,18 +303,16 @@ impl<K: Ord + Clone, V> Map<K, V> {
         self.iter_mut().map(|(_, value)| value)
     }
 
-    /// Puts names and values elsewhere in memory, one after the other. What nobody else has of them is given back at once, so that an
-    /// allocator that fills its gaps has them together in the end.
+    /// Puts names and values elsewhere in memory, leaf by leaf. What nobody else has of them is given back, so that an allocator that fills
+    /// its gaps has them together in the end: one by one each would only get the place of the one before, which a thread keeps at hand.
     pub fn put_together(&mut self)
     where
         V: Clone,
     {
         for leaf in self.leaves.iter_mut() {
-            for (name, value) in leaf.iter_mut() {
-                *name = name.clone();
-                *value = V::clone(value).into();
-            }
-            leaf.shrink_to_fit();
+            let together: Leaf<K, V> =
+                leaf.iter().map(|(name, value)| (name.clone(), V::clone(value).into())).collect();
+            *leaf = together.into();
         }
         self.leaves.shrink_to_fit();
     }

@@ -48,6 +48,7 @@ pub(super) struct Held {
     namespaces: BTreeSet<String>,
 }
 
+#[derive(Clone)]
 struct Object {
     version: Version,
     /// The one that was taken in, or written by this store: what is decided is decided from that.
@@ -228,8 +229,7 @@ impl Held {
         (self.world, self.loaded) = (None, Arc::default());
         Arc::make_mut(known).put_together();
         (self.world, self.loaded) = (Some(known.clone()), known.clone());
-        let objects = std::mem::take(&mut self.objects);
-        self.objects = objects.into_iter().map(|(path, object)| (path.clone(), object)).collect();
+        self.objects = self.objects.clone();
         true
     }
 
