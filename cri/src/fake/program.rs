@@ -23,23 +23,25 @@ impl Fake {
     /// The programs of all running containers, in the order of their ids.
     #[must_use]
     pub fn programs(&self) -> Vec<Program> {
-        let running =
-            |(_, container): &(&String, &Container)| container.state() == v1::ContainerState::ContainerRunning;
-        self.state().containers.iter().filter(running).map(|(id, container)| program(id, container)).collect()
+        let state = self.state();
+        let running = state.containers.iter().filter(|(_, container)| is_running(container));
+        running.map(|(id, container)| program(id, container)).collect()
     }
 
     /// Whether the program of a container, by its id, runs.
     #[must_use]
     pub fn runs(&self, container: &str) -> bool {
-        let state = self.state();
-        let found = state.containers.get(container);
-        found.is_some_and(|container| container.state() == v1::ContainerState::ContainerRunning)
+        self.state().containers.get(container).is_some_and(is_running)
     }
 
     /// Ends with the next change of the machine after this call.
     pub fn changed(&self) -> Notified<'_> {
         self.shared.changed.notified()
     }
+}
+
+fn is_running(container: &Container) -> bool {
+    container.state() == v1::ContainerState::ContainerRunning
 }
 
 fn program(id: &str, container: &Container) -> Program {

@@ -49,7 +49,7 @@ const LONGEST_WORDS: Duration = Duration::from_secs(30);
 
 /// The documents of one cluster, and what was seen when they were as they are.
 struct View {
-    loaded: Arc<Documents>,
+    loaded: Documents,
     seen: Map<HypervisorName, Seen<MachineState>>,
 }
 
@@ -269,7 +269,7 @@ impl Keeper<'_> {
     ) -> Result<Relied, PassError> {
         let Ok(asking) = self.asking.acquire().await else { return Ok(Relied::Stale) };
         let Some(View { loaded, seen }) = self.view(name) else { return Ok(Relied::Stale) };
-        let mut documents = Documents::clone(&loaded);
+        let mut documents = loaded.clone();
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
         let known = (&manner.known.bindings, well);
         let observing = observe_looked(&seen, &*self.context.components, &documents, known, &manner.read);
@@ -327,7 +327,7 @@ impl Keeper<'_> {
             let ids = view.loaded.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
             let wants = Configs::of(&view.loaded, &world, &seen).wants();
             let wants = wants.into_iter().map(|(machine, wants)| (machine, wants.leaving_the_rest(&ids))).collect();
-            drop(self.state().wants(name, (Documents::clone(&view.loaded), &BTreeSet::new()), wants));
+            drop(self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants));
         }
     }
 
@@ -344,7 +344,7 @@ impl Keeper<'_> {
     fn view(&self, name: &ClusterRef) -> Option<View> {
         let state = self.state();
         state.documents.clusters.get(name)?;
-        Some(View { loaded: Arc::new(state.documents_of(name)), seen: state.seen_of(name) })
+        Some(View { loaded: state.documents_of(name), seen: state.seen_of(name) })
     }
 
     /// Saves what a plan changed of a part, unless somebody else changed that meanwhile. Returns whether that is what there is now.

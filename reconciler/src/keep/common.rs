@@ -38,6 +38,11 @@ impl Common {
         }
     }
 
+    /// [All of machines](Documents::of_machines).
+    pub(super) fn documents(&self) -> &Documents {
+        &self.documents
+    }
+
     /// What a cluster sees of these documents.
     pub(super) fn seen_by(&self, cluster: &ClusterRef, documents: &Documents) -> Documents {
         self.documents.with_cluster(documents, cluster)

@@ -62,14 +62,14 @@ impl Keeper<'_> {
 
     /// One pass. None: somebody changed the documents meanwhile.
     async fn pass_machines(&self) -> Result<Option<Outcome>, PassError> {
-        let (all, mut seen, heard) = {
+        let (all, loaded, mut seen, heard) = {
             let state = self.state();
             let heard = state.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.heard?)));
             let heard: BTreeMap<HypervisorName, Timestamp> = heard.collect();
             let seen = state.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.seen.clone()?)));
-            (state.documents.clone(), Observation { machines: seen.collect(), ..Observation::default() }, heard)
+            let seen = Observation { machines: seen.collect(), ..Observation::default() };
+            (state.documents.clone(), state.common.documents().clone(), seen, heard)
         };
-        let loaded = all.of_machines();
         let mut documents = loaded.clone();
         identify_machines(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
         seen.certificates = certificates::read(&documents);

@@ -29,7 +29,7 @@ pub(super) struct State {
     /// As the store has them.
     pub(super) documents: Arc<Documents>,
     /// What each cluster sees of them beside its own.
-    common: Common,
+    pub(super) common: Common,
     pub(super) index: Index,
     pub(super) machines: BTreeMap<HypervisorName, Machine>,
     pub(super) clusters: BTreeMap<ClusterRef, Cluster>,
