@@ -1,10 +1,14 @@
 //! All machines, of which a tenth is public, and their documents in the API server.
 
-use std::{collections::BTreeSet, fmt::Write, fs, path::PathBuf};
+use std::{collections::BTreeSet, fmt::Write, fs, ops::Range, path::PathBuf};
 
 use futures::future::join_all;
-use keelway_api::{Documents, name::ClusterId};
+use keelway_api::{
+    Documents,
+    name::{ClusterId, HypervisorName},
+};
 use keelway_e2e::{Keelway, host};
+use keelway_planner::agent_identity;
 use keelway_reconciler::agent_credentials;
 
 use crate::{
@@ -12,53 +16,84 @@ use crate::{
     effects::Effects,
     machine::{Machine, PORT},
     network::{self, Addresses},
+    objects::Objects,
 };
 
 /// The namespace of the Lease of managers.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// The roots of all machines.
-pub(crate) struct Fleet(Vec<PathBuf>);
+pub(crate) struct Fleet {
+    /// With what agents answer with.
+    documents: Documents,
+    /// Below which each machine has its root.
+    directory: PathBuf,
+    machines: usize,
+    effects: Effects,
+}
 
 impl Fleet {
+    /// Starts machines. Their documents are in the API server then, with certificates of the installation.
+    pub(crate) fn start(machines: usize, kubeconfig: &str, effects: &Effects) -> Self {
+        let keelway = Keelway::new("fleet");
+        // Nobody answers yet. What is minted is written.
+        let minted = keelway.run(&["reconcile", "--once"], documents(0..machines).as_bytes()).stdout;
+        let to = format!("kubernetes:{kubeconfig}");
+        let _ = keelway.run(&["pivot", "--from", "-", "--to", &to, "--namespace", NAMESPACE], &minted).succeeded();
+        let documents = Documents::read(&minted).unwrap();
+        network::bridge();
+        // Short, so that the paths of sockets below it are.
+        let directory = host::directory("m");
+        let mut fleet = Self { documents, directory, machines: 0, effects: effects.clone() };
+        fleet.begin(machines);
+        fleet
+    }
+
+    /// Adds machines until there are so many, as a user does: the manager makes what their agents answer with.
+    pub(crate) async fn grow(&mut self, machines: usize, objects: &Objects) {
+        let more = self.machines..machines;
+        let new = Documents::read(documents(more.clone()).as_bytes()).unwrap();
+        join_all(new.hypervisors.values().map(|machine| objects.add(machine))).await;
+        let id = self.documents.installation().unwrap().clone();
+        let secrets = join_all(more.map(|number| {
+            let name = agent_identity(&id, &name(number)).secret;
+            async move { (name.clone(), objects.secret(&name).await) }
+        }));
+        self.documents.secrets.extend(secrets.await.into_iter().map(|(name, secret)| (name, secret.into())));
+        self.begin(machines);
+    }
+
+    fn begin(&mut self, machines: usize) {
+        for number in self.machines..machines {
+            let credentials = agent_credentials(&self.documents, &name(number)).unwrap();
+            let root = self.root(number);
+            fs::create_dir(&root).unwrap();
+            Machine { root, addresses: addresses(number), credentials, effects: self.effects.clone() }.start(number);
+        }
+        self.machines = machines;
+    }
+
+    fn root(&self, number: usize) -> PathBuf {
+        self.directory.join(number.to_string())
+    }
+
     /// Takes all away that machines have, and returns their configs of these clusters.
     pub(crate) async fn cleared(&self, clusters: &BTreeSet<ClusterId>) -> Vec<Config> {
-        join_all(self.0.iter().map(|root| Config::cleared(root, clusters))).await
+        let roots: Vec<PathBuf> = (0..self.machines).map(|number| self.root(number)).collect();
+        join_all(roots.iter().map(|root| Config::cleared(root, clusters))).await
     }
 }
 
-/// Starts them. Their documents are in the API server then, with certificates of the installation.
-pub(crate) fn start(machines: usize, kubeconfig: &str, effects: &Effects) -> Fleet {
-    let keelway = Keelway::new("fleet");
-    // Nobody answers yet. What is minted is written.
-    let minted = keelway.run(&["reconcile", "--once"], documents(machines).as_bytes()).stdout;
-    let to = format!("kubernetes:{kubeconfig}");
-    let _ = keelway.run(&["pivot", "--from", "-", "--to", &to, "--namespace", NAMESPACE], &minted).succeeded();
-    let documents = Documents::read(&minted).unwrap();
-    network::bridge();
-    // Short, so that the paths of sockets below it are.
-    let directory = host::directory("m");
-    let roots: Vec<PathBuf> = (0..machines).map(|number| directory.join(number.to_string())).collect();
-    for (number, root) in roots.iter().enumerate() {
-        let credentials = agent_credentials(&documents, &name(number).parse().unwrap()).unwrap();
-        fs::create_dir(root).unwrap();
-        let addresses = addresses(number);
-        Machine { root: root.clone(), addresses, credentials, effects: effects.clone() }.start(number);
-    }
-    Fleet(roots)
-}
-
-fn name(number: usize) -> String {
-    format!("hv-{number}")
+fn name(number: usize) -> HypervisorName {
+    format!("hv-{number}").parse().unwrap()
 }
 
 fn addresses(number: usize) -> Addresses {
     Addresses::of(number, number.is_multiple_of(10))
 }
 
-fn documents(machines: usize) -> String {
+fn documents(numbers: Range<usize>) -> String {
     let mut text = String::new();
-    for number in 0..machines {
+    for number in numbers {
         let Addresses { private, public } = addresses(number);
         let role = if public.is_some() { "Public" } else { "Private" };
         let public = public.map(|address| address.to_string()).unwrap_or_default();

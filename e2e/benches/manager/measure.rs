@@ -12,13 +12,7 @@ use keelway_e2e::Kubectl;
 use tokio::time::sleep;
 
 use crate::{
-    config::Config,
-    effects::Effects,
-    fleet::{self, Fleet},
-    manager::Manager,
-    objects::Objects,
-    plane::Plane,
-    shares::Shares,
+    config::Config, effects::Effects, fleet::Fleet, manager::Manager, objects::Objects, plane::Plane, shares::Shares,
     table::Table,
 };
 
@@ -58,19 +52,22 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
     let kubeconfig = plane.kubeconfig("admin", &["system:masters"]);
     define(&kubeconfig);
     let effects = Effects::new();
-    let machines = clusters.div_ceil(CLUSTERS_PER_MACHINE).max(LEAST_MACHINES);
-    let fleet = fleet::start(machines, &kubeconfig, &effects);
+    let few = FEW.min(clusters);
+    let mut fleet = Fleet::start(machines_for(few), &kubeconfig, &effects);
     let objects = Objects::new(plane.admin().await);
     let mut manager = Manager::start("first", &kubeconfig);
     manager.settles(0, None).await;
     println!("        resident without clusters: {:.1} MiB", manager.resident());
 
-    let few = FEW.min(clusters);
     let mut measured = Measured { born: born(&objects, &mut manager, 0..few).await, ..Measured::default() };
     sleep(PAUSE).await;
     measured.resident_with_few = manager.resident();
     for from in (few..clusters).step_by(STEP) {
-        born(&objects, &mut manager, from..(from + STEP).min(clusters)).await;
+        let all = (from + STEP).min(clusters);
+        let since = Timestamp::now();
+        fleet.grow(machines_for(all), &objects).await;
+        manager.settles(from, Some(since)).await;
+        born(&objects, &mut manager, from..all).await;
     }
     for round in 0..rounds {
         measured.idle.push(rest(&manager, &objects).await);
@@ -84,15 +81,26 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
     }
     manager.stop();
     measured.without = without(&objects, &fleet, 0..few).await;
-    measured.tell((few, clusters, machines), table);
+    measured.tell((few, clusters), table);
+}
+
+/// How many machines so many clusters have.
+fn machines_for(clusters: usize) -> usize {
+    clusters.div_ceil(CLUSTERS_PER_MACHINE).max(LEAST_MACHINES)
 }
 
 impl Measured {
-    fn tell(&self, (few, clusters, machines): (usize, usize, usize), table: &mut Table) {
+    fn tell(&self, (few, clusters): (usize, usize), table: &mut Table) {
         let idle = |of: fn(&Idle) -> f64| self.idle.iter().map(of).collect::<Vec<_>>();
-        let what = format!("resident memory of the manager with {few} settled clusters on {machines} machines");
+        let what =
+            format!("resident memory of the manager with {few} settled clusters on {} machines", machines_for(few));
         table.under(&what, "MiB", &[self.resident_with_few], 30.0);
-        table.under(&format!("the same with {clusters}"), "MiB", &idle(|idle| idle.resident), 150.0);
+        table.under(
+            &format!("the same with {clusters} on {}", machines_for(clusters)),
+            "MiB",
+            &idle(|idle| idle.resident),
+            150.0,
+        );
         let what = format!("its time on a processor over 60 s in which nothing happens, with {clusters}");
         table.under(&what, "% of a core", &idle(|idle| idle.percent), 1.0);
         table.under("documents that are written meanwhile", "", &idle(|idle| idle.written), 1.0);

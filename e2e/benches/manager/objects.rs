@@ -6,14 +6,16 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Namespace;
-use keelway_api::{name::ClusterId, release};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use keelway_api::{Hypervisor, documents::SecretName, name::ClusterId, release};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
 use serde_json::{Value as Json, json};
+
+use crate::wait;
 
 /// Requests at one time.
 const AT_ONCE: usize = 16;
@@ -76,6 +78,19 @@ impl Objects {
 
     fn clusters(&self) -> Api<DynamicObject> {
         Api::namespaced_with(self.0.clone(), "default", &resource(KINDS[1]))
+    }
+
+    /// A user adds a machine.
+    pub(crate) async fn add(&self, machine: &Hypervisor) {
+        let machines: Api<DynamicObject> = Api::all_with(self.0.clone(), &resource(KINDS[0]));
+        let object = serde_json::from_value(serde_json::to_value(machine).unwrap()).unwrap();
+        machines.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// A Secret, once it is there.
+    pub(crate) async fn secret(&self, name: &SecretName) -> Secret {
+        let secrets: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
+        wait::some(&name.name, async || secrets.get_opt(&name.name).await.unwrap()).await
     }
 
     /// A user asks for clusters of the default size, of these numbers.
