@@ -3,8 +3,6 @@
 use core::fmt;
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Secret;
-
 use crate::{
     Cluster, ClusterClass, Component, Documents, Hypervisor,
     across::{faults_between, lost},
@@ -14,6 +12,7 @@ use crate::{
     kind::Kind,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     read::Seen,
+    secret::Secret,
     shared::Shared,
     write::canonical,
 };

@@ -3,7 +3,7 @@
 use core::{cmp::Ordering, fmt};
 use std::collections::BTreeSet;
 
-use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::ByteString;
 
 use crate::{
     Cluster, ClusterClass, Component, Hypervisor,
@@ -13,6 +13,7 @@ use crate::{
         ClusterId, ClusterRef, HypervisorName, INSTALLATION_NAMESPACE_PREFIX, InstallationId, NAMESPACE_PREFIX, PodName,
     },
     registry::is_pull_secret,
+    secret::{Metadata, Secret},
     shared::{Map, Shared},
 };
 
@@ -147,11 +148,11 @@ impl SecretName {
             None => (CLUSTER_LABEL, self.namespace.strip_prefix(NAMESPACE_PREFIX).unwrap_or_default()),
         };
         Secret {
-            metadata: ObjectMeta {
+            metadata: Metadata {
                 name: Some(self.name.clone()),
                 namespace: Some(self.namespace.clone()),
                 labels: Some([(label.to_owned(), id.to_owned())].into()),
-                ..ObjectMeta::default()
+                ..Metadata::default()
             },
             type_: Some("Opaque".to_owned()),
             ..Secret::default()

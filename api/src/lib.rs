@@ -10,6 +10,7 @@ pub mod crd;
 pub mod document;
 pub mod documents;
 pub mod duration;
+pub mod entries;
 pub mod event;
 pub mod explain;
 pub mod fault;
@@ -24,6 +25,7 @@ pub mod release;
 pub mod reserved;
 pub mod role;
 mod schema;
+pub mod secret;
 pub mod shared;
 mod split;
 mod told;
@@ -39,10 +41,10 @@ pub use documents::Documents;
 pub use hypervisor::Hypervisor;
 pub use k8s_openapi::{
     ByteString,
-    api::core::v1::Secret,
     apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, ObjectMeta, Time},
     jiff,
 };
 pub use observation::{Health, Observation};
 pub use read::{Asked, KeyCheck};
+pub use secret::Secret;
 pub use shared::Shared;

@@ -5,7 +5,6 @@ mod one;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{ByteString, api::core::v1::Secret};
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
@@ -19,6 +18,7 @@ use crate::{
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     registry::PULL_SECRET,
     schema::{self, suggestion},
+    secret::Secret,
     split::{self, Chunk},
     tree::{self, Node, Tree, Value},
     validated::{self, ValidatedCluster, ValidatedHypervisor},
@@ -364,7 +364,7 @@ fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
         Kind::Hypervisor => Document::Hypervisor(decode::<crate::Hypervisor>(json)?.into()),
         Kind::Cluster => Document::Cluster(decode::<crate::Cluster>(json)?.into()),
         Kind::Component => Document::Component(decode::<crate::Component>(json)?.with_placement().into()),
-        Kind::Secret => Document::Secret(with_string_data(decode(json)?).into()),
+        Kind::Secret => Document::Secret(decode::<Secret>(json)?.into()),
         Kind::Observation => return Err(vec![of_no_world()]),
     })
 }
@@ -449,12 +449,4 @@ pub(crate) fn decode<T: DeserializeOwned>(json: Json) -> Result<T, Vec<Fault>> {
         };
         vec![Fault::of(path, error.inner().to_string(), "mend its form")]
     })
-}
-
-/// `stringData` is for people to write, and goes into `data` (as kube-apiserver has it).
-fn with_string_data(mut secret: Secret) -> Secret {
-    for (key, text) in secret.string_data.take().unwrap_or_default() {
-        secret.data.get_or_insert_default().insert(key, ByteString(text.into_bytes()));
-    }
-    secret
 }

@@ -4,8 +4,9 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use k8s_openapi::api::core::v1::Secret;
 use serde::{Deserialize, Serialize};
+
+use crate::Secret;
 
 /// The type of such a Secret.
 pub const PULL_SECRET: &str = "kubernetes.io/dockerconfigjson";

@@ -94,7 +94,8 @@ fn component(of: &str, id: &ClusterId, placement: String) -> Component {
 fn secret(id: &ClusterId, name: &str, value: Vec<u8>, note: String) -> Secret {
     let mut metadata = metadata(name, Some(id.namespace()), note);
     metadata.labels = Some(BTreeMap::from([(CLUSTER_LABEL.to_owned(), id.to_string())]));
-    Secret { metadata, data: Some(BTreeMap::from([("key".to_owned(), ByteString(value))])), ..Secret::default() }
+    let data = [("key".to_owned(), ByteString(value))].into();
+    Secret { metadata: metadata.into(), data: Some(data), ..Secret::default() }
 }
 
 /// A whole world: one machine, one cluster, one component, one Secret.

@@ -2,8 +2,7 @@
 
 use std::str;
 
-use k8s_openapi::api::core::v1::Secret;
-use keelway_api::{Documents, documents::SecretName, shared::Map};
+use keelway_api::{Documents, Secret, documents::SecretName, shared::Map};
 use keelway_pki::CertificateFacts;
 use keelway_planner::{CertificateSeen, Certificates};
 

@@ -231,9 +231,9 @@ impl<'a> Keeper<'a> {
         self.placing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether others wait for their pass, or to have what came of it saved.
-    fn is_busy(&self) -> bool {
-        self.queue.load(Ordering::Relaxed) > 0 || self.line().is_long()
+    /// Whether clusters wait for their pass, or more of them than these to have what came of it saved.
+    fn is_busy(&self, these: usize) -> bool {
+        self.queue.load(Ordering::Relaxed) > 0 || self.line().len() > these
     }
 
     fn is_stopped(&self) -> bool {

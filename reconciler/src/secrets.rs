@@ -106,7 +106,7 @@ fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
 
 #[cfg(test)]
 mod tests {
-    use keelway_api::{ByteString, ObjectMeta, jiff::SignedDuration};
+    use keelway_api::{ByteString, jiff::SignedDuration, secret::Metadata};
     use keelway_pki::{Authority, EncryptionKey, LeafRequest, ServiceAccountKey, Usage, Validity};
     use rand::{SeedableRng, rngs::StdRng};
 
@@ -144,7 +144,7 @@ mod tests {
 
     fn told_of(name: &str, data: SecretData, now: Timestamp) -> Vec<String> {
         let secret = Secret {
-            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            metadata: Metadata { name: Some(name.to_owned()), ..Metadata::default() },
             data: Some(data.into_iter().map(|(key, value)| (key, ByteString(value))).collect()),
             ..Secret::default()
         };

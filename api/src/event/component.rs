@@ -1,9 +1,5 @@
 //! What is told of a cluster's components: where they come, that they serve, fail and leave, and what they got anew.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::{ByteString, api::core::v1::Secret};
-
 use super::{Event, find, reason::Happening};
 use crate::{
     Cluster, Component, Documents,
@@ -12,6 +8,7 @@ use crate::{
     document::DocumentName,
     documents::SecretName,
     name::{ClusterRef, PodName},
+    secret::Secret,
 };
 
 /// What certificates are called within a Secret.
@@ -116,9 +113,8 @@ fn renewals(name: &ClusterRef, cluster: &Cluster, before: &Documents, after: &Do
 }
 
 fn renewed<'a>(was: &Secret, now: &'a Secret) -> Vec<&'a str> {
-    let empty = BTreeMap::<String, ByteString>::new();
-    let known = was.data.as_ref().unwrap_or(&empty);
+    let known = |key: &str| was.data.as_ref()?.get(key);
     let certificates = now.data.iter().flatten().filter(|(key, _)| key.ends_with(CERTIFICATE));
-    let changed = certificates.filter(|(key, value)| known.get(*key).is_some_and(|known| known != *value));
+    let changed = certificates.filter(|(key, value)| known(key).is_some_and(|known| known != *value));
     changed.filter_map(|(key, _)| key.strip_suffix(CERTIFICATE)).collect()
 }

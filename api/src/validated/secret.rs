@@ -1,12 +1,12 @@
 //! What a Secret of ours means.
 
-use k8s_openapi::api::core::v1::Secret;
-
 use crate::{
+    entries::Entries,
     fault::Fault,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, InstallationId, is_subdomain},
     registry::{self, PullSecret},
+    secret::Secret,
     tree::field,
 };
 
@@ -78,7 +78,7 @@ fn owner(document: &Secret) -> Result<(&'static str, String), Fault> {
 
 fn check_data(document: &Secret, faults: &mut Faults) {
     let data = document.data.as_ref();
-    if data.is_none_or(std::collections::BTreeMap::is_empty) {
+    if data.is_none_or(Entries::is_empty) {
         faults.add("data", "the Secret holds nothing", MADE);
     }
     for (key, value) in data.into_iter().flatten() {

@@ -17,8 +17,8 @@ impl SecretView {
         Self {
             name,
             kind: secret.type_.clone().unwrap_or_else(|| "Opaque".to_owned()),
-            values: secret.data.as_ref().map_or(0, std::collections::BTreeMap::len),
-            age: age(secret.metadata.creation_timestamp.as_ref(), now),
+            values: secret.data.as_ref().map_or(0, keelway_api::entries::Entries::len),
+            age: age(secret.metadata.creation_timestamp(), now),
         }
     }
 }

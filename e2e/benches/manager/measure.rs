@@ -193,15 +193,15 @@ async fn change(
         let verbosity = 1 + (round * CHANGES + number) % 7;
         let since = Timestamp::now();
         let took = effects.first_of(objects.change(number * clusters / CHANGES, verbosity)).await;
-        times.push(took.as_secs_f64() * 1000.0);
+        times.push((took.as_secs_f64() * 1000.0, number));
         // What the one before is followed by is no part of the next.
         manager.rests(since).await;
         effects.end().await;
     }
-    times.sort_by(f64::total_cmp);
-    let slowest: Vec<String> = times.iter().rev().take(SLOWEST).map(|took| format!("{took:.0}")).collect();
-    println!("        the slowest changes: {} ms", slowest.join(", "));
-    times
+    times.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let slowest = times.iter().rev().take(SLOWEST).map(|(took, number)| format!("{took:.0} (the {}.)", number + 1));
+    println!("        the slowest changes, in ms: {}", slowest.collect::<Vec<_>>().join(", "));
+    times.into_iter().map(|(took, _)| took).collect()
 }
 
 fn told(what: &str, took: Duration) {

@@ -1,6 +1,7 @@
 //! Where documents are in an API.
 
-use keelway_api::{Cluster, ClusterClass, Component, Hypervisor, Secret, document::DocumentName};
+use k8s_openapi::api::core::v1::Secret;
+use keelway_api::{Cluster, ClusterClass, Component, Hypervisor, document::DocumentName};
 use kube::{
     Api, Client, Resource,
     core::{ApiResource, DynamicObject},

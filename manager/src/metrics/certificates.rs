@@ -138,7 +138,7 @@ fn of_agents(documents: &Documents) -> Family {
 
 #[cfg(test)]
 mod tests {
-    use keelway_api::{ByteString, ObjectMeta, cluster::ClusterStatus, jiff::SignedDuration};
+    use keelway_api::{ByteString, cluster::ClusterStatus, jiff::SignedDuration, secret::Metadata};
     use keelway_pki::{Authority, SecretData};
     use rand::{SeedableRng, rngs::StdRng};
 
@@ -158,7 +158,7 @@ mod tests {
     fn secret(documents: &mut Documents, namespace: &str, name: &str, entries: &[(&str, i64)]) {
         let data: SecretData = entries.iter().map(|(key, hours)| ((*key).to_owned(), certificate(*hours).0)).collect();
         let secret = Secret {
-            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            metadata: Metadata { name: Some(name.to_owned()), ..Metadata::default() },
             data: Some(data.into_iter().map(|(key, value)| (key, ByteString(value))).collect()),
             ..Secret::default()
         };

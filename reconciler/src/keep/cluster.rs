@@ -276,7 +276,7 @@ impl Keeper<'_> {
         let seen = observing.instrument(debug_span!("observe")).await.map_err(PassError::Faults)?;
         drop(asking);
         let Some(turn) = self.turn().await else { return Ok(Relied::Stale) };
-        let says_later = manner.may_say_later && (manner.said_lately || self.is_busy());
+        let says_later = manner.may_say_later && (manner.said_lately || self.is_busy(0));
         let relies = !well.is_empty();
         let decided =
             debug_span!("plan").in_scope(|| self.decide(name, documents, seen, (&loaded, says_later, relies)))?;

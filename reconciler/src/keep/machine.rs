@@ -107,8 +107,8 @@ impl Keeper<'_> {
                     self.state().heard(name, self.now());
                 }
             }
-            // What many clusters want is given together.
-            let rest = if self.is_busy() { rest::LONGEST } else { rest };
+            // What many clusters want is given together. One of them may tell what it wants before that is saved.
+            let rest = if self.is_busy(1) { rest::LONGEST } else { rest };
             self.pause_until(last + pause.max(rest)).await;
         }
     }

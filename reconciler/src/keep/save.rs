@@ -86,9 +86,9 @@ impl Line {
         self.waiting.drain(..first.min(self.at_once)).collect()
     }
 
-    /// Whether somebody waits.
-    pub(super) fn is_long(&self) -> bool {
-        !self.waiting.is_empty()
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Those before were saved.

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Secret;
 use keelway_api::{
-    ObjectMeta, Secret, Time,
+    ObjectMeta, Time,
     jiff::Timestamp,
     worker::{BOOTSTRAPPERS, WorkerIdentity},
 };

@@ -1,0 +1,187 @@
+//! A few values by name.
+
+use core::{
+    iter::Map,
+    ops::Index,
+    slice::{Iter, IterMut},
+};
+
+use serde::{Serialize, Serializer};
+
+/// Values by name, in order, in as little room as they take: a `BTreeMap` has room for eleven from the first one on. Made for so many
+/// that finding one's place among them costs nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entries<V>(Vec<(String, V)>);
+
+impl<V> Entries<V> {
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| known.as_str().cmp(name))
+    }
+
+    /// The value of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.0.get(self.place(name).ok()?).map(|(_, value)| value)
+    }
+
+    /// Whether there is one of this name.
+    #[must_use]
+    pub fn contains_key(&self, name: &str) -> bool {
+        self.place(name).is_ok()
+    }
+
+    /// Puts a value in the place of the one of its name, which is returned.
+    pub fn insert(&mut self, name: String, value: V) -> Option<V> {
+        match self.place(&name) {
+            Ok(at) => self.0.get_mut(at).map(|(_, known)| core::mem::replace(known, value)),
+            Err(at) => {
+                self.0.insert(at, (name, value));
+                None
+            }
+        }
+    }
+
+    /// Takes out the value of this name.
+    pub fn remove(&mut self, name: &str) -> Option<V> {
+        self.place(name).ok().map(|at| self.0.remove(at).1)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> <&Self as IntoIterator>::IntoIter {
+        self.into_iter()
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> <&mut Self as IntoIterator>::IntoIter {
+        self.into_iter()
+    }
+
+    /// All names, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().map(|(name, _)| name)
+    }
+}
+
+impl<V> Default for Entries<V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<V> Index<&str> for Entries<V> {
+    type Output = V;
+
+    /// Panics where there is none of this name.
+    fn index(&self, name: &str) -> &V {
+        #[expect(clippy::expect_used, reason = "as any map does")]
+        self.get(name).expect("an entry of this name")
+    }
+}
+
+impl<V> Extend<(String, V)> for Entries<V> {
+    fn extend<T: IntoIterator<Item = (String, V)>>(&mut self, entries: T) {
+        for (name, value) in entries {
+            self.insert(name, value);
+        }
+    }
+}
+
+impl<V> FromIterator<(String, V)> for Entries<V> {
+    fn from_iter<T: IntoIterator<Item = (String, V)>>(entries: T) -> Self {
+        let mut all = Self::default();
+        all.extend(entries);
+        all.0.shrink_to_fit();
+        all
+    }
+}
+
+impl<V, const N: usize> From<[(String, V); N]> for Entries<V> {
+    fn from(entries: [(String, V); N]) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
+impl<V> IntoIterator for Entries<V> {
+    type Item = (String, V);
+    type IntoIter = std::vec::IntoIter<(String, V)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a, V> IntoIterator for &'a Entries<V> {
+    type Item = (&'a String, &'a V);
+    type IntoIter = Map<Iter<'a, (String, V)>, fn(&'a (String, V)) -> (&'a String, &'a V)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+}
+
+impl<'a, V> IntoIterator for &'a mut Entries<V> {
+    type Item = (&'a String, &'a mut V);
+    type IntoIter = Map<IterMut<'a, (String, V)>, fn(&'a mut (String, V)) -> (&'a String, &'a mut V)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter_mut().map(|(name, value)| (&*name, value))
+    }
+}
+
+/// As a map.
+impl<V: Serialize> Serialize for Entries<V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn they_take_what_they_need() {
+        let few: Entries<u32> = [("b".to_owned(), 2), ("a".to_owned(), 1)].into();
+        assert_eq!((few.0.capacity(), few.clone().0.capacity()), (2, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn a_map_does_the_same(steps in prop::collection::vec(("[a-d]", any::<Option<u8>>()), 0..20)) {
+            let (mut entries, mut map) = (Entries::default(), BTreeMap::new());
+            for (name, value) in steps {
+                let done = match value {
+                    Some(value) => (entries.insert(name.clone(), value), map.insert(name.clone(), value)),
+                    None => (entries.remove(&name), map.remove(&name)),
+                };
+                prop_assert_eq!(done.0, done.1);
+                prop_assert_eq!(entries.get(&name), map.get(&name));
+                prop_assert_eq!(entries.contains_key(&name), map.contains_key(&name));
+                prop_assert_eq!((entries.len(), entries.is_empty()), (map.len(), map.is_empty()));
+            }
+            prop_assert!(entries.iter().eq(map.iter()) && entries.keys().eq(map.keys()));
+            prop_assert_eq!(serde_json::to_string(&entries).unwrap(), serde_json::to_string(&map).unwrap());
+            prop_assert!(map.clone().into_iter().collect::<Entries<u8>>() == entries);
+            for (_, value) in &mut entries {
+                *value = 7;
+            }
+            prop_assert!(entries.into_iter().eq(map.into_keys().map(|name| (name, 7))));
+        }
+    }
+}
