@@ -166,7 +166,7 @@ pub fn is_ours(secret: &Secret) -> bool {
     let labels = secret.metadata.labels.as_ref();
     is_pull_secret(secret)
         || labels
-            .is_some_and(|labels| [CLUSTER_LABEL, INSTALLATION_LABEL].iter().any(|label| labels.contains_key(*label)))
+            .is_some_and(|labels| [CLUSTER_LABEL, INSTALLATION_LABEL].iter().any(|label| labels.contains_key(label)))
 }
 
 impl Documents {

@@ -59,6 +59,7 @@ impl<V> Entries<V> {
     }
 
     /// All of them, by name.
+    #[must_use]
     pub fn iter(&self) -> <&Self as IntoIterator>::IntoIter {
         self.into_iter()
     }

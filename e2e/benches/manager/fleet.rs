@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Write, fs, ops::Range, path::PathBuf};
 
 use futures::future::join_all;
 use keelway_api::{
-    Documents,
+    Documents, Secret,
     name::{ClusterId, HypervisorName},
 };
 use keelway_e2e::{Keelway, host};
@@ -58,7 +58,9 @@ impl Fleet {
             let name = agent_identity(&id, &name(number)).secret;
             async move { (name.clone(), objects.secret(&name).await) }
         }));
-        self.documents.secrets.extend(secrets.await.into_iter().map(|(name, secret)| (name, secret.into())));
+        self.documents
+            .secrets
+            .extend(secrets.await.into_iter().map(|(name, secret)| (name, Secret::from(secret).into())));
         self.begin(machines);
     }
 

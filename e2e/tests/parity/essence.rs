@@ -31,17 +31,17 @@ pub(crate) fn essence(documents: &Documents) -> BTreeMap<String, Value> {
 }
 
 fn of(documents: &Documents, name: &DocumentName) -> Value {
-    let (metadata, content) = match documents.get(name).unwrap() {
-        DocumentRef::ClusterClass(document) => (&document.metadata, json!([document.spec])),
-        DocumentRef::Hypervisor(document) => (&document.metadata, json!([document.spec, document.status])),
-        DocumentRef::Cluster(document) => (&document.metadata, json!([document.spec, document.status])),
-        DocumentRef::Component(document) => (&document.metadata, json!([document.spec, document.status])),
+    let (labels, content) = match documents.get(name).unwrap() {
+        DocumentRef::ClusterClass(document) => (json!(document.metadata.labels), json!([document.spec])),
+        DocumentRef::Hypervisor(document) => (json!(document.metadata.labels), json!([document.spec, document.status])),
+        DocumentRef::Cluster(document) => (json!(document.metadata.labels), json!([document.spec, document.status])),
+        DocumentRef::Component(document) => (json!(document.metadata.labels), json!([document.spec, document.status])),
         DocumentRef::Secret(document) => {
             let entries: BTreeSet<&String> = document.data.iter().flatten().map(|(entry, _)| entry).collect();
-            (&document.metadata, json!([document.type_, entries]))
+            (json!(document.metadata.labels), json!([document.type_, entries]))
         }
     };
-    json!([metadata.labels.as_ref().filter(|labels| !labels.is_empty()), content])
+    json!([Some(labels).filter(|labels| *labels != json!({})), content])
 }
 
 fn reduced(value: Value, ids: &[String]) -> Value {
