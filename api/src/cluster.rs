@@ -425,7 +425,7 @@ pub enum MemberPhase {
     Pending,
     /// Its data directory was seen with its mark. It may start, on that directory alone.
     Marked,
-    /// It was seen at work. It starts on its data only.
+    /// It was seen at work, and an API server that keeps its objects there was ready. It starts on its data only.
     Started,
 }
 

@@ -69,9 +69,12 @@ fn store(
     }
 }
 
-/// Writes down how far each member came: that its mark was seen, then that it was seen at work.
+/// Writes down how far each member came: that its mark was seen, then that it was seen at work. Of a store that never served an API
+/// server nothing can be lost: that its members are at work is written down with the first one.
 pub(crate) fn plan_member_phases(plan: &mut Plan, world: &World, seen: &Observation) {
     for (name, id, _) in world.looked_after() {
+        let is_initialized = plan.documents.clusters.get(name).is_some_and(|cluster| cluster.is_initialized());
+        let has_served = is_initialized || serves(&plan.documents, id, seen);
         let components: Vec<(PodName, ComponentSpec)> = plan
             .documents
             .components_of(id)
@@ -86,7 +89,10 @@ pub(crate) fn plan_member_phases(plan: &mut Plan, world: &World, seen: &Observat
             let data = machine.data_of(&pod, DATA);
             if member.phase == MemberPhase::Pending && data.marked {
                 member.phase = MemberPhase::Marked;
-            } else if member.phase == MemberPhase::Marked && data.marked && data.used && seen.healthy(&pod) {
+                continue;
+            }
+            let is_at_work = has_served && data.marked && data.used && seen.healthy(&pod);
+            if member.phase == MemberPhase::Marked && is_at_work {
                 member.phase = MemberPhase::Started;
             }
         }

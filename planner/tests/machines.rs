@@ -133,9 +133,41 @@ fn a_first_start_comes_after_its_mark_was_written_down() {
     for name in ["hv-1", "hv-2", "hv-3"] {
         world.machine(name).data.values_mut().for_each(|data| data.used = true);
     }
+    // Nobody has stored anything yet.
+    let _ = world.pass();
+    assert_eq!(world.phases(), [MemberPhase::Marked].into());
+
+    let servers = world.documents.components.keys().filter(|pod| pod.component.as_str().starts_with("kube-apiserver"));
+    let server = servers.min().unwrap().clone();
+    world.seen.health.insert(server.clone(), Health::Healthy);
     let _ = world.pass();
     assert_eq!(world.phases(), [MemberPhase::Started].into());
     assert!(members.iter().all(|member| world.starts()[member] == Start::OnUsedData));
+}
+
+#[test]
+fn a_member_that_comes_late_is_at_work_once_the_store_served() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    let members = world.members();
+    let server = world.documents.components.keys().find(|pod| pod.component.as_str().starts_with("kube-apiserver"));
+    let server = server.unwrap().clone();
+    let (last, first) = members.split_last().unwrap();
+    for pod in first.iter().chain([&server]) {
+        world.seen.health.insert(pod.clone(), Health::Healthy);
+    }
+    for name in ["hv-1", "hv-2", "hv-3"] {
+        world.machine(name).data.values_mut().for_each(|data| data.used = true);
+    }
+    let _ = world.pass();
+    assert_eq!(world.phases(), [MemberPhase::Marked, MemberPhase::Started].into());
+    assert_eq!(world.starts()[last], Start::OnMarkedData);
+
+    // An API server that is not ready now has been so.
+    world.seen.health.remove(&server);
+    world.seen.health.insert(last.clone(), Health::Healthy);
+    let _ = world.pass();
+    assert_eq!(world.phases(), [MemberPhase::Started].into());
 }
 
 #[test]
