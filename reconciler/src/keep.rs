@@ -42,7 +42,7 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName},
 };
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{Notify, Semaphore, SemaphorePermit},
     time::{Instant, sleep, sleep_until, timeout},
 };
 
@@ -149,6 +149,8 @@ struct Keeper<'a> {
     passes: Semaphore,
     /// Clusters that wait for one of these.
     queue: AtomicUsize,
+    /// Told when nobody is busy any more.
+    at_ease: Notify,
 }
 
 /// Works until it is told to stop, or another one leads, for which it tells itself to stop. What a broken document or machine keeps from
@@ -174,6 +176,7 @@ pub async fn keep(
         asking: Semaphore::new(ASKED_AT_ONCE),
         passes: Semaphore::new(AT_ONCE),
         queue: AtomicUsize::new(0),
+        at_ease: Notify::new(),
     };
     let mut tasks: FuturesUnordered<BoxFuture<'_, Task>> = FuturesUnordered::new();
     let mut running = BTreeSet::new();
@@ -236,6 +239,13 @@ impl<'a> Keeper<'a> {
         self.queue.load(Ordering::Relaxed) > 0 || self.line().len() > these
     }
 
+    /// Machines that are left alone as long as clusters are busy wait for that.
+    fn tell_if_at_ease(&self) {
+        if !self.is_busy(1) {
+            self.at_ease.notify_waiters();
+        }
+    }
+
     fn is_stopped(&self) -> bool {
         self.context.run.stop.is_cancelled()
     }
@@ -248,6 +258,7 @@ impl<'a> Keeper<'a> {
         self.watcher().queued(self.queue.fetch_add(1, Ordering::Relaxed) + 1);
         let turn = self.passes.acquire().await.ok();
         self.watcher().queued(self.queue.fetch_sub(1, Ordering::Relaxed) - 1);
+        self.tell_if_at_ease();
         turn
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use keelway_api::{
     Documents, Hypervisor, Shared,
     document::{Change, DocumentName},
@@ -26,6 +26,7 @@ use super::{
     Keeper, LONGEST_LOOK, LONGEST_RECHECK, LOOK, RECHECK, Task,
     decision::{Decided, StagedPart},
     rest::round,
+    state::State,
 };
 use crate::{
     Failure, Outcome, PassError, certificates, health,
@@ -51,6 +52,14 @@ const LONGEST_WORDS: Duration = Duration::from_secs(30);
 struct View {
     loaded: Documents,
     seen: Map<HypervisorName, Seen<MachineState>>,
+}
+
+impl View {
+    /// None: there is no such cluster.
+    fn of(state: &State, name: &ClusterRef) -> Option<Self> {
+        state.documents.clusters.get(name)?;
+        Some(Self { loaded: state.documents_of(name), seen: state.seen_of(name) })
+    }
 }
 
 /// When a cluster is to be looked at although nobody tells of a change.
@@ -268,7 +277,7 @@ impl Keeper<'_> {
         well: &BTreeSet<PodName>,
     ) -> Result<Relied, PassError> {
         let Ok(asking) = self.asking.acquire().await else { return Ok(Relied::Stale) };
-        let Some(View { loaded, seen }) = self.view(name) else { return Ok(Relied::Stale) };
+        let Some(View { loaded, seen }) = self.newest_view(name) else { return Ok(Relied::Stale) };
         let mut documents = loaded.clone();
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
         let known = (&manner.known.bindings, well);
@@ -342,9 +351,14 @@ impl Keeper<'_> {
 
     /// Documents and what was seen are of one moment: a config is written down before a machine tells that it took it.
     fn view(&self, name: &ClusterRef) -> Option<View> {
+        View::of(&self.state(), name)
+    }
+
+    /// The same for a pass: what its task was woken for until now is in it.
+    fn newest_view(&self, name: &ClusterRef) -> Option<View> {
         let state = self.state();
-        state.documents.clusters.get(name)?;
-        Some(View { loaded: state.documents_of(name), seen: state.seen_of(name) })
+        let _ = state.clusters.get(name)?.wake.notified().now_or_never();
+        View::of(&state, name)
     }
 
     /// Saves what a plan changed of a part, unless somebody else changed that meanwhile. Returns whether that is what there is now.

@@ -3,8 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
+use futures::FutureExt;
 use keelway_api::{
     Documents, Hypervisor, Shared,
     hypervisor::Applied,
@@ -32,6 +34,9 @@ use super::{
     state::{Given, tells_everything},
 };
 use crate::{Applying, PassError, connected::has_agent, pace::Pace};
+
+/// How long a machine is left alone while many clusters change: each config costs it and the store the same, however much is new in it.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
 struct Wakes {
@@ -108,8 +113,24 @@ impl Keeper<'_> {
                 }
             }
             // What many clusters want is given together. One of them may tell what it wants before that is saved.
-            let rest = if self.is_busy(1) { rest::LONGEST } else { rest };
             self.pause_until(last + pause.max(rest)).await;
+            self.rest_while_busy(last + BUSY).await;
+        }
+    }
+
+    /// Returns as clusters are no longer busy, or at a time.
+    async fn rest_while_busy(&self, end: Instant) {
+        loop {
+            let at_ease = self.at_ease.notified();
+            if !self.is_busy(1) || Instant::now() >= end {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.context.run.stop.cancelled() => return,
+                () = at_ease => {}
+                () = sleep_until(end) => {}
+            }
         }
     }
 
@@ -186,6 +207,10 @@ impl Keeper<'_> {
     fn order(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Option<Order>, String> {
         let (document, seen, all, known, wants) = {
             let state = self.state();
+            // All that was wanted until now is in what is decided here.
+            if let Some(machine) = state.machines.get(name) {
+                let _ = machine.wanted.notified().now_or_never();
+            }
             let documents = &state.documents;
             let Some(document) = documents.hypervisors.get(name) else { return Ok(None) };
             let Some(seen) = state.machines.get(name).and_then(|machine| machine.seen.clone()) else { return Ok(None) };

@@ -210,6 +210,7 @@ impl Keeper<'_> {
         let mut next = Documents::clone(&self.state().documents);
         let mut edits = Vec::new();
         let first = self.line().next();
+        self.tell_if_at_ease();
         for waiting in first {
             if waiting.edit.make(self, &mut next) {
                 edits.push(waiting);

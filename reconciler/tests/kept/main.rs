@@ -14,7 +14,7 @@ use keelway_api::{
     name::{HypervisorName, PodName},
 };
 use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use world::World;
 
 const MACHINES: usize = 5;
@@ -138,6 +138,38 @@ async fn a_change_is_saved_once_before_it_is_applied() {
         world.store.change("c0");
         world.settles().await;
         assert_eq!(world.fleet.saves_at_apply(), [before.saves + 1]);
+    })
+    .await;
+}
+
+/// What many clusters want of a machine is given to it together, as long as others wait to be saved.
+#[tokio::test(start_paused = true)]
+async fn many_births_are_few_configs_of_each_machine() {
+    let world = World::new(MACHINES, 4 * CLUSTERS);
+    world.store.take(Duration::from_millis(100));
+    undisturbed(&world, async {
+        world.settles().await;
+        let configs = world.fleet.saves_at_apply().len();
+        assert!(configs < 5 * MACHINES, "{configs} configs of {MACHINES} machines");
+    })
+    .await;
+}
+
+/// What waits to be saved of a cluster alone keeps none of its own next changes from a machine.
+#[tokio::test(start_paused = true)]
+async fn one_change_after_the_other_is_applied_at_once() {
+    let world = World::new(MACHINES, CLUSTERS);
+    undisturbed(&world, async {
+        world.settles().await;
+        world.store.take(Duration::from_millis(20));
+        for number in 0..50 {
+            let began = Instant::now();
+            world.store.change("c0");
+            world.fleet.has(&world.store.verbosity("c0")).await;
+            let took = began.elapsed();
+            assert!(took < Duration::from_millis(200), "change {number} takes {took:?}");
+            sleep(Duration::from_millis(7 * number)).await;
+        }
     })
     .await;
 }

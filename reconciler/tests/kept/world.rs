@@ -40,6 +40,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+/// Beyond it programs tell of keys, which nobody may ask for.
+const MOST_VERBOSE: usize = 7;
+
 /// The wall clock, which goes with that of the test.
 fn now(started: Instant) -> Timestamp {
     let elapsed = SignedDuration::try_from(started.elapsed()).unwrap();
@@ -65,9 +68,11 @@ impl World {
         let machines = documents.hypervisors.keys().map(|name| (name.clone(), Machine::default())).collect();
         let store = Memory {
             documents: Mutex::new(Arc::new(documents)),
+            known: Mutex::default(),
             changed: Notify::new(),
             saves: Arc::default(),
             refused: Mutex::default(),
+            takes: Mutex::default(),
         };
         let fleet = Fleet {
             machines,
@@ -166,16 +171,25 @@ fn documents(machines: usize, clusters: usize) -> String {
 /// Documents in memory.
 pub(crate) struct Memory {
     documents: Mutex<Arc<Documents>>,
+    /// As whoever saves knows them.
+    known: Mutex<Documents>,
     changed: Notify,
     saves: Arc<AtomicUsize>,
     /// A cluster of which nothing is taken.
     refused: Mutex<Option<ClusterRef>>,
+    /// How long a save takes.
+    takes: Mutex<Duration>,
 }
 
 impl Memory {
     /// Takes nothing that changes this cluster's document or Secrets.
     pub(crate) fn refuse(&self, name: Option<&str>) {
         *self.refused.lock().unwrap() = name.map(reference);
+    }
+
+    /// Takes so long for each save from now on.
+    pub(crate) fn take(&self, time: Duration) {
+        *self.takes.lock().unwrap() = time;
     }
 
     /// Clusters that are available.
@@ -197,7 +211,8 @@ impl Memory {
     pub(crate) fn change(&self, name: &str) {
         self.edit(name, |cluster| {
             let arguments = &mut cluster.spec.control_plane.kube_scheduler.extra_args;
-            arguments.insert("v".to_owned(), "3".to_owned());
+            let verbosity = arguments.get("v").map_or(0, |v| v.parse::<usize>().unwrap());
+            arguments.insert("v".to_owned(), (verbosity % MOST_VERBOSE + 1).to_string());
         });
     }
 
@@ -254,6 +269,12 @@ impl Memory {
         self.documents().clusters[&reference(cluster)].id().unwrap().clone()
     }
 
+    /// What its scheduler is asked to tell of itself, as an argument.
+    pub(crate) fn verbosity(&self, cluster: &str) -> String {
+        let spec = &self.documents().clusters[&reference(cluster)].spec;
+        format!("--v={}", spec.control_plane.kube_scheduler.extra_args["v"])
+    }
+
     /// The components of a cluster.
     pub(crate) fn components(&self, cluster: &str) -> BTreeSet<PodName> {
         self.documents().components_of(&self.id(cluster)).map(|(pod, _)| pod.clone()).collect()
@@ -281,16 +302,30 @@ fn changes(before: &Documents, after: &Documents, name: &ClusterRef) -> bool {
 #[async_trait]
 impl Store for Memory {
     async fn load(&self) -> Result<Arc<Documents>, StoreError> {
-        Ok(self.documents())
+        let documents = self.documents();
+        self.known.lock().unwrap().clone_from(&documents);
+        Ok(documents)
     }
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
         self.saves.fetch_add(1, Ordering::Relaxed);
+        let takes = *self.takes.lock().unwrap();
+        sleep(takes).await;
         let refused = self.refused.lock().unwrap().clone();
         if refused.is_some_and(|name| changes(&self.documents(), documents, &name)) {
             return Err(StoreError { operation: "save", cause: "it is refused".into() });
         }
-        *self.documents.lock().unwrap() = Arc::new(documents.clone());
+        let known = std::mem::replace(&mut *self.known.lock().unwrap(), documents.clone());
+        let mut now = self.documents.lock().unwrap();
+        let specs: Vec<_> = now.clusters.iter().map(|(name, cluster)| (name.clone(), cluster.spec.clone())).collect();
+        let next = Arc::make_mut(&mut now);
+        documents.changes_since(&known).iter().for_each(|change| next.make(change, documents));
+        // What their users asked for meanwhile is as they asked.
+        for (name, spec) in specs {
+            if let Some(cluster) = next.clusters.get_mut(&name) {
+                cluster.spec = spec;
+            }
+        }
         Ok(())
     }
 }
@@ -365,6 +400,20 @@ impl Fleet {
         state.files.retain(|path, file| !path.contains("/files/") || file.sha256.is_none());
         state.failures = failure.map(str::to_owned).into_iter().collect();
         machine.changed.notify_one();
+    }
+
+    /// Returns once a machine has a container with this argument.
+    pub(crate) async fn has(&self, argument: &str) {
+        let is_one = |given: &String| given == argument;
+        loop {
+            let applied = self.applied.notified();
+            let pods = |machine: &Machine| machine.taken.lock().unwrap().values().cloned().collect::<Vec<_>>();
+            let mut containers = self.machines.values().flat_map(pods).flat_map(|pod| pod.containers);
+            if containers.any(|container| container.command.iter().any(is_one)) {
+                return;
+            }
+            applied.await;
+        }
     }
 
     /// Returns when a machine is told something.
