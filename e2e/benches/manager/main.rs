@@ -33,9 +33,10 @@ use keelway_e2e::host::on_own_host;
 use measure::measure;
 use table::Table;
 
-/// All machines are in this process: what each agent would have of its own, the system's allocator makes them wait for.
+/// All machines are in this process: what each agent would have of its own, the system's allocator makes them wait for. Theirs asks for no
+/// huge pages either.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
 const ROUNDS: usize = 1;

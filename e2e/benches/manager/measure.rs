@@ -48,7 +48,7 @@ struct Measured {
 }
 
 pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
-    let plane = Plane::start().await;
+    let mut plane = Plane::start().await;
     let kubeconfig = plane.kubeconfig("admin", &["system:masters"]);
     define(&kubeconfig);
     let effects = Effects::new();
@@ -80,7 +80,7 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
         measured.restarts.push((took, effects.count() - before));
     }
     manager.stop();
-    measured.without = without(&objects, &fleet, 0..few).await;
+    measured.without = without(&mut plane, &fleet, 0..few).await;
     measured.tell((few, clusters), table);
 }
 
@@ -136,18 +136,21 @@ async fn born(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -
     took
 }
 
-/// How long others take for what there is of these clusters in the end, once no manager is there: the API server for their documents, each
-/// written once, and at the same time the machines for their configs, each given once, from nothing.
-async fn without(objects: &Objects, fleet: &Fleet, numbers: Range<usize>) -> Duration {
-    let copies = objects.copies(numbers).await;
+/// How long others take for what there is of these clusters in the end, once no manager is there: an API server for their documents, each
+/// written once, and at the same time the machines for their configs, each given once, from nothing. The API server has begun a moment ago,
+/// as that of the manager had: it has no memory yet for what comes.
+async fn without(plane: &mut Plane, fleet: &Fleet, numbers: Range<usize>) -> Duration {
+    let copies = Objects::new(plane.admin().await).copies(numbers).await;
     let configs = fleet.cleared(&copies.clusters).await;
+    plane.start_api().await;
     sleep(PAUSE).await;
-    let before = Shares::now(objects).await;
+    let objects = Objects::new(plane.admin().await);
+    let before = Shares::now(&objects).await;
     let began = Instant::now();
     join(objects.write_again(&copies), join_all(configs.iter().map(Config::give))).await;
     let took = began.elapsed();
     told(&format!("for the same of {} clusters without a manager", copies.clusters.len()), took);
-    Shares::now(objects).await.tell_since(&before);
+    Shares::now(&objects).await.tell_since(&before);
     took
 }
 
