@@ -5,7 +5,7 @@ use std::time::Duration;
 /// How many times as long as a look took: where much happens, most of the time is left to what it is about.
 const TIMES: u32 = 7;
 /// The longest.
-pub const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// How long a machine is left alone after a look that took so long.
 #[must_use]
