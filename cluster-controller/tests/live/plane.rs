@@ -86,9 +86,10 @@ pub(crate) fn replace(name: &str, content: &str) -> String {
     path(name).display().to_string()
 }
 
-/// A port that nothing on the test's host has: the kernel gives none below 32768 to who asks for any.
+/// A port that nothing on the test's host has: the kernel gives none below 32768 to who asks for any, and ingresses have 20000 and what
+/// follows.
 pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    static NEXT: AtomicU16 = AtomicU16::new(25_000);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

@@ -33,10 +33,9 @@ pub(crate) async fn silent_ingress(world: &World) {
         now["ingresses"].as_array().unwrap().iter().all(|ingress| ingress["connections"].as_u64() >= Some(2))
     })
     .await;
-    let (_, port) = lost.rsplit_once(':').unwrap();
-    nft(&format!(
-        "add table ip lost; add chain ip lost input {{ type filter hook input priority 0; }}; add rule ip lost input tcp dport {port} drop"
-    ));
+    let (address, port) = lost.rsplit_once(':').unwrap();
+    nft("add table ip lost; add chain ip lost input { type filter hook input priority 0; }");
+    nft(&format!("add rule ip lost input ip daddr {address} tcp dport {port} drop"));
     let began = Instant::now();
     let reset = RefCell::default();
     wait::until("a connection is reset", async || note_resets(&connections, &reset) > 0).await;
