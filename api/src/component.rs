@@ -73,7 +73,7 @@ pub enum Stage {
     Joining,
     /// It was ready once.
     Serving,
-    /// It is no longer wanted, and runs until nobody relies on it.
+    /// It is no longer wanted. An ingress is ended at once, all else runs until nobody relies on it.
     Leaving,
 }
 
@@ -100,7 +100,7 @@ impl Component {
         self.status.as_ref().map(|status| status.stage).unwrap_or_default()
     }
 
-    /// Whether it is no longer wanted, and runs until nobody relies on it.
+    /// Whether it is no longer wanted, and stays until nobody relies on it.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.stage() == Stage::Leaving

@@ -17,8 +17,8 @@ use keelway_api::{
 };
 
 use crate::{
-    Observation, Waiting, deletion::keeps_running, plan::Plan, pod::Site, tenant::Tenant, term::highest_term,
-    turns::Turns, world::World,
+    Observation, Waiting, deletion::keeps_running, plan::Plan, pod::Site, retirement::ends, tenant::Tenant,
+    term::highest_term, turns::Turns, world::World,
 };
 
 /// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
@@ -234,7 +234,7 @@ pub fn machine_configs(
 fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed<'a>>> {
     let mut placed: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (number, tenant) in tenants.iter().enumerate() {
-        for (pod, component) in &tenant.components {
+        for (pod, component) in tenant.components.iter().filter(|(_, component)| !ends(component)) {
             placed.entry(&component.spec.hypervisor).or_default().push((number, *pod, &component.spec));
         }
     }

@@ -96,12 +96,12 @@ impl Left {
 }
 
 /// Whether a machine is lost for good: nothing of it runs any more.
-fn is_given_up(documents: &Documents, name: &HypervisorName) -> bool {
+pub(crate) fn is_given_up(documents: &Documents, name: &HypervisorName) -> bool {
     documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost()) && !answers(documents, name)
 }
 
 /// Whether a machine answered when it was asked last.
-fn answers(documents: &Documents, name: &HypervisorName) -> bool {
+pub(crate) fn answers(documents: &Documents, name: &HypervisorName) -> bool {
     let status = documents.hypervisors.get(name).and_then(|machine| machine.status.as_ref());
     status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }

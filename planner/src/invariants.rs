@@ -48,7 +48,7 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 22] = [
+const INVARIANTS: [(&str, Invariant); 23] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -70,6 +70,7 @@ const INVARIANTS: [(&str, Invariant); 22] = [
     ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
     ("of those that do the same work one is replaced at a time, while the others work", replicas_take_turns),
     ("an API server goes only once no ingress sends it connections", servers_are_drained),
+    ("an ingress is known until it has ended", ingresses_are_known),
     ("the documents of a deleted cluster go last", documents_go_last),
     ("Secrets go only with their cluster or component", secrets_stay),
     ("nothing is done about a paused cluster", paused_clusters_stay),
@@ -155,6 +156,12 @@ impl<'a> Step<'a> {
         here.flat_map(|component| component.spec.ports.values().copied()).collect()
     }
 
+    /// Whether somebody said that its machine does not come back.
+    fn is_lost(&self, component: &Component) -> bool {
+        self.before.hypervisors.get(&component.spec.hypervisor).is_some_and(|machine| machine.is_lost())
+    }
+
+    /// Whether it runs, or might.
     fn runs(&self, pod: &PodName, component: &Component) -> bool {
         let state = self.seen.machine(&component.spec.hypervisor);
         state.is_none_or(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod))
@@ -437,7 +444,8 @@ fn components_stay(step: &Step) -> Vec<String> {
         let ingress_goes = !step
             .after
             .components_of(&component.spec.cluster_id)
-            .any(|(_, other)| other.spec.role == Role::Ingress && are_twins(&other.spec, &component.spec));
+            .filter(|(_, other)| other.spec.role == Role::Ingress && !other.is_leaving())
+            .any(|(_, other)| are_twins(&other.spec, &component.spec));
         let may_go = match component.spec.role {
             Role::Etcd => surplus && !born,
             Role::Gateway => ingress_goes || !cluster.spec.vpn.enabled,
@@ -461,7 +469,7 @@ fn servers_are_drained(step: &Step) -> Vec<String> {
         let mut ingresses = of_role(Role::Ingress).filter(|(ingress, _)| ingress.cluster == pod.cluster);
         stays
             && ingresses.any(|(ingress, at)| {
-                let Some(state) = step.seen.machine(&at.spec.hypervisor) else { return true };
+                let Some(state) = step.seen.machine(&at.spec.hypervisor) else { return !step.is_lost(at) };
                 let name = format!("kube-apiserver/{}", pod.component);
                 let server = state.servers.get(ingress).and_then(|servers| servers.get(&name));
                 server.is_some_and(|server| server.admin == ServerAdmin::Serves)
@@ -478,8 +486,10 @@ fn replicas_take_turns(step: &Step) -> Vec<String> {
     for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
         let Some(id) = cluster.id() else { continue };
         for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway] {
+            let of_role = step.after.components_of(id).filter(|(_, component)| component.spec.role == role);
+            // An ingress that leaves is ended already.
             let all: Vec<(&PodName, &Component)> =
-                step.after.components_of(id).filter(|(_, component)| component.spec.role == role).collect();
+                of_role.filter(|(_, component)| role != Role::Ingress || !component.is_leaving()).collect();
             let free: Vec<&PodName> = all
                 .iter()
                 .filter(|(pod, component)| {
@@ -527,6 +537,20 @@ fn paused_clusters_stay(step: &Step) -> Vec<String> {
         }
     }
     found
+}
+
+/// As long as its haproxy may run, API servers wait for it.
+fn ingresses_are_known(step: &Step) -> Vec<String> {
+    let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
+    let ingresses = gone.filter(|(_, component)| component.spec.role == Role::Ingress);
+    ingresses
+        .filter(|(pod, component)| {
+            let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
+            let is_given_up = step.seen.machine(&component.spec.hypervisor).is_none() && step.is_lost(component);
+            stays && step.runs(pod, component) && !is_given_up
+        })
+        .map(|(pod, _)| pod.to_string())
+        .collect()
 }
 
 fn documents_go_last(step: &Step) -> Vec<String> {

@@ -19,6 +19,7 @@ use keelway_api::{
 use crate::{
     certificates::{self, API_SERVER_NAME, DRIVER_SECRET},
     pod::server_name,
+    retirement::ends,
     world::World,
 };
 
@@ -77,7 +78,7 @@ pub struct Identity {
     pub name: &'static str,
 }
 
-/// The health check of every component whose keys are there.
+/// The health check of every component whose keys are there, and that is not being ended.
 ///
 /// # Errors
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
@@ -91,7 +92,7 @@ pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
         }
         probe.tls.as_ref().is_none_or(|tls| documents.secrets.contains_key(&tls.authority)).then_some(probe)
     };
-    Ok(documents.components.iter().filter_map(probe).collect())
+    Ok(documents.components.iter().filter(|(_, component)| !ends(component)).filter_map(probe).collect())
 }
 
 /// The path at which Kubernetes' controllers tell that they are well; kube-controller-manager has no other one.
@@ -104,8 +105,8 @@ pub(crate) const OWN_LIVENESS: &str = "/healthz";
 
 /// haproxy asks each API server for its readiness every second, over TLS that it verifies.
 fn ingresses(documents: &Documents, server: &PodName) -> Vouchers {
-    let ingresses =
-        documents.components_of(&server.cluster).filter(|(_, component)| component.spec.role == Role::Ingress);
+    let components = documents.components_of(&server.cluster);
+    let ingresses = components.filter(|(_, component)| component.spec.role == Role::Ingress && !ends(component));
     Vouchers::Ingresses {
         server: server_name(server),
         ingresses: ingresses.map(|(pod, component)| (pod.clone(), component.spec.hypervisor.clone())).collect(),

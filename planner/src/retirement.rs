@@ -7,17 +7,19 @@ use alloc::{
 };
 
 use keelway_api::{
-    Documents,
+    Component, Documents,
     component::{ComponentSpec, Stage},
     documents::SecretName,
+    hypervisor::LOST_ANNOTATION,
     machine::{MachineState, ServerAdmin},
-    name::{ClusterId, PodName},
+    name::{ClusterId, ComponentName, HypervisorName, PodName},
     role::Role,
     validated::ValidatedCluster,
 };
 
 use crate::{
-    Decision, Observation,
+    Cause, Decision, Observation,
+    deletion::{answers, is_given_up},
     fleet::Fleet,
     gateways::are_twins,
     placement::{MEMBERS_STAY, born, count_staying, of_role},
@@ -73,10 +75,11 @@ pub(crate) fn retire_surplus(
         .map(|(pod, _)| pod.clone())
         .collect();
     for pod in leaving {
-        if let Some(others) = relied_on_by(&plan.documents, seen, &pod) {
-            plan.wait_in(&cluster.reference, &format!("{}/{}", cluster.reference, pod.component), others);
-        } else {
-            remove(plan, fleet, &pod);
+        let component = format!("{}/{}", cluster.reference, pod.component);
+        match awaited_by(&plan.documents, seen, &pod) {
+            Some((on, Cause::UnderWay)) => plan.wait_in(&cluster.reference, &component, on),
+            Some((on, Cause::Blocked)) => plan.block_in(&cluster.reference, &component, on),
+            None => remove(plan, fleet, &pod),
         }
     }
 }
@@ -86,6 +89,12 @@ fn leave(plan: &mut Plan, pod: &PodName) {
     if let Some(document) = plan.documents.components.get_mut(pod) {
         document.status.get_or_insert_default().stage = Stage::Leaving;
     }
+}
+
+/// Whether a machine is to end a component whose document stays until that is seen. An API server that leaves goes on until nobody relies on
+/// it.
+pub(crate) fn ends(component: &Component) -> bool {
+    component.is_leaving() && component.spec.role == Role::Ingress
 }
 
 /// Lets components that are about to leave stay after all where they are wanted again, the lowest first.
@@ -150,17 +159,55 @@ fn unready(seen: &Observation, role: Role, stay: &[((bool, u32), PodName)]) -> O
     (carries && !ready).then(|| names.join(" or "))
 }
 
-/// What a component that leaves has to wait for: an ingress that still sends it connections, or might.
-fn relied_on_by(documents: &Documents, seen: &Observation, pod: &PodName) -> Option<String> {
-    if documents.components.get(pod)?.spec.role != Role::KubeApiserver {
-        return None;
+/// What a component that leaves has to wait for.
+fn awaited_by(documents: &Documents, seen: &Observation, pod: &PodName) -> Option<(String, Cause)> {
+    let spec = &documents.components.get(pod)?.spec;
+    match spec.role {
+        Role::KubeApiserver => sender(documents, seen, pod),
+        Role::Ingress => still_runs(documents, seen, (pod, spec)),
+        Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::Gateway => {
+            None
+        }
     }
-    of_role(documents, &pod.cluster, Role::Ingress).find_map(|(ingress, component)| {
-        let Some(state) = seen.machine(&component.spec.hypervisor) else {
-            return Some(format!("{} to be seen: it may still send it connections", ingress.component));
+}
+
+/// An ingress that still sends an API server connections, or might.
+fn sender(documents: &Documents, seen: &Observation, server: &PodName) -> Option<(String, Cause)> {
+    of_role(documents, &server.cluster, Role::Ingress).find_map(|(ingress, component)| {
+        let machine = &component.spec.hypervisor;
+        let Some(state) = seen.machine(machine) else {
+            return unseen(documents, machine, &ingress.component);
         };
-        sends(state, ingress, pod).then(|| format!("{} to send it no more connections", ingress.component))
+        let on = || format!("{} to send it no more connections", ingress.component);
+        sends(state, ingress, server).then(|| (on(), Cause::UnderWay))
     })
+}
+
+/// An ingress is known until it has ended: as long as it runs, it sends connections to API servers.
+fn still_runs(
+    documents: &Documents,
+    seen: &Observation,
+    (ingress, spec): (&PodName, &ComponentSpec),
+) -> Option<(String, Cause)> {
+    let Some(state) = seen.machine(&spec.hypervisor) else {
+        return unseen(documents, &spec.hypervisor, &ingress.component);
+    };
+    let is_there = state.sandboxes.iter().any(|sandbox| sandbox.pod == *ingress);
+    is_there.then(|| (format!("{} to end it", spec.hypervisor), Cause::UnderWay))
+}
+
+/// An ingress on a machine that cannot be seen, unless that is lost for good.
+fn unseen(documents: &Documents, machine: &HypervisorName, ingress: &ComponentName) -> Option<(String, Cause)> {
+    let on = format!("{machine} to be seen: {ingress} may still send connections to API servers");
+    if is_given_up(documents, machine) {
+        None
+    } else if answers(documents, machine) {
+        // It is being given a config.
+        Some((on, Cause::UnderWay))
+    } else {
+        let mend = format!("annotate its Hypervisor with {LOST_ANNOTATION}=true");
+        Some((format!("{on}; bring it back, or, where it is lost for good, {mend}"), Cause::Blocked))
+    }
 }
 
 /// Whether a haproxy sends connections to a server, or runs and does not tell.

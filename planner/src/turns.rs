@@ -19,6 +19,7 @@ use crate::{
     gateways::are_twins,
     plan::{Cause, Waiting},
     pod::server_name,
+    retirement::ends,
     tenant::Tenant,
 };
 
@@ -84,7 +85,7 @@ fn is_relied_on(role: Role) -> bool {
     }
 }
 
-/// All components of one role of a cluster, those that leave included.
+/// All components of one role of a cluster, those that leave and go on until then included.
 struct Replicas<'t, 'a> {
     tenant: &'t Tenant<'a>,
     seen: &'t Observation,
@@ -96,7 +97,8 @@ struct Replicas<'t, 'a> {
 
 impl<'t, 'a> Replicas<'t, 'a> {
     fn of(tenant: &'t Tenant<'a>, seen: &'t Observation, role: Role, only_on: Option<&'a HypervisorName>) -> Self {
-        let all = tenant.of_role(role).map(|(name, component)| (name, &component.spec)).collect();
+        let all = tenant.of_role(role).filter(|(_, component)| !ends(component));
+        let all = all.map(|(name, component)| (name, &component.spec)).collect();
         Self { tenant, seen, role, only_on, all }
     }
 

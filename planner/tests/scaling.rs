@@ -9,13 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use keelway_api::{
     Component, Documents, Shared, argument,
     documents::SecretName,
+    hypervisor::LOST_ANNOTATION,
     jiff::Timestamp,
     machine::{MachineState, Pod, Seen, ServerAdmin},
     name::{ClusterRef, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::{CertificateSeen, Health, Observation, Plan, bindings_digest, invariants, machine_configs, plan};
-use model::{apply, hypervisors, identified, mint};
+use keelway_planner::{
+    Cause, CertificateSeen, Health, Observation, Plan, bindings_digest, invariants, machine_configs, plan,
+};
+use model::{apply, empty, hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
 
 const CLUSTER: &str = "\
@@ -315,6 +318,52 @@ fn an_ingress_that_cannot_be_seen_is_waited_for() {
         let _ = world.pass(&calm(1, 2));
     }
     assert_eq!(world.of_role(Role::KubeApiserver).len(), 1);
+}
+
+/// The machine of the ingress that leaves, as a bit, in a world with two of everything whose machines were told and have not obeyed.
+fn with_a_leaving_ingress() -> (World, u8) {
+    let mut world = World::new();
+    for _ in 0..6 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    let leaving = world.documents.components.get(&world.pod("ingress-1")).unwrap().spec.hypervisor.clone();
+    let number = world.machines.keys().position(|machine| *machine == leaving).unwrap();
+    let _ = world.pass(&Round { obey: false, ..calm(2, 1) });
+    assert!(world.runs(&world.pod("ingress-1")));
+    (world, 1 << number)
+}
+
+#[test]
+fn an_ingress_that_leaves_is_known_until_it_is_seen_to_have_ended() {
+    let (mut world, machine) = with_a_leaving_ingress();
+    for _ in 0..5 {
+        let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });
+        let waits = |what: &str| plan.waiting.iter().find(|waiting| waiting.what == what).unwrap();
+        assert!(waits("c1/ingress-1").on.contains("to be seen"));
+        let _ = waits("c1/kube-apiserver-1");
+    }
+    let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });
+    let waits = plan.waiting.iter().find(|waiting| waiting.what == "c1/ingress-1").unwrap();
+    assert!(waits.on.contains(LOST_ANNOTATION) && matches!(waits.holds_up, Some((_, Cause::Blocked))), "{waits:?}");
+    assert!(world.runs(&world.pod("kube-apiserver-1")), "the ingress sends it connections");
+    for _ in 0..4 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    assert_eq!((world.of_role(Role::Ingress).len(), world.of_role(Role::KubeApiserver).len()), (1, 1));
+}
+
+#[test]
+fn an_ingress_on_a_machine_that_is_lost_is_waited_for_by_nobody() {
+    let (mut world, machine) = with_a_leaving_ingress();
+    let lost = world.documents.components.get(&world.pod("ingress-1")).unwrap().spec.hypervisor.clone();
+    let document = world.documents.hypervisors.get_mut(&lost).unwrap();
+    document.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
+    // Nothing runs there any more, and nobody can ask.
+    *world.machines.get_mut(&lost).unwrap() = empty();
+    for _ in 0..6 {
+        let _ = world.pass(&Round { silent: machine, ..calm(1, 1) });
+    }
+    assert_eq!((world.of_role(Role::Ingress).len(), world.of_role(Role::KubeApiserver).len()), (1, 1));
 }
 
 #[test]

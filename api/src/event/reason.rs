@@ -31,7 +31,7 @@ pub enum Happening {
 pub const ALL: &[(Happening, &str, &str)] = &[
     (Happening::ComponentPlaced, "Cluster", "a component was given a machine; the note says why that one"),
     (Happening::ComponentJoined, "Cluster", "a component was ready for the first time, and is relied on from now on"),
-    (Happening::ComponentLeaving, "Cluster", "a component is no longer wanted, and runs until nobody relies on it"),
+    (Happening::ComponentLeaving, "Cluster", "a component is no longer wanted, and stays until nobody relies on it"),
     (Happening::ComponentKept, "Cluster", "a component that was about to leave is wanted again"),
     (Happening::ComponentRemoved, "Cluster", "a component is taken away from its machine"),
     (Happening::StoreBorn, "Cluster", "the first members of the store were decided, once in a cluster's life"),

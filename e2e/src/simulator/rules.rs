@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
-    Documents,
+    Component, Documents,
     machine::{ContainerPhase, MachineConfig, MachineState, Seen},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
@@ -97,7 +97,7 @@ impl World {
             Action::Pod(pod, action) => self.check_pod_action(machine, pod, action),
             Action::ForgetCluster(cluster) => {
                 let wanted = self.saved.components_of(cluster).any(|(_, component)| {
-                    component.spec.hypervisor == *machine && !self.is_deleted(&component.spec.cluster_id)
+                    keeps_files_on(machine, component) && !self.is_deleted(&component.spec.cluster_id)
                 });
                 if wanted {
                     self.breaks("files of wanted components stay", format!("{machine}: forgets {cluster}"));
@@ -136,7 +136,7 @@ impl World {
         if outside {
             self.breaks("what is done for a pod is done to that pod", format!("{machine} {pod}: {action}"));
         }
-        let wanted = self.saved.components.get(pod).is_some_and(|component| component.spec.hypervisor == *machine);
+        let wanted = self.saved.components.get(pod).is_some_and(|component| keeps_files_on(machine, component));
         if *action == PodAction::RemoveTree && wanted && !self.is_deleted(&pod.cluster) {
             let late = !self.weather.calm && !self.started.contains(pod);
             if !late {
@@ -298,6 +298,12 @@ impl World {
         }
         found
     }
+}
+
+/// Whether what is on a machine of a component is wanted there. An ingress that leaves is ended before its document goes.
+fn keeps_files_on(machine: &HypervisorName, component: &Component) -> bool {
+    let is_ended = component.spec.role == Role::Ingress && component.is_leaving();
+    component.spec.hypervisor == *machine && !is_ended
 }
 
 fn role_of(pod: &PodName) -> Option<Role> {
