@@ -31,7 +31,7 @@ pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &M
         return Vec::new();
     }
     if pod.hold && state.is_interrupted(name, wanted) {
-        return plan_held(name, wanted, state);
+        return plan_held(&seen, wanted);
     }
     let kept = state.lasting_sandbox(name, wanted);
     let old = seen.sandboxes.iter().filter(|sandbox| kept.is_none_or(|kept| kept.id != sandbox.id));
@@ -65,14 +65,19 @@ fn plan_ready(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &Machi
     steps
 }
 
-/// What runs goes on as it was started, with what it picks up by itself. What it read at its start is left as it is: where
-/// that was changed, it tells that there is something to replace.
-fn plan_held(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
+/// What runs goes on as it was started, with what it picks up by itself, and what has ended beside it is started again. What it read at its
+/// start is left as it is: where that was changed, it tells that there is something to replace.
+fn plan_held(seen: &Seen, (pod, digests): (&Pod, &PodDigests)) -> Vec<PodAction> {
+    let Seen { name, state, .. } = *seen;
     let files = pod.files.iter().cloned().zip(digests.files.iter().cloned());
     let (files, of_files) = files.filter(|(file, _)| file.on_change == OnChange::PickedUp).unzip();
     let now = (&Pod { files, ..pod.clone() }, &PodDigests { files: of_files, ..digests.clone() });
     let mut steps = fetch(pod, images_of(pod), state);
     steps.extend(tree::plan_present(name, now, state));
+    // What was made of another definition stays as it is: nobody knows that one any more.
+    let held = seen.sandboxes.iter().filter(|sandbox| sandbox.digest == digests.replacement);
+    let held = held.filter(|sandbox| seen.holds(sandbox, pod)).flat_map(|sandbox| seen.plan_containers(sandbox, pod));
+    steps.extend(held);
     steps.extend(plan_servers(name, pod, state));
     steps
 }
@@ -131,6 +136,13 @@ impl<'a> Seen<'a> {
     fn containers_in(&self, sandbox: &SandboxState) -> impl Iterator<Item = &'a ContainerState> {
         let id = sandbox.id.clone();
         self.state.containers.iter().filter(move |container| container.sandbox == id)
+    }
+
+    /// Whether what the pod is there for runs in a sandbox, and can go on.
+    fn holds(&self, sandbox: &SandboxState, pod: &Pod) -> bool {
+        let main = pod.containers.last().map(|container| container.name.as_str());
+        let runs = |found: &ContainerState| found.phase == ContainerPhase::Running && Some(found.name.as_str()) == main;
+        sandbox.ready && self.containers_in(sandbox).any(runs)
     }
 
     /// Containers get their time to drain before the sandbox's end, which gives none. The one that the component is named after

@@ -314,6 +314,27 @@ fn a_pod_is_not_held_for_what_stands_beside_it() {
     assert!(with(&mut machine, "etcd").contains(&replaced), "the store has ended");
 }
 
+/// An API server whose key somebody changed goes on until its turn, and so does what its connections go through.
+#[test]
+fn what_stands_beside_a_pod_that_is_held_is_started_again() {
+    let mut config = accompanied();
+    let pod = config.pods.get_mut(&etcd()).unwrap();
+    pod.hold = true;
+    pod.files.push(File { path: "conf".to_owned(), content: b"own".to_vec(), on_change: OnChange::Restart });
+    let mut machine = settled(&config);
+    let changed = machine.state.files.iter_mut().find(|(path, _)| path.ends_with("/conf")).unwrap().1;
+    changed.sha256 = Some("0".repeat(64));
+    assert_eq!(plan(&config, &machine), [""; 0]);
+    let beside = machine.state.containers.iter_mut().find(|found| found.name == "egress").unwrap();
+    beside.phase = ContainerPhase::Exited { code: 1 };
+    assert_eq!(
+        plan(&config, &machine),
+        ["remove container egress", "create container egress", "start container egress"]
+    );
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert_eq!(plan(&config, &machine), [""; 0]);
+}
+
 #[test]
 fn the_last_pod_takes_everything_with_it() {
     let machine = settled(&config());
