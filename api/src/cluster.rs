@@ -416,6 +416,26 @@ pub struct EtcdMember {
     pub id: String,
     /// How far it came. It never goes back.
     pub phase: MemberPhase,
+    /// The order to remove its data. Without it no machine removes the data of a member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removal: Option<RemovalReason>,
+}
+
+/// Why the data of an etcd member is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RemovalReason {
+    /// Its cluster is deleted.
+    ClusterDeleted,
+}
+
+impl RemovalReason {
+    /// As it is written in documents and configs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterDeleted => "ClusterDeleted",
+        }
+    }
 }
 
 /// How far a member of a store came: tells one that lost its data from one that never started.

@@ -73,8 +73,10 @@ pub enum Stage {
     Joining,
     /// It was ready once.
     Serving,
-    /// It is no longer wanted. An ingress is ended at once, all else runs until nobody relies on it.
+    /// It is no longer wanted, and runs until no other component relies on it.
     Leaving,
+    /// Its machine stops it. The document stays until the machine was seen without it, or is lost for good.
+    Stopping,
 }
 
 impl Stage {
@@ -100,10 +102,16 @@ impl Component {
         self.status.as_ref().map(|status| status.stage).unwrap_or_default()
     }
 
-    /// Whether it is no longer wanted, and stays until nobody relies on it.
+    /// Whether it is no longer wanted.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        self.stage() == Stage::Leaving
+        matches!(self.stage(), Stage::Leaving | Stage::Stopping)
+    }
+
+    /// Whether its machine stops it. Documents of v0.1.0 have ingresses that stop as `Leaving`.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stage() == Stage::Stopping || (self.stage() == Stage::Leaving && self.spec.role == Role::Ingress)
     }
 }
 

@@ -69,6 +69,18 @@ pub struct MachineConfig {
     /// touched but these pods.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub others: BTreeSet<ClusterId>,
+    /// The etcd members whose data this machine is to remove. Marked data of a pod that stands in neither map is left alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removals: BTreeMap<PodName, DataRemoval>,
+}
+
+/// An order to remove the data directory of an etcd member. The documents hold it before a machine gets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataRemoval {
+    /// etcd's id of the member, in hexadecimal digits.
+    pub member: String,
+    /// Why the data is removed, as [`crate::cluster::RemovalReason`] is written.
+    pub reason: String,
 }
 
 /// One component on a machine: a sandbox on the host's network, its files, its containers.
@@ -352,7 +364,7 @@ impl MachineConfig {
     #[must_use]
     pub fn digest(&self) -> String {
         let digests = self.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
-        config_digest(&self.installation, &digests, &self.others)
+        config_digest(&self.installation, &digests, (&self.others, &self.removals))
     }
 
     /// The digests of its pods.
@@ -367,10 +379,15 @@ impl MachineConfig {
 pub fn config_digest(
     installation: &InstallationId,
     pods: &BTreeMap<PodName, Digest>,
-    others: &BTreeSet<ClusterId>,
+    (others, removals): (&BTreeSet<ClusterId>, &BTreeMap<PodName, DataRemoval>),
 ) -> String {
     let pods: Vec<_> = pods.iter().map(|(name, digest)| (name, hex(digest))).collect();
-    hex(&digest_of(&(installation, pods, others)))
+    // Without removals the digest is that of v0.1.0, so that an upgrade changes no config.
+    if removals.is_empty() {
+        return hex(&digest_of(&(installation, pods, others)));
+    }
+    let removals: Vec<_> = removals.iter().collect();
+    hex(&digest_of(&(installation, pods, others, removals)))
 }
 
 impl Pod {
@@ -818,6 +835,29 @@ impl DataState {
 }
 
 impl MachineState {
+    /// Whether the machine holds a sandbox or the directory of a pod.
+    #[must_use]
+    pub fn holds(&self, pod: &PodName) -> bool {
+        self.sandboxes.iter().any(|sandbox| sandbox.pod == *pod)
+            || self.files.contains_key(&format!("{}/{}", pod.cluster, pod.component))
+    }
+
+    /// Whether a data directory of the pod carries its mark.
+    #[must_use]
+    pub fn has_marked_data(&self, pod: &PodName) -> bool {
+        let below = format!("{}/{}/", pod.cluster, pod.component);
+        let own = self.data.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
+        own.into_iter().any(|(_, data)| data.marked)
+    }
+
+    /// Pods that have a data directory with a mark.
+    pub fn pods_with_marked_data(&self) -> impl Iterator<Item = PodName> {
+        self.data.iter().filter(|(_, data)| data.marked).filter_map(|(path, _)| {
+            let (pod, _) = path.rsplit_once('/')?;
+            pod.parse().ok()
+        })
+    }
+
     /// Clusters of which there are sandboxes or files, some of them maybe twice.
     pub fn clusters(&self) -> impl Iterator<Item = ClusterId> {
         let directories = self.files.keys().filter_map(|path| path.split('/').next());

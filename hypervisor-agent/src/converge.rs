@@ -71,9 +71,16 @@ pub(crate) fn converge_pod(wanted: &Wanted<'_>, name: &PodName, state: &MachineS
     let steps = match (config.pods.get(name), digests.get(name)) {
         (Some(pod), Some(digests)) => pod::plan_wanted(name, (pod, digests), state),
         (Some(pod), None) => pod::plan_wanted(name, (pod, &pod.digests()), state),
+        // The data of an etcd member is removed by an order that names it, and never because nobody asks for it.
+        (None, _) if keeps_data(config, name, state) => Vec::new(),
         (None, _) => pod::plan_removal(name, state),
     };
     steps.into_iter().map(|step| Action::Pod(name.clone(), step)).collect()
+}
+
+/// Whether an etcd member that the config does not ask for stays as it is: no order names its data.
+fn keeps_data(config: &MachineConfig, name: &PodName, state: &MachineState) -> bool {
+    state.has_marked_data(name) && !config.removals.contains_key(name)
 }
 
 /// Whether a machine may take a config at all, for who leaves it to the machine's agent what is to be done.
@@ -109,18 +116,26 @@ fn pod_of(path: &str) -> Option<PodName> {
     Some(PodName { cluster: cluster.parse().ok()?, component: component.parse::<ComponentName>().ok()? })
 }
 
+/// Pods that the config does not ask for and whose data no order names.
+fn pods_kept<'a>(config: &'a MachineConfig, state: &'a MachineState) -> impl Iterator<Item = PodName> + 'a {
+    let unwanted = state.pods_with_marked_data().filter(|pod| !config.pods.contains_key(pod));
+    unwanted.filter(|pod| !config.removals.contains_key(pod))
+}
+
 /// Clusters that were on the machine and have no pod on it any more.
 fn plan_forgetting(config: &MachineConfig, state: &MachineState) -> Vec<Action> {
     let of_files = state.files.keys().filter_map(|path| path.parse::<ClusterId>().ok());
     let of_pods = pods_seen(state).into_iter().map(|pod| pod.cluster);
     let seen: BTreeSet<_> = of_files.chain(of_pods).collect();
-    let wanted = config.pods.keys().map(|pod| pod.cluster.clone()).chain(config.others.iter().cloned()).collect();
+    let kept = pods_kept(config, state).map(|pod| pod.cluster);
+    let wanted =
+        config.pods.keys().map(|pod| pod.cluster.clone()).chain(config.others.iter().cloned()).chain(kept).collect();
     seen.difference(&wanted).cloned().map(Action::ForgetCluster).collect()
 }
 
 /// A machine that holds nothing has nothing to remember, and is left as it was found.
 fn plan_record((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Option<Action> {
-    if config.pods.is_empty() && config.others.is_empty() {
+    if config.pods.is_empty() && config.others.is_empty() && pods_kept(config, state).next().is_none() {
         let made_by_us = state.files.get("").is_some_and(|top| is_ours(top.mode));
         return (made_by_us || state.owner.is_some() || state.applied.is_some()).then_some(Action::Leave);
     }

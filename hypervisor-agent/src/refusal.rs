@@ -265,7 +265,14 @@ mod tests {
         };
         let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
         let installation = "00000000000000ff".parse().unwrap();
-        MachineConfig { installation, term, generation, pods: [(name, pod)].into(), others: BTreeSet::new() }
+        MachineConfig {
+            installation,
+            term,
+            generation,
+            pods: [(name, pod)].into(),
+            others: BTreeSet::new(),
+            removals: std::collections::BTreeMap::new(),
+        }
     }
 
     fn said() -> impl Strategy<Value = Said> {

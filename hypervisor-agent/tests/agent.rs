@@ -179,6 +179,7 @@ fn config(generation: u64, content: &str, components: &[&str]) -> MachineConfig 
         generation,
         pods,
         others: std::collections::BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     }
 }
 

@@ -98,6 +98,7 @@ impl Machine {
             generation,
             pods: pods.collect(),
             others: BTreeSet::new(),
+            removals: std::collections::BTreeMap::new(),
         }
     }
 }

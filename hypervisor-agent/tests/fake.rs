@@ -165,6 +165,7 @@ fn config(generation: u64, pods: impl IntoIterator<Item = (PodName, Pod)>) -> Ma
         generation,
         pods: pods.into_iter().collect(),
         others: BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     }
 }
 

@@ -152,6 +152,7 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         generation,
         pods: [(ingress(), pod)].into(),
         others: std::collections::BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     }
 }
 

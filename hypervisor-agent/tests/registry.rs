@@ -129,6 +129,7 @@ impl World {
             generation: self.generation.get(),
             pods: [(name, pod(image, password))].into(),
             others: BTreeSet::new(),
+            removals: std::collections::BTreeMap::new(),
         };
         let report = self.machine.apply(&config, &CancellationToken::new(), &|_| {}).await.unwrap();
         report.failed.into_iter().map(|failure| failure.error).collect()
@@ -250,6 +251,7 @@ async fn pulled(world: &World) {
         generation: world.generation.get(),
         pods: BTreeMap::new(),
         others: BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     };
     let report = world.machine.apply(&empty, &CancellationToken::new(), &|_| {}).await.unwrap();
     assert!(report.is_complete(), "{report:#?}");

@@ -30,7 +30,7 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &World, now: &Time) {
         let members: BTreeMap<_, Vec<_>> = plan
             .documents
             .components_of(id)
-            .filter(|(_, component)| component.spec.role == Role::Etcd)
+            .filter(|(_, component)| component.spec.role == Role::Etcd && !component.is_leaving())
             .filter_map(|(pod, component)| {
                 let machine = world.machines.get(&component.spec.hypervisor)?;
                 let urls = vec![url(machine.private.first()?, component.spec.port(PEER))];
@@ -60,7 +60,7 @@ fn store(
 ) -> EtcdStatus {
     let ids = initial_cluster.iter().map(|(name, urls)| (name, etcd_ids::member(urls, token.as_str())));
     let ids: BTreeMap<_, _> = ids.collect();
-    let member = |id: u64| EtcdMember { id: format!("{id:x}"), phase: MemberPhase::Pending };
+    let member = |id: u64| EtcdMember { id: format!("{id:x}"), phase: MemberPhase::Pending, removal: None };
     EtcdStatus {
         born_at: now.clone(),
         cluster_id: Some(format!("{:x}", etcd_ids::cluster(ids.values().copied()))),

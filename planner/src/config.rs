@@ -3,6 +3,7 @@
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
+    format,
     string::String,
     vec::Vec,
 };
@@ -12,13 +13,19 @@ use keelway_api::{
     component::ComponentSpec,
     fault::Faults,
     hypervisor::Applied,
-    machine::{Digest, MachineConfig, MachineState, Pod, config_digest},
+    machine::{DataRemoval, Digest, MachineConfig, MachineState, Pod, config_digest},
     name::{ClusterId, HypervisorName, PodName},
 };
 
 use crate::{
-    Observation, Waiting, deletion::keeps_running, plan::Plan, pod::Site, retirement::ends, tenant::Tenant,
-    term::highest_term, turns::Turns, world::World,
+    Observation, Waiting,
+    deletion::{data_removals, keeps_running},
+    plan::{Cause, Plan},
+    pod::{MissingKey, Site},
+    tenant::Tenant,
+    term::highest_term,
+    turns::Turns,
+    world::World,
 };
 
 /// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
@@ -47,7 +54,8 @@ impl<'a> Configs<'a> {
         let tenants = if seen.stale() { Vec::new() } else { Tenant::all(documents, world).collect() };
         let mut turns = Turns::default();
         for tenant in &tenants {
-            turns.take(tenant, seen, |pod, spec| wanted(tenant, (documents, world), seen, (pod, spec)));
+            let built = |pod: &PodName, spec: &ComponentSpec| wanted(tenant, (documents, world), seen, (pod, spec));
+            turns.take(tenant, seen, |pod, spec| built(pod, spec).ok().flatten());
         }
         let looked_after = world.looked_after().map(|(_, id, _)| id).collect();
         let placed = placed(&tenants);
@@ -59,33 +67,66 @@ impl<'a> Configs<'a> {
     /// Its number is a new one where the content differs from what was written down last, and stays where it does not.
     #[must_use]
     pub fn config(&self, name: &HypervisorName) -> Option<MachineConfig> {
-        self.fenced(name).map(|(config, _)| config)
+        self.fenced(name).map(|(config, _, _)| config)
     }
 
-    fn fenced(&self, name: &HypervisorName) -> Option<(MachineConfig, Applied)> {
+    /// The config, its number, and what its machine has no pod of for now.
+    fn fenced(&self, name: &HypervisorName) -> Option<(MachineConfig, Applied, Vec<Waiting>)> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
-        let is_looked_after = |id: &ClusterId| self.looked_after.contains(id);
-        let pods = self.pods(name);
-        let digests = pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
         let of: (&Hypervisor, _) = (document, self.seen.machine(name)?);
-        let (config, fence) = composed(of, is_looked_after, &digests, self.term)?;
-        Some((MachineConfig { pods, ..config }, fence))
+        let MachinePods { pods, unbuildable } = self.pods(name);
+        let is_looked_after =
+            |id: &ClusterId| self.looked_after.contains(id) && !unbuildable.iter().any(|(tenant, _)| tenant == id);
+        let digests = pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
+        let (config, fence) = composed(of, is_looked_after, (&digests, &self.removals(name)), self.term)?;
+        let waiting = unbuildable.into_iter().map(|(_, waiting)| waiting).collect();
+        Some((MachineConfig { pods, ..config }, fence, waiting))
     }
 
-    fn pods(&self, name: &HypervisorName) -> BTreeMap<PodName, Pod> {
-        let here = self.placed.get(name).into_iter().flatten();
-        here.filter_map(|placed| self.pod(*placed)).collect()
+    fn pods(&self, name: &HypervisorName) -> MachinePods {
+        let mut all = MachinePods::default();
+        let Some(state) = self.seen.machine(name) else { return all };
+        for placed in self.placed.get(name).into_iter().flatten() {
+            let (tenant, pod, _) = *placed;
+            match self.pod(*placed) {
+                Ok(Some(built)) => {
+                    all.pods.insert(pod.clone(), built);
+                }
+                Ok(None) => {}
+                // One that never came to its machine waits for the pass after its keys are minted. A paused cluster loses nothing anyway.
+                Err(missing) if state.holds(pod) => {
+                    let tenant = self.tenants.get(tenant).filter(|tenant| !tenant.cluster.paused);
+                    all.unbuildable
+                        .extend(tenant.map(|tenant| (tenant.id.clone(), cannot_build(tenant, pod, &missing))));
+                }
+                Err(_) => {}
+            }
+        }
+        all
     }
 
-    /// What the clusters of the documents want of each machine that was seen and has something of them, or is to have it.
+    /// The etcd members whose data a machine is ordered to remove.
+    fn removals(&self, name: &HypervisorName) -> BTreeMap<PodName, DataRemoval> {
+        self.tenants.iter().flat_map(|tenant| data_removals(tenant, name)).collect()
+    }
+
+    /// What the clusters of the documents want of each machine that was seen and has something of them, or is to have it; and what
+    /// cannot be built there.
     #[must_use]
-    pub fn wants(&self) -> BTreeMap<HypervisorName, Wants> {
+    pub fn wants(&self) -> (BTreeMap<HypervisorName, Wants>, Vec<Waiting>) {
+        let (mut wants, mut waiting) = (BTreeMap::new(), Vec::new());
         if self.seen.stale() || self.documents.installation().is_none() {
-            return BTreeMap::new();
+            return (wants, waiting);
         }
         let seen = self.seen.machines.iter().filter_map(|(name, state)| Some((name, state.known()?)));
-        let names = seen.filter(|(name, state)| self.placed.contains_key(*name) || self.has_something(state));
-        names.map(|(name, _)| (name.clone(), Wants::of(&self.pods(name), self.left()))).collect()
+        for (name, _) in seen.filter(|(name, state)| self.placed.contains_key(*name) || self.has_something(state)) {
+            let MachinePods { pods, unbuildable } = self.pods(name);
+            let mut left = self.left();
+            left.extend(unbuildable.iter().map(|(id, _)| id.clone()));
+            wants.insert(name.clone(), Wants::of(&pods, self.removals(name), left));
+            waiting.extend(unbuildable.into_iter().map(|(_, waiting)| waiting));
+        }
+        (wants, waiting)
     }
 
     fn has_something(&self, state: &MachineState) -> bool {
@@ -104,9 +145,28 @@ impl<'a> Configs<'a> {
         &self.turns.waiting
     }
 
-    fn pod(&self, (tenant, pod, spec): Placed<'_>) -> Option<(PodName, Pod)> {
-        let wanted = wanted(self.tenants.get(tenant)?, (self.documents, self.world), self.seen, (pod, spec))?;
-        Some((pod.clone(), Pod { hold: self.turns.is_held(pod), ..wanted }))
+    fn pod(&self, (tenant, pod, spec): Placed<'_>) -> Result<Option<Pod>, MissingKey> {
+        let Some(tenant) = self.tenants.get(tenant) else { return Ok(None) };
+        let wanted = wanted(tenant, (self.documents, self.world), self.seen, (pod, spec))?;
+        Ok(wanted.map(|wanted| Pod { hold: self.turns.is_held(pod), ..wanted }))
+    }
+}
+
+/// What one machine should run, and what of it cannot be built: that stays on the machine as it is.
+#[derive(Default)]
+struct MachinePods {
+    pods: BTreeMap<PodName, Pod>,
+    unbuildable: Vec<(ClusterId, Waiting)>,
+}
+
+fn cannot_build(tenant: &Tenant, pod: &PodName, missing: &MissingKey) -> Waiting {
+    Waiting {
+        what: format!("{}/{}", tenant.cluster.reference, pod.component),
+        on: format!(
+            "{missing} in namespace {}: restore it from a backup; until then what runs of it stays as it is",
+            tenant.id.namespace()
+        ),
+        holds_up: Some((tenant.cluster.reference.clone(), Cause::Blocked)),
     }
 }
 
@@ -116,6 +176,7 @@ impl<'a> Configs<'a> {
 pub struct Wants {
     /// By name. Mostly there is one.
     pods: Box<[(PodName, WantedPod)]>,
+    removals: BTreeMap<PodName, DataRemoval>,
     left: BTreeSet<ClusterId>,
 }
 
@@ -127,12 +188,19 @@ struct WantedPod {
 }
 
 impl Wants {
-    fn of(pods: &BTreeMap<PodName, Pod>, left: BTreeSet<ClusterId>) -> Self {
+    fn of(pods: &BTreeMap<PodName, Pod>, removals: BTreeMap<PodName, DataRemoval>, left: BTreeSet<ClusterId>) -> Self {
         let wanted = |pod: &Pod| WantedPod { held: pod.hold, digest: pod.content_digest() };
-        Self { pods: pods.iter().map(|(name, pod)| (name.clone(), wanted(pod))).collect(), left }
+        Self { pods: pods.iter().map(|(name, pod)| (name.clone(), wanted(pod))).collect(), removals, left }
     }
 
-    /// Clusters of which what there is beside the pods is left alone: those that were paused when this was decided.
+    /// The etcd members whose data is to be removed.
+    #[must_use]
+    pub fn removals(&self) -> &BTreeMap<PodName, DataRemoval> {
+        &self.removals
+    }
+
+    /// Clusters of which what there is beside the pods is left alone: those that were paused when this was decided, and those with a
+    /// component there that could not be built.
     #[must_use]
     pub fn left(&self) -> &BTreeSet<ClusterId> {
         &self.left
@@ -156,22 +224,24 @@ impl Wants {
     }
 
     /// Those of the pods that are asked for, of the documents and what they mean.
-    #[must_use]
+    ///
+    /// # Errors
+    /// A pod cannot be built from these documents: they are others than those that it was wanted by.
     pub fn pods(
         &self,
         documents: &Documents,
         world: &World,
         which: impl Fn(&PodName) -> bool,
-    ) -> BTreeMap<PodName, Pod> {
+    ) -> Result<BTreeMap<PodName, Pod>, MissingKey> {
         let mut pods = BTreeMap::new();
         for tenant in Tenant::all(documents, world) {
             for (pod, component) in &tenant.components {
                 let Some(wanted) = self.pod(pod).filter(|_| which(pod)) else { continue };
-                let made = Site::of(&tenant, world, pod, &component.spec).and_then(|site| site.pod().ok());
+                let made = Site::of(&tenant, world, pod, &component.spec).map(|site| site.pod()).transpose()?;
                 pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: wanted.held, ..made })));
             }
         }
-        pods
+        Ok(pods)
     }
 }
 
@@ -183,10 +253,10 @@ pub fn machine_config(
     document: &Hypervisor,
     state: &MachineState,
     is_looked_after: impl Fn(&ClusterId) -> bool,
-    pods: &BTreeMap<PodName, Digest>,
+    wanted: (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
-    composed((document, state), is_looked_after, pods, term)
+    composed((document, state), is_looked_after, wanted, term)
 }
 
 /// Tells what every machine that could be seen should hold, once all keys of a plan are minted: one machine after the
@@ -202,9 +272,10 @@ pub fn configure(
 ) -> Result<(), Faults> {
     let world = World::of(&plan.documents)?;
     let configs = Configs::of(&plan.documents, &world, seen);
-    let mut issued = Vec::new();
+    let (mut issued, mut unbuildable) = (Vec::new(), Vec::new());
     for (name, document) in &plan.documents.hypervisors {
-        let Some((config, fence)) = configs.fenced(name) else { continue };
+        let Some((config, fence, waiting)) = configs.fenced(name) else { continue };
+        unbuildable.extend(waiting);
         if document.status.as_ref().and_then(|status| status.issued.as_ref()) != Some(&fence) {
             issued.push((name.clone(), fence));
         }
@@ -213,6 +284,7 @@ pub fn configure(
     let waiting = configs.turns.waiting;
     write_down(&mut plan.documents, issued);
     plan.waiting.extend(waiting);
+    plan.waiting.extend(unbuildable);
     Ok(())
 }
 
@@ -234,38 +306,45 @@ pub fn machine_configs(
 fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed<'a>>> {
     let mut placed: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (number, tenant) in tenants.iter().enumerate() {
-        for (pod, component) in tenant.components.iter().filter(|(_, component)| !ends(component)) {
+        for (pod, component) in tenant.components.iter().filter(|(_, component)| !component.is_stopping()) {
             placed.entry(&component.spec.hypervisor).or_default().push((number, *pod, &component.spec));
         }
     }
     placed
 }
 
-/// The pod of a component, unless it is to go. One whose keys are not all there yet waits for the pass after they are.
+/// The pod of a component, unless it is to go.
 fn wanted(
     tenant: &Tenant,
     (documents, world): (&Documents, &World),
     seen: &Observation,
     (pod, spec): (&PodName, &ComponentSpec),
-) -> Option<Pod> {
-    let goes =
-        tenant.document.deleted() && !tenant.cluster.paused && !keeps_running((documents, tenant), seen, pod, spec);
-    Site::of(tenant, world, pod, spec).filter(|_| !goes)?.pod().ok()
+) -> Result<Option<Pod>, MissingKey> {
+    let leaves = tenant.document.deleted() && !tenant.cluster.paused;
+    let goes = leaves && !keeps_running((documents, tenant), seen, pod, spec);
+    match Site::of(tenant, world, pod, spec).filter(|_| !goes).map(|site| site.pod()).transpose() {
+        // A member that would have been stopped last is stopped with the others.
+        Err(_) if leaves => Ok(None),
+        built => built,
+    }
 }
 
 /// The config of a machine without its pods. What there is of clusters that are not looked after, beside these pods, is left alone.
 fn composed(
     (document, state): (&Hypervisor, &MachineState),
     is_looked_after: impl Fn(&ClusterId) -> bool,
-    pods: &BTreeMap<PodName, Digest>,
+    (pods, removals): (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
     let others = state.clusters().filter(|id| !is_looked_after(id)).collect();
-    let digest = config_digest(&installation, pods, &others);
+    let digest = config_digest(&installation, pods, (&others, removals));
     let fence = fenced(digest, term, document, state);
     let (term, generation) = (fence.term, fence.generation);
-    Some((MachineConfig { installation, term, generation, pods: BTreeMap::new(), others }, fence))
+    Some((
+        MachineConfig { installation, term, generation, pods: BTreeMap::new(), others, removals: removals.clone() },
+        fence,
+    ))
 }
 
 /// Orders a config of this digest behind the last one that was written down for the machine, which holds nothing newer. The same content

@@ -8,11 +8,12 @@ use alloc::{
 };
 
 use keelway_api::{
-    Documents, Time,
+    Cluster, Documents, Time,
+    cluster::RemovalReason,
     component::ComponentSpec,
     condition::{self, Status, Verdict, reason::Reason},
     hypervisor::LOST_ANNOTATION,
-    machine::MachineState,
+    machine::{DataRemoval, MachineState},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
 };
@@ -47,11 +48,36 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation,
             plan.wait_in(&name, &name, on);
         }
         if let Some(cluster) = plan.documents.clusters.get_mut(&name) {
+            order_data_removals(cluster);
             let generation = cluster.metadata.generation;
             let conditions = &mut cluster.status.get_or_insert_default().conditions;
             condition::set(conditions, "Deleting", left.verdict(), generation, now);
         }
     }
+}
+
+/// Writes down that the data of all members of a deleted cluster goes. Machines remove the data of no other member.
+fn order_data_removals(cluster: &mut Cluster) {
+    let store = cluster.status.as_mut().and_then(|status| status.etcd.as_mut());
+    for member in store.into_iter().flat_map(|store| store.members.values_mut()) {
+        member.removal = Some(RemovalReason::ClusterDeleted);
+    }
+}
+
+/// The members of a deleted cluster whose data a machine is ordered to remove: those placed there, and those whose Component is gone.
+pub(crate) fn data_removals<'a>(
+    tenant: &'a Tenant,
+    machine: &'a HypervisorName,
+) -> impl Iterator<Item = (PodName, DataRemoval)> + 'a {
+    let store = tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
+    let members = store.filter(|_| tenant.document.deleted()).into_iter().flat_map(|store| &store.members);
+    members.filter_map(move |(name, member)| {
+        let placed = tenant.components.iter().find(|(pod, _)| pod.component == *name);
+        let is_here = placed.is_none_or(|(_, component)| component.spec.hypervisor == *machine);
+        let pod = PodName { cluster: tenant.id.clone(), component: name.clone() };
+        let reason = member.removal.filter(|_| is_here)?.as_str().to_string();
+        Some((pod, DataRemoval { member: member.id.clone(), reason }))
+    })
 }
 
 fn is_paused(world: &World, name: &ClusterRef) -> bool {

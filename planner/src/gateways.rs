@@ -8,7 +8,7 @@ use alloc::{
 
 use keelway_api::{
     Component, Documents,
-    component::ComponentSpec,
+    component::{ComponentSpec, Stage},
     name::{ClusterId, PodName},
     reserved,
     role::Role,
@@ -16,7 +16,7 @@ use keelway_api::{
 };
 
 use crate::{
-    Decision,
+    Decision, Observation,
     fleet::Fleet,
     placement::{self, of_role},
     plan::Plan,
@@ -24,12 +24,25 @@ use crate::{
 };
 
 /// Places a gateway beside each ingress that has none, and takes away those whose ingress is gone.
-pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (&ClusterId, &ValidatedCluster)) {
-    for pod in lonely(&plan.documents, id, cluster.vpn_enabled) {
+pub(crate) fn plan_gateways(
+    plan: &mut Plan,
+    seen: &Observation,
+    fleet: &mut Fleet,
+    (id, cluster): (&ClusterId, &ValidatedCluster),
+) {
+    let (lonely, beside) = apart(&plan.documents, id, cluster.vpn_enabled);
+    for (pod, is_leaving) in lonely {
         let component = format!("{}/{}", cluster.reference, pod.component);
         let reason = if cluster.vpn_enabled { "its ingress is gone" } else { "the cluster asks for no VPN" };
-        plan.decisions.push(Decision::Retire { component, reason: reason.to_string() });
-        retirement::remove(plan, fleet, &pod);
+        if !is_leaving {
+            plan.decisions.push(Decision::Retire { component, reason: reason.to_string() });
+        }
+        retirement::stop(plan, seen, fleet, cluster, &pod);
+    }
+    for (pod, _) in beside.into_iter().filter(|(_, is_leaving)| *is_leaving) {
+        let component = format!("{}/{}", cluster.reference, pod.component);
+        retirement::set_stage(plan, &pod, Stage::Joining);
+        plan.decisions.push(Decision::Keep { component });
     }
     if !cluster.vpn_enabled {
         return;
@@ -38,7 +51,7 @@ pub(crate) fn plan_gateways(plan: &mut Plan, fleet: &mut Fleet, (id, cluster): (
         let Ok(name) = Role::Gateway.component(ingress.index) else { continue };
         let pod = PodName { cluster: id.clone(), component: name };
         let component = format!("{}/{}", cluster.reference, pod.component);
-        if fleet.gives_back(id, Role::Gateway, ingress.index) {
+        if plan.documents.components.contains_key(&pod) || fleet.gives_back(id, Role::Gateway, ingress.index) {
             plan.wait_in(&cluster.reference, &component, "the gateway of that name elsewhere to be taken away");
             continue;
         }
@@ -54,12 +67,17 @@ pub(crate) fn are_twins(one: &ComponentSpec, other: &ComponentSpec) -> bool {
     (one.index, &one.hypervisor) == (other.index, &other.hypervisor)
 }
 
-/// Gateways without an ingress that stays, or all of them.
-fn lonely(documents: &Documents, id: &ClusterId, enabled: bool) -> Vec<PodName> {
-    let has_ingress = |gateway: &Component| staying(documents, id).any(|ingress| are_twins(ingress, &gateway.spec));
+/// A gateway, and whether it is leaving.
+type Leaving = (PodName, bool);
+
+/// Gateways without an ingress that stays, which are all of them where there is no VPN; and the others.
+fn apart(documents: &Documents, id: &ClusterId, enabled: bool) -> (Vec<Leaving>, Vec<Leaving>) {
+    let is_lonely = |(pod, _): &Leaving| {
+        let gateway = documents.components.get(pod);
+        !enabled || !staying(documents, id).any(|ingress| gateway.is_some_and(|own| are_twins(ingress, &own.spec)))
+    };
     let gateways = of_role(documents, id, Role::Gateway);
-    let lonely = gateways.filter(|(_, gateway)| !(enabled && has_ingress(gateway)));
-    lonely.map(|(pod, _)| pod.clone()).collect()
+    gateways.map(|(pod, gateway)| (pod.clone(), gateway.is_leaving())).partition(is_lonely)
 }
 
 /// Ingresses that stay and have no gateway.

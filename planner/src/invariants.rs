@@ -20,7 +20,7 @@ use keelway_api::{
     role::{API, Role},
 };
 
-use crate::{Health, Observation, Plan, gateways::are_twins, machine_configs};
+use crate::{Health, Observation, Plan, check_config, gateways::are_twins, machine_configs};
 
 /// A rule that a plan breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ const INVARIANTS: [(&str, Invariant); 23] = [
     ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
     ("of those that do the same work one is replaced at a time, while the others work", replicas_take_turns),
     ("an API server goes only once no ingress sends it connections", servers_are_drained),
-    ("an ingress is known until it has ended", ingresses_are_known),
+    ("a component is known until its machine was seen without it, or is lost for good", components_are_known),
     ("the documents of a deleted cluster go last", documents_go_last),
     ("Secrets go only with their cluster or component", secrets_stay),
     ("nothing is done about a paused cluster", paused_clusters_stay),
@@ -86,7 +86,11 @@ pub fn check(before: &Documents, after: &Documents, seen: &Observation) -> Vec<V
         let invariant = *invariant;
         broken_by(&step).into_iter().map(move |what| Violation { invariant, what })
     };
-    INVARIANTS.iter().flat_map(found).collect()
+    let of_configs = step.configs.iter().filter_map(|(name, config)| Some((name, step.seen.machine(name)?, config)));
+    let of_configs = of_configs.flat_map(|(name, state, config)| {
+        check_config(after, (name, state), config, |pod| config.pods.contains_key(pod))
+    });
+    INVARIANTS.iter().flat_map(found).chain(of_configs).collect()
 }
 
 /// Every replica that is missing, or one too many, and that the plan does not say to wait for.
@@ -279,7 +283,8 @@ fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
     if step.seen.stale() {
         return Vec::new();
     }
-    let gateways = step.after.components.iter().filter(|(_, component)| component.spec.role == Role::Gateway);
+    let gateways = step.after.components.iter();
+    let gateways = gateways.filter(|(_, component)| component.spec.role == Role::Gateway && !component.is_stopping());
     let alone = gateways.filter(|(pod, gateway)| {
         let cluster = step.after.clusters.get(&gateway.spec.cluster);
         let mut ingresses = step.after.components_of(&pod.cluster).map(|(_, component)| &component.spec);
@@ -463,7 +468,8 @@ fn components_stay(step: &Step) -> Vec<String> {
 
 fn servers_are_drained(step: &Step) -> Vec<String> {
     let of_role = |role: Role| step.before.components.iter().filter(move |(_, component)| component.spec.role == role);
-    let gone = of_role(Role::KubeApiserver).filter(|(pod, _)| !step.after.components.contains_key(pod));
+    let serves = |pod: &PodName| step.after.components.get(pod).is_some_and(|component| !component.is_stopping());
+    let gone = of_role(Role::KubeApiserver).filter(|(pod, component)| !component.is_stopping() && !serves(pod));
     gone.filter(|(pod, component)| {
         let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
         let mut ingresses = of_role(Role::Ingress).filter(|(ingress, _)| ingress.cluster == pod.cluster);
@@ -487,9 +493,7 @@ fn replicas_take_turns(step: &Step) -> Vec<String> {
         let Some(id) = cluster.id() else { continue };
         for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway] {
             let of_role = step.after.components_of(id).filter(|(_, component)| component.spec.role == role);
-            // An ingress that leaves is ended already.
-            let all: Vec<(&PodName, &Component)> =
-                of_role.filter(|(_, component)| role != Role::Ingress || !component.is_leaving()).collect();
+            let all: Vec<(&PodName, &Component)> = of_role.filter(|(_, component)| !component.is_stopping()).collect();
             let free: Vec<&PodName> = all
                 .iter()
                 .filter(|(pod, component)| {
@@ -539,18 +543,16 @@ fn paused_clusters_stay(step: &Step) -> Vec<String> {
     found
 }
 
-/// As long as its haproxy may run, API servers wait for it.
-fn ingresses_are_known(step: &Step) -> Vec<String> {
+/// What runs unknown may be asked by others, and holds keys.
+fn components_are_known(step: &Step) -> Vec<String> {
     let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
-    let ingresses = gone.filter(|(_, component)| component.spec.role == Role::Ingress);
-    ingresses
-        .filter(|(pod, component)| {
-            let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
-            let is_given_up = step.seen.machine(&component.spec.hypervisor).is_none() && step.is_lost(component);
-            stays && step.runs(pod, component) && !is_given_up
-        })
-        .map(|(pod, _)| pod.to_string())
-        .collect()
+    gone.filter(|(pod, component)| {
+        let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
+        let is_given_up = step.seen.machine(&component.spec.hypervisor).is_none() && step.is_lost(component);
+        stays && step.runs(pod, component) && !is_given_up
+    })
+    .map(|(pod, _)| pod.to_string())
+    .collect()
 }
 
 fn documents_go_last(step: &Step) -> Vec<String> {

@@ -8,10 +8,12 @@ extern crate alloc;
 
 mod access;
 mod birth;
+mod bundles;
 mod certificates;
 mod choice;
 mod class;
 mod config;
+mod config_check;
 mod deletion;
 mod draining;
 mod enrollment;
@@ -45,6 +47,7 @@ pub use access::{
 };
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
 pub use config::{Configs, Wants, configure, machine_config, machine_configs, note_issued};
+pub use config_check::check_config;
 pub use enrollment::{AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
 pub use identify::{identify, identify_clusters, identify_machines};
 pub use installation::{
@@ -54,6 +57,7 @@ pub use installation::{
 pub use mint::{MintRequest, Subject};
 pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Cause, Connections, Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
+pub use pod::MissingKey;
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use progress::plan_progress;
 pub use refusal::{Refused, refusal, refuse};

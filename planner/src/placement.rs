@@ -50,7 +50,7 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
             retirement::retire_surplus(plan, seen, &mut fleet, (id, cluster), role, wanted);
             place_missing(plan, world, &mut fleet, (id, cluster), role, wanted);
         }
-        gateways::plan_gateways(plan, &mut fleet, (id, cluster));
+        gateways::plan_gateways(plan, seen, &mut fleet, (id, cluster));
     }
 }
 

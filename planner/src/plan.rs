@@ -17,7 +17,7 @@ use keelway_api::{
 };
 
 use crate::{
-    AgentOrder, MintRequest, Observation, access, birth, certificates, class, deletion, draining, enrollment,
+    AgentOrder, MintRequest, Observation, access, birth, bundles, certificates, class, deletion, draining, enrollment,
     installation, machine_deletion, placement, status, world::World,
 };
 
@@ -78,6 +78,15 @@ pub enum Decision {
         cluster: String,
         /// The members.
         members: usize,
+    },
+    /// A bundle that was missing was derived from the other values of its Secret.
+    Restore {
+        /// The cluster.
+        cluster: String,
+        /// The Secret.
+        secret: String,
+        /// The key of the bundle.
+        key: String,
     },
     /// Nothing of a deleted cluster is left on any machine: its documents go.
     Forget {
@@ -178,6 +187,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         return Ok(plan);
     }
     class::plan_classes(&mut plan, &Time(now));
+    bundles::restore_bundles(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
     placement::plan_components(&mut plan, &world, seen, part);
     birth::plan_births(&mut plan, &world, &Time(now));
@@ -268,6 +278,9 @@ impl fmt::Display for Decision {
             Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
             Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
             Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
+            Self::Restore { cluster, secret, key } => {
+                write!(f, "restore {key} of the Secret {secret} of {cluster}: it follows from its other values")
+            }
             Self::Forget { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
             Self::Release { hypervisor } => write!(f, "release {hypervisor}: nothing is on it"),
         }

@@ -19,7 +19,6 @@ use keelway_api::{
 use crate::{
     certificates::{self, API_SERVER_NAME, DRIVER_SECRET},
     pod::server_name,
-    retirement::ends,
     world::World,
 };
 
@@ -92,7 +91,7 @@ pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
         }
         probe.tls.as_ref().is_none_or(|tls| documents.secrets.contains_key(&tls.authority)).then_some(probe)
     };
-    Ok(documents.components.iter().filter(|(_, component)| !ends(component)).filter_map(probe).collect())
+    Ok(documents.components.iter().filter(|(_, component)| !component.is_stopping()).filter_map(probe).collect())
 }
 
 /// The path at which Kubernetes' controllers tell that they are well; kube-controller-manager has no other one.
@@ -106,7 +105,8 @@ pub(crate) const OWN_LIVENESS: &str = "/healthz";
 /// haproxy asks each API server for its readiness every second, over TLS that it verifies.
 fn ingresses(documents: &Documents, server: &PodName) -> Vouchers {
     let components = documents.components_of(&server.cluster);
-    let ingresses = components.filter(|(_, component)| component.spec.role == Role::Ingress && !ends(component));
+    let ingresses =
+        components.filter(|(_, component)| component.spec.role == Role::Ingress && !component.is_stopping());
     Vouchers::Ingresses {
         server: server_name(server),
         ingresses: ingresses.map(|(pod, component)| (pod.clone(), component.spec.hypervisor.clone())).collect(),

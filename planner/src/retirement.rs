@@ -7,12 +7,12 @@ use alloc::{
 };
 
 use keelway_api::{
-    Component, Documents,
+    Documents,
     component::{ComponentSpec, Stage},
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
     machine::{MachineState, ServerAdmin},
-    name::{ClusterId, ComponentName, HypervisorName, PodName},
+    name::{ClusterId, HypervisorName, PodName},
     role::Role,
     validated::ValidatedCluster,
 };
@@ -66,7 +66,7 @@ pub(crate) fn retire_surplus(
                 Some(document) => format!("{} is drained, and its replacement is ready", document.spec.hypervisor),
                 None => format!("the cluster asks for {} of {role}", count(wanted as usize, "replica")),
             };
-            leave(plan, &pod);
+            set_stage(plan, &pod, Stage::Leaving);
             plan.decisions.push(Decision::Retire { component, reason });
         }
     }
@@ -75,26 +75,36 @@ pub(crate) fn retire_surplus(
         .map(|(pod, _)| pod.clone())
         .collect();
     for pod in leaving {
-        let component = format!("{}/{}", cluster.reference, pod.component);
-        match awaited_by(&plan.documents, seen, &pod) {
-            Some((on, Cause::UnderWay)) => plan.wait_in(&cluster.reference, &component, on),
-            Some((on, Cause::Blocked)) => plan.block_in(&cluster.reference, &component, on),
-            None => remove(plan, fleet, &pod),
+        if let Some(wait) = sender_to(&plan.documents, seen, &pod) {
+            wait_for(plan, cluster, &pod, wait);
+        } else {
+            stop(plan, seen, fleet, cluster, &pod);
         }
     }
 }
 
-/// Marks a component as no longer wanted.
-fn leave(plan: &mut Plan, pod: &PodName) {
-    if let Some(document) = plan.documents.components.get_mut(pod) {
-        document.status.get_or_insert_default().stage = Stage::Leaving;
+/// Has its machine stop a component on which no other one relies. Its document goes once the machine was seen without it.
+pub(crate) fn stop(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &ValidatedCluster, pod: &PodName) {
+    set_stage(plan, pod, Stage::Stopping);
+    match still_held(&plan.documents, seen, pod) {
+        Some(wait) => wait_for(plan, cluster, pod, wait),
+        None => remove(plan, fleet, pod),
     }
 }
 
-/// Whether a machine is to end a component whose document stays until that is seen. An API server that leaves goes on until nobody relies on
-/// it.
-pub(crate) fn ends(component: &Component) -> bool {
-    component.is_leaving() && component.spec.role == Role::Ingress
+fn wait_for(plan: &mut Plan, cluster: &ValidatedCluster, pod: &PodName, (on, cause): (String, Cause)) {
+    let component = format!("{}/{}", cluster.reference, pod.component);
+    match cause {
+        Cause::UnderWay => plan.wait_in(&cluster.reference, &component, on),
+        Cause::Blocked => plan.block_in(&cluster.reference, &component, on),
+    }
+}
+
+pub(crate) fn set_stage(plan: &mut Plan, pod: &PodName, stage: Stage) {
+    let is_other = plan.documents.components.get(pod).is_some_and(|component| component.stage() != stage);
+    if is_other && let Some(document) = plan.documents.components.get_mut(pod) {
+        document.status.get_or_insert_default().stage = stage;
+    }
 }
 
 /// Lets components that are about to leave stay after all where they are wanted again, the lowest first.
@@ -159,54 +169,40 @@ fn unready(seen: &Observation, role: Role, stay: &[((bool, u32), PodName)]) -> O
     (carries && !ready).then(|| names.join(" or "))
 }
 
-/// What a component that leaves has to wait for.
-fn awaited_by(documents: &Documents, seen: &Observation, pod: &PodName) -> Option<(String, Cause)> {
-    let spec = &documents.components.get(pod)?.spec;
-    match spec.role {
-        Role::KubeApiserver => sender(documents, seen, pod),
-        Role::Ingress => still_runs(documents, seen, (pod, spec)),
-        Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::Gateway => {
-            None
-        }
-    }
-}
-
-/// An ingress that still sends an API server connections, or might.
-fn sender(documents: &Documents, seen: &Observation, server: &PodName) -> Option<(String, Cause)> {
-    of_role(documents, &server.cluster, Role::Ingress).find_map(|(ingress, component)| {
+/// An ingress that still sends connections to an API server that leaves, or might.
+fn sender_to(documents: &Documents, seen: &Observation, server: &PodName) -> Option<(String, Cause)> {
+    let spec = &documents.components.get(server)?.spec;
+    let mut ingresses = of_role(documents, &server.cluster, Role::Ingress).filter(|_| spec.role == Role::KubeApiserver);
+    ingresses.find_map(|(ingress, component)| {
         let machine = &component.spec.hypervisor;
         let Some(state) = seen.machine(machine) else {
-            return unseen(documents, machine, &ingress.component);
+            return unseen(documents, machine, ingress);
         };
         let on = || format!("{} to send it no more connections", ingress.component);
         sends(state, ingress, server).then(|| (on(), Cause::UnderWay))
     })
 }
 
-/// An ingress is known until it has ended: as long as it runs, it sends connections to API servers.
-fn still_runs(
-    documents: &Documents,
-    seen: &Observation,
-    (ingress, spec): (&PodName, &ComponentSpec),
-) -> Option<(String, Cause)> {
-    let Some(state) = seen.machine(&spec.hypervisor) else {
-        return unseen(documents, &spec.hypervisor, &ingress.component);
+/// A component is known until its machine was seen without it: whatever runs unknown may be asked by others, and holds keys.
+fn still_held(documents: &Documents, seen: &Observation, pod: &PodName) -> Option<(String, Cause)> {
+    let machine = &documents.components.get(pod)?.spec.hypervisor;
+    let Some(state) = seen.machine(machine) else {
+        return unseen(documents, machine, pod);
     };
-    let is_there = state.sandboxes.iter().any(|sandbox| sandbox.pod == *ingress);
-    is_there.then(|| (format!("{} to end it", spec.hypervisor), Cause::UnderWay))
+    state.holds(pod).then(|| (format!("{machine} to stop it"), Cause::UnderWay))
 }
 
-/// An ingress on a machine that cannot be seen, unless that is lost for good.
-fn unseen(documents: &Documents, machine: &HypervisorName, ingress: &ComponentName) -> Option<(String, Cause)> {
-    let on = format!("{machine} to be seen: {ingress} may still send connections to API servers");
+/// A component on a machine that cannot be seen, unless that is lost for good.
+fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Option<(String, Cause)> {
+    let on = format!("{machine} to answer: {} may still run there", pod.component);
     if is_given_up(documents, machine) {
         None
     } else if answers(documents, machine) {
         // It is being given a config.
         Some((on, Cause::UnderWay))
     } else {
-        let mend = format!("annotate its Hypervisor with {LOST_ANNOTATION}=true");
-        Some((format!("{on}; bring it back, or, where it is lost for good, {mend}"), Cause::Blocked))
+        let remedy = format!("annotate its Hypervisor with {LOST_ANNOTATION}=true");
+        Some((format!("{on}; bring the machine back, or, if it is lost for good, {remedy}"), Cause::Blocked))
     }
 }
 
@@ -218,8 +214,7 @@ fn sends(state: &MachineState, ingress: &PodName, server: &PodName) -> bool {
     }
 }
 
-/// Its machine ends it, with its own time to drain, because it is in no config any more.
-pub(crate) fn remove(plan: &mut Plan, fleet: &mut Fleet, pod: &PodName) {
+fn remove(plan: &mut Plan, fleet: &mut Fleet, pod: &PodName) {
     if let Some(document) = plan.documents.components.remove(pod) {
         fleet.leave(&document.spec);
     }

@@ -19,7 +19,6 @@ use crate::{
     gateways::are_twins,
     plan::{Cause, Waiting},
     pod::server_name,
-    retirement::ends,
     tenant::Tenant,
 };
 
@@ -97,7 +96,7 @@ struct Replicas<'t, 'a> {
 
 impl<'t, 'a> Replicas<'t, 'a> {
     fn of(tenant: &'t Tenant<'a>, seen: &'t Observation, role: Role, only_on: Option<&'a HypervisorName>) -> Self {
-        let all = tenant.of_role(role).filter(|(_, component)| !ends(component));
+        let all = tenant.of_role(role).filter(|(_, component)| !component.is_stopping());
         let all = all.map(|(name, component)| (name, &component.spec)).collect();
         Self { tenant, seen, role, only_on, all }
     }

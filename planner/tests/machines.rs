@@ -194,6 +194,75 @@ fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
     assert!(told(world.pass()));
 }
 
+/// The cluster's Secret of this name.
+fn secret<'a>(world: &'a mut World, name: &str) -> &'a mut keelway_api::Secret {
+    let (_, secret) = world.documents.secrets.iter_mut().find(|(of, _)| of.name == name).unwrap();
+    secret
+}
+
+/// The machines hold what they were told to.
+fn hold_what_is_placed(world: &mut World) {
+    for pod in world.documents.components.keys().cloned().collect::<Vec<_>>() {
+        let machine = world.documents.components[&pod].spec.hypervisor.clone();
+        let directory = keelway_api::machine::FileState { user: 0, group: 0, mode: 0o750, sha256: None };
+        world.machine(machine.as_str()).files.insert(pod.to_string(), directory);
+    }
+}
+
+#[test]
+fn a_bundle_that_is_missing_follows_from_the_keyring() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    let before = secret(&mut world, "etcd-ca").data.clone().unwrap();
+    secret(&mut world, "etcd-ca").data.as_mut().unwrap().remove("bundle.crt");
+    let plan = world.pass();
+    let restored = secret(&mut world, "etcd-ca").data.clone().unwrap();
+    assert_eq!(restored["bundle.crt"], before["active.crt"]);
+    assert!(plan.decisions.iter().any(|decision| decision.to_string().contains("bundle.crt")), "{:?}", plan.decisions);
+    assert_eq!(world.starts().keys().filter(|pod| pod.component.as_str().starts_with("etcd-")).count(), 3);
+}
+
+#[test]
+fn a_component_that_cannot_be_built_stays_as_it_runs() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    hold_what_is_placed(&mut world);
+    secret(&mut world, "service-account").data.as_mut().unwrap().remove("bundle.pub");
+    let mut plan = world.plan_unchecked();
+    keelway_planner::configure(&mut plan, &world.seen, |name, config| {
+        let state = world.seen.machines[name].known().unwrap();
+        let (missing, kept): (Vec<_>, _) = world
+            .documents
+            .components
+            .iter()
+            .filter(|(_, component)| component.spec.hypervisor == *name)
+            .partition(|(pod, _)| !config.pods.contains_key(*pod) && !config.others.contains(&pod.cluster));
+        assert!(missing.is_empty() && !kept.is_empty() && state.holds(kept[0].0), "{name} would remove {missing:?}");
+    })
+    .unwrap();
+    let waits = plan.waiting.iter().find(|waiting| waiting.on.contains("bundle.pub")).unwrap();
+    assert_eq!(waits.what, "c1/kube-apiserver-0");
+    assert!(matches!(waits.holds_up, Some((_, keelway_planner::Cause::Blocked))), "{waits:?}");
+}
+
+#[test]
+fn the_data_of_a_member_goes_by_an_order_that_is_written_down() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    assert!(machine_configs(&world.documents, &world.seen).unwrap().values().all(|config| config.removals.is_empty()));
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    hold_what_is_placed(&mut world);
+    let _ = world.pass();
+    let members = world.documents.clusters.values().next().unwrap().status.clone().unwrap().etcd.unwrap().members;
+    let configs = machine_configs(&world.documents, &world.seen).unwrap();
+    for pod in world.members() {
+        let ordered = &configs[&world.documents.components[&pod].spec.hypervisor].removals[&pod];
+        assert_eq!((&ordered.member, ordered.reason.as_str()), (&members[&pod.component].id, "ClusterDeleted"));
+    }
+    assert_eq!(configs.values().map(|config| config.removals.len()).sum::<usize>(), 3);
+}
+
 #[test]
 fn a_machine_takes_nothing_from_another_installation() {
     let mut world = World::new();
@@ -247,7 +316,7 @@ fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
         let state = world.seen.machines[&name].known()?;
         let document = &world.documents.hypervisors[&name];
         let digests = config.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
-        let (config, _) = machine_config(document, state, |id| known.contains(id), &digests, term)?;
+        let (config, _) = machine_config(document, state, |id| known.contains(id), (&digests, &config.removals), term)?;
         Some((config.term, config.generation))
     };
     configs.into_iter().filter_map(number).collect()

@@ -87,7 +87,7 @@ impl Model {
             mint(&mut plan, &mut self.certificates);
             self.take(&own, &plan.documents);
             let world = World::of(&plan.documents).unwrap();
-            let wants = Configs::of(&plan.documents, &world, &seen).wants();
+            let (wants, _) = Configs::of(&plan.documents, &world, &seen).wants();
             told.push((plan.documents, wants));
         }
         let own = self.documents.of_machines();
@@ -121,13 +121,14 @@ impl Model {
             let here = told.iter().filter_map(|(documents, wants)| Some((documents, wants.get(name)?)));
             let pods = here
                 .clone()
-                .filter_map(|(documents, wants)| Some(wants.pods(documents, &World::of(documents).ok()?, |_| true)));
+                .filter_map(|(documents, wants)| wants.pods(documents, &World::of(documents).ok()?, |_| true).ok());
             let digests = here.clone().flat_map(|(_, wants)| wants.digests());
             let digests = digests.map(|(pod, digest)| (pod.clone(), digest)).collect();
+            let removals = here.clone().flat_map(|(_, wants)| wants.removals().clone()).collect();
             let left: BTreeSet<_> = here.flat_map(|(_, wants)| wants.left()).collect();
             let is_looked_after = |id: &ClusterId| known.contains(id) && !left.contains(id);
             let term = highest_term(&self.documents, seen);
-            let (config, fence) = machine_config(document, state, is_looked_after, &digests, term)?;
+            let (config, fence) = machine_config(document, state, is_looked_after, (&digests, &removals), term)?;
             let config = MachineConfig { pods: pods.flatten().collect(), ..config };
             assert_eq!(fence.digest, config.digest());
             Some((name.clone(), config))

@@ -99,6 +99,7 @@ pub trait Machines: Send + Sync {
             generation: 0,
             pods: BTreeMap::new(),
             others: BTreeSet::new(),
+            removals: std::collections::BTreeMap::new(),
         };
         self.apply(machine, nothing.into(), vec![Action::WriteOwner(installation.clone())], run).await
     }

@@ -15,7 +15,7 @@ use keelway_api::{
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
 use keelway_planner::{
-    Configs, Observation, Plan, Refused, Waiting, World, configure, identify, plan, plan_progress, refuse,
+    Configs, Observation, Plan, Refused, Waiting, World, check_config, configure, identify, plan, plan_progress, refuse,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -277,7 +277,7 @@ async fn execute_on_machines(
     let places = Arc::new(Semaphore::new(ON_THEIR_WAY));
     let each = each.map(|(name, document)| async {
         let (configs, handing) = (&configs, HandingOver::begin(&places, &context.run).await);
-        machine(context, (name, document), configs, seen, &handing).await
+        machine(context, (name, document), (&plan.documents, configs), seen, &handing).await
     });
     Ok(join_all(each).await)
 }
@@ -285,12 +285,15 @@ async fn execute_on_machines(
 async fn machine(
     context: &Context,
     (name, document): (&HypervisorName, &Hypervisor),
-    configs: &Configs<'_>,
+    (documents, configs): (&Documents, &Configs<'_>),
     seen: &Observation,
     run: &Run,
 ) -> (usize, Vec<Failure>) {
     let Some(config) = configs.config(name) else { return (0, Vec::new()) };
     let fail = |why: String| Failure { at: name.to_string(), why };
+    if let Some(violation) = violation(documents, name, &config, seen) {
+        return (0, vec![fail(format!("the config is not sent: {violation}"))]);
+    }
     match actions(&config, name, seen) {
         Err(refusal) => (0, vec![fail(refusal)]),
         Ok(actions) => {
@@ -298,6 +301,18 @@ async fn machine(
             (applying.effects, applying.failures.into_iter().map(fail).collect())
         }
     }
+}
+
+/// A rule that the config breaks. Nothing that a machine runs is stopped because a config lacks it.
+fn violation(
+    documents: &Documents,
+    name: &HypervisorName,
+    config: &MachineConfig,
+    seen: &Observation,
+) -> Option<String> {
+    let state = seen.machines.get(name)?.known()?;
+    let found = check_config(documents, (name, state), config, |pod| config.pods.contains_key(pod));
+    found.first().map(ToString::to_string)
 }
 
 /// Applies the first bindings of a cluster.

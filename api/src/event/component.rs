@@ -48,15 +48,15 @@ fn of_component(cluster: &Cluster, pod: &PodName, before: Option<&Component>, no
         (Stage::Joining, Stage::Serving) => {
             Some(tell(Happening::ComponentJoined, format!("{name} on {machine} is ready for the first time")))
         }
-        (Stage::Joining | Stage::Serving, Stage::Leaving) => {
+        (Stage::Joining | Stage::Serving, Stage::Leaving | Stage::Stopping) => {
             Some(tell(Happening::ComponentLeaving, format!("{name} on {machine} is no longer wanted")))
         }
-        (Stage::Leaving, Stage::Joining | Stage::Serving) => {
+        (Stage::Leaving | Stage::Stopping, Stage::Joining | Stage::Serving) => {
             Some(tell(Happening::ComponentKept, format!("{name} on {machine} is wanted again")))
         }
         (Stage::Joining, Stage::Joining)
         | (Stage::Serving, Stage::Joining | Stage::Serving)
-        | (Stage::Leaving, Stage::Leaving) => None,
+        | (Stage::Leaving | Stage::Stopping, Stage::Leaving | Stage::Stopping) => None,
     };
     staged.into_iter().chain(health(cluster, pod, before, now)).collect()
 }

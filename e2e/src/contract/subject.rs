@@ -82,7 +82,14 @@ impl dyn Subject + '_ {
         let installation = state.owner.clone().unwrap_or_else(|| "00000000000000ff".parse().unwrap());
         let generation = state.applied.as_ref().map_or(1, |applied| applied.generation + 1);
         let pods = pods.iter().cloned().collect();
-        let config = MachineConfig { installation, term: 1, generation, pods, others: BTreeSet::new() };
+        let config = MachineConfig {
+            installation,
+            term: 1,
+            generation,
+            pods,
+            others: BTreeSet::new(),
+            removals: std::collections::BTreeMap::new(),
+        };
         let report = self.execute(converge(&config, &state).unwrap()).await;
         assert!(report.is_complete(), "{report:#?}");
     }

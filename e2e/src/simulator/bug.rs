@@ -61,11 +61,17 @@ pub enum Bug {
     ActsOnStaleDocuments,
     /// Agents do nothing.
     AgentsSleep,
+    /// A component that cannot be built is left out of its machine's config.
+    LeavesOutWhatCannotBeBuilt,
+    /// The data of a member is removed because no config asks for it.
+    RemovesDataWithoutAnOrder,
+    /// A component that is no longer wanted is forgotten before its machine was seen without it.
+    ForgetsWhatMayRun,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -88,6 +94,9 @@ impl Bug {
         Self::MintsForNoTime,
         Self::ActsOnStaleDocuments,
         Self::AgentsSleep,
+        Self::LeavesOutWhatCannotBeBuilt,
+        Self::RemovesDataWithoutAnOrder,
+        Self::ForgetsWhatMayRun,
     ];
 }
 
@@ -132,6 +141,17 @@ impl World {
                     component.spec.hypervisor = other;
                 }
             }
+            Some(Bug::RemovesDataWithoutAnOrder) => {
+                let clusters =
+                    documents.clusters.values_mut().filter_map(|cluster| cluster.status.as_mut()?.etcd.as_mut());
+                clusters.flat_map(|store| store.members.values_mut()).for_each(|member| member.removal = None);
+            }
+            Some(Bug::ForgetsWhatMayRun) => {
+                let stopping = documents.components.iter().find(|(_, component)| component.is_stopping());
+                if let Some(pod) = stopping.map(|(pod, _)| pod.clone()) {
+                    documents.components.remove(&pod);
+                }
+            }
             Some(Bug::DropsASecret) => {
                 if let Some(last) = documents.secrets.keys().last().cloned() {
                     documents.secrets.remove(&last);
@@ -155,6 +175,10 @@ impl World {
             }
             Some(Bug::StartsOnAnyData) => {
                 actions = self.decided_for(machine, config, actions, |pod| Pod { start: Start::Always, ..pod });
+            }
+            Some(Bug::LeavesOutWhatCannotBeBuilt) => {
+                actions =
+                    self.decided_without(machine, config, actions, |pod| pod.component.as_str().starts_with("kube-"));
             }
             Some(Bug::ForgetsToRecord) => actions.retain(|action| !matches!(action, Action::RecordApplied(_))),
             Some(Bug::ForgetsTheOwner) => actions.retain(|action| !matches!(action, Action::WriteOwner(_))),
@@ -193,9 +217,26 @@ impl World {
         actions: Vec<Action>,
         change: impl Fn(Pod) -> Pod,
     ) -> Vec<Action> {
-        let Some(Seen::Known(state)) = self.pass.seen.machines.get(machine).map(|seen| &**seen) else { return actions };
         let pods = config.pods.iter().map(|(name, pod)| (name.clone(), change(pod.clone())));
-        let other = MachineConfig { pods: pods.collect(), generation: config.generation + 1, ..config.clone() };
+        self.decided_by(machine, MachineConfig { pods: pods.collect(), ..config.clone() }, actions)
+    }
+
+    /// The same without some of its pods.
+    fn decided_without(
+        &self,
+        machine: &HypervisorName,
+        config: &MachineConfig,
+        actions: Vec<Action>,
+        is_left_out: impl Fn(&PodName) -> bool,
+    ) -> Vec<Action> {
+        let mut other = config.clone();
+        other.pods.retain(|name, _| !is_left_out(name));
+        self.decided_by(machine, other, actions)
+    }
+
+    fn decided_by(&self, machine: &HypervisorName, config: MachineConfig, actions: Vec<Action>) -> Vec<Action> {
+        let Some(Seen::Known(state)) = self.pass.seen.machines.get(machine).map(|seen| &**seen) else { return actions };
+        let other = MachineConfig { generation: config.generation + 1, ..config };
         let (first, last): (Vec<_>, Vec<_>) = actions
             .into_iter()
             .filter(|action| action.pod().is_none())

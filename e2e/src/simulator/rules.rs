@@ -113,6 +113,7 @@ impl World {
             let what = format!("{machine}: {action} of {id}");
             return self.breaks("pods of others are never touched", what);
         }
+        let has_data = *action == PodAction::RemoveTree && found.state().has_marked_data(pod);
         let outside = match action {
             PodAction::RemovePath { path } | PodAction::MarkData { path } => !path.starts_with(&format!("{pod}/")),
             PodAction::MakeDirectories(directories) => {
@@ -135,6 +136,11 @@ impl World {
         };
         if outside {
             self.breaks("what is done for a pod is done to that pod", format!("{machine} {pod}: {action}"));
+        }
+        if has_data && ![&self.saved, &self.pass.kept, &self.pass.loaded].iter().any(|known| orders_removal(known, pod))
+        {
+            let what = format!("{machine} {pod}");
+            self.breaks("the data of a member is removed by an order in the documents", what);
         }
         let wanted = self.saved.components.get(pod).is_some_and(|component| keeps_files_on(machine, component));
         if *action == PodAction::RemoveTree && wanted && !self.is_deleted(&pod.cluster) {
@@ -300,10 +306,17 @@ impl World {
     }
 }
 
-/// Whether what is on a machine of a component is wanted there. An ingress that leaves is ended before its document goes.
+/// Whether what is on a machine of a component is wanted there.
 fn keeps_files_on(machine: &HypervisorName, component: &Component) -> bool {
-    let is_ended = component.spec.role == Role::Ingress && component.is_leaving();
-    component.spec.hypervisor == *machine && !is_ended
+    component.spec.hypervisor == *machine && !component.is_stopping()
+}
+
+/// Whether documents order the data of a member to be removed. Those that know nothing of its cluster any more did before.
+fn orders_removal(documents: &Documents, pod: &PodName) -> bool {
+    let cluster = documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
+    let Some(cluster) = cluster else { return true };
+    let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+    store.and_then(|store| store.members.get(&pod.component)).is_some_and(|member| member.removal.is_some())
 }
 
 fn role_of(pod: &PodName) -> Option<Role> {

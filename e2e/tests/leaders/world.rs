@@ -147,6 +147,7 @@ impl World {
             generation: 1000,
             pods: BTreeMap::new(),
             others: BTreeSet::new(),
+            removals: std::collections::BTreeMap::new(),
         };
         let mut refused = 0;
         for machine in &self.machines {

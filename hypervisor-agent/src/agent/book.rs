@@ -68,7 +68,7 @@ impl Kept {
 
     fn of(config: MachineConfig, digests: BTreeMap<PodName, PodDigests>) -> Self {
         let contents = digests.iter().map(|(name, of)| (name.clone(), of.content)).collect();
-        let digest = config_digest(&config.installation, &contents, &config.others);
+        let digest = config_digest(&config.installation, &contents, (&config.others, &config.removals));
         let fence = Applied { term: config.term, generation: config.generation, digest };
         Self { config, fence, digests }
     }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     machine::{
-        Container, ContainerPhase, ContainerState, DataState, File, MachineConfig, MachineState, Mount, OnChange, Pod,
-        Resources, SandboxState, Start, sha256_hex,
+        Container, ContainerPhase, ContainerState, DataRemoval, DataState, File, MachineConfig, MachineState, Mount,
+        OnChange, Pod, Resources, SandboxState, Start, sha256_hex,
     },
     name::PodName,
 };
@@ -97,6 +97,10 @@ fn start() -> impl Strategy<Value = Start> {
     prop_oneof![Just(Start::Always), waits, Just(Start::OnMarkedData), Just(Start::OnUsedData)]
 }
 
+fn removal() -> DataRemoval {
+    DataRemoval { member: "8e9e05c52164694d".to_owned(), reason: "ClusterDeleted".to_owned() }
+}
+
 fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
     vec(option::weighted(0.7, pod()), 4).prop_map(move |pods| MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
@@ -104,6 +108,7 @@ fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
         generation,
         pods: pod_names().into_iter().zip(pods).filter_map(|(name, pod)| Some((name, pod?))).collect(),
         others: BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     })
 }
 
@@ -400,6 +405,32 @@ proptest! {
         assert_holds(&machine.state, &config);
     }
 
+    /// Whatever a config leaves out: marked data stays unless an order names its pod.
+    #[test]
+    fn marked_data_is_removed_by_an_order_alone(
+        (mut machine, config) in world(),
+        marks in vec(any::<bool>(), 4),
+        orders in vec(any::<bool>(), 4),
+    ) {
+        let mut config = config;
+        let names = pod_names().into_iter();
+        config.removals = names.zip(orders).filter(|(_, is)| *is).map(|(name, _)| (name, removal())).collect();
+        let mut marked = BTreeSet::new();
+        for (name, _) in pod_names().into_iter().zip(marks).filter(|(_, is)| *is) {
+            let path = format!("{}/data", pod_directory(&name));
+            if machine.state.files.get(&path).is_some_and(|found| found.sha256.is_none()) {
+                machine.state.data.insert(path, DataState { marked: true, used: true });
+                marked.insert(name);
+            }
+        }
+        machine.execute(&converge(&config, &machine.state).unwrap());
+        for name in marked {
+            let goes = config.removals.contains_key(&name) && !config.pods.contains_key(&name);
+            prop_assert_eq!(machine.state.has_marked_data(&name), !goes);
+        }
+        prop_assert_eq!(converge(&config, &machine.state).unwrap(), []);
+    }
+
     /// Whatever happened to a machine, and wherever its rounds were cut: nothing starts on data that does not allow it.
     #[test]
     fn a_pod_starts_only_on_data_that_allows_it(
@@ -410,6 +441,7 @@ proptest! {
     ) {
         let mut config = config;
         config.pods.values_mut().for_each(|pod| pod.start = start);
+        config.removals = pod_names().into_iter().map(|name| (name, removal())).collect();
         let directories = pod_names().into_iter().flat_map(|name| {
             ["data", "run"].map(|data| format!("{}/{data}", pod_directory(&name)))
         });

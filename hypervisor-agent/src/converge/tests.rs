@@ -8,8 +8,8 @@ use std::{
 use keelway_api::{
     hypervisor::Applied,
     machine::{
-        Check, Container, ContainerPhase, DataState, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources,
-        SandboxState, ServerAdmin, ServerState, Servers, Start,
+        Check, Container, ContainerPhase, DataRemoval, DataState, File, Liveness, MachineConfig, Mount, OnChange, Pod,
+        Resources, SandboxState, ServerAdmin, ServerState, Servers, Start,
     },
     name::PodName,
     registry::RegistryCredentials,
@@ -57,6 +57,7 @@ fn config() -> MachineConfig {
         generation: 7,
         pods: [(etcd(), pod)].into(),
         others: BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     }
 }
 
@@ -350,6 +351,46 @@ fn the_last_pod_takes_everything_with_it() {
             "leave the machine as it was found",
         ]
     );
+}
+
+/// A machine with a member whose data directory carries its mark.
+fn marked() -> Model {
+    let mut machine = settled(&config());
+    let data = DataState { marked: true, used: true };
+    machine.state.data.insert("0123456789abcdef/etcd-0/data".to_owned(), data);
+    machine
+}
+
+fn ordered() -> BTreeMap<PodName, DataRemoval> {
+    let order = DataRemoval { member: "8e9e05c52164694d".to_owned(), reason: "ClusterDeleted".to_owned() };
+    [(etcd(), order)].into()
+}
+
+#[test]
+fn a_member_that_no_config_asks_for_keeps_running_without_an_order() {
+    let mut machine = marked();
+    let empty = MachineConfig { generation: 8, pods: [].into(), ..config() };
+    assert_eq!(plan(&empty, &machine), ["record config 3.8 as applied"]);
+    machine.execute(&converge(&empty, &machine.state).unwrap());
+    assert_eq!(plan(&empty, &machine), [""; 0]);
+}
+
+#[test]
+fn an_order_removes_the_member_that_it_names() {
+    let machine = marked();
+    let empty = MachineConfig { generation: 8, pods: [].into(), removals: ordered(), ..config() };
+    assert!(plan(&empty, &machine).contains(&"remove files, data and logs".to_owned()));
+    let other = PodName { component: "etcd-1".parse().unwrap(), ..etcd() };
+    let of_another = ordered().into_values().map(|order| (other.clone(), order)).collect();
+    let empty = MachineConfig { removals: of_another, ..empty };
+    assert_eq!(plan(&empty, &machine), ["record config 3.8 as applied"]);
+}
+
+#[test]
+fn an_order_removes_nothing_of_a_pod_that_is_asked_for() {
+    let machine = marked();
+    let wanted = MachineConfig { generation: 8, removals: ordered(), ..config() };
+    assert_eq!(plan(&wanted, &machine), ["record config 3.8 as applied"]);
 }
 
 #[test]

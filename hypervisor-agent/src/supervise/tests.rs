@@ -56,6 +56,7 @@ fn config() -> MachineConfig {
         generation: 1,
         pods: [(self::pod(), pod)].into(),
         others: std::collections::BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use keelway_api::{
     machine::{
-        CertificateFiles, Check, Container, File, Liveness, MachineConfig, Mount, OnChange, Pod, Resources, Servers,
-        Start,
+        CertificateFiles, Check, Container, DataRemoval, File, Liveness, MachineConfig, Mount, OnChange, Pod,
+        Resources, Servers, Start,
     },
+    name::PodName,
     registry::RegistryCredentials,
 };
 
@@ -31,6 +32,7 @@ impl From<&MachineConfig> for proto::MachineConfig {
             generation: config.generation,
             pods: pods.collect(),
             others: config.others.iter().map(ToString::to_string).collect(),
+            removals: config.removals.iter().map(Into::into).collect(),
         }
     }
 }
@@ -55,8 +57,20 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             generation: config.generation,
             pods: pods.collect::<Result<_, WireError>>()?,
             others: config.others.iter().map(|id| id.parse()).collect::<Result<_, _>>()?,
+            removals: config.removals.into_iter().map(removal).collect::<Result<_, _>>()?,
         })
     }
+}
+
+impl From<(&PodName, &DataRemoval)> for proto::DataRemoval {
+    fn from((pod, removal): (&PodName, &DataRemoval)) -> Self {
+        Self { pod: Some(pod.into()), member: removal.member.clone(), reason: removal.reason.clone() }
+    }
+}
+
+fn removal(removal: proto::DataRemoval) -> Result<(PodName, DataRemoval), WireError> {
+    let proto::DataRemoval { pod, member, reason } = removal;
+    Ok((pod_name(pod)?, DataRemoval { member, reason }))
 }
 
 impl From<&Servers> for proto::Servers {

@@ -8,8 +8,8 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{
         AgentIdentity, Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState,
-        DataState, Disk, Figures, File, FileState, Liveness, MachineState, Mount, OnChange, Pod, PortFacts, Resources,
-        RuntimeFacts, SandboxState, ServerAdmin, ServerState, Servers, Start, SystemFacts,
+        DataRemoval, DataState, Disk, Figures, File, FileState, Liveness, MachineState, Mount, OnChange, Pod,
+        PortFacts, Resources, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Servers, Start, SystemFacts,
     },
     registry::RegistryCredentials,
 };
@@ -119,13 +119,16 @@ fn config() -> impl Strategy<Value = MachineConfig> {
         },
     );
     let others = proptest::collection::btree_set(name().prop_map(|name| name.cluster), 0..3);
-    let parts = (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>(), others);
-    parts.prop_map(|(pods, term, generation, others)| MachineConfig {
+    let removal = ("[0-9a-f]{1,16}", "[A-Za-z]{1,9}").prop_map(|(member, reason)| DataRemoval { member, reason });
+    let removals = btree_map(name(), removal, 0..3);
+    let parts = (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>(), others, removals);
+    parts.prop_map(|(pods, term, generation, others, removals)| MachineConfig {
         installation: "00000000000000ff".parse().unwrap(),
         term,
         generation,
         pods,
         others,
+        removals,
     })
 }
 

@@ -177,5 +177,6 @@ pub(crate) fn config(generation: u64, content: &str) -> MachineConfig {
         generation,
         pods: [(name, pod)].into(),
         others: BTreeSet::new(),
+        removals: std::collections::BTreeMap::new(),
     }
 }

@@ -13,8 +13,9 @@ pub(super) struct Kind {
 }
 
 /// All that can be told: what is decided or minted is done, where its pass went through; effects may fail.
-pub(super) const KINDS: [Kind; 17] = [
+pub(super) const KINDS: [Kind; 18] = [
     done("bear"),
+    done("restore"),
     done("bind"),
     failed("bind"),
     done("certify"),
@@ -85,6 +86,7 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::Retire { .. } => "retire",
         Decision::Keep { .. } => "keep",
         Decision::Bear { .. } => "bear",
+        Decision::Restore { .. } => "restore",
         Decision::Forget { .. } => "forget",
         Decision::Release { .. } => "release",
     }

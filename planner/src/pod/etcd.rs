@@ -84,6 +84,8 @@ impl Site<'_> {
     /// The members of the static initial cluster, once they are written down.
     pub(super) fn first_members(&self) -> Result<&BTreeMap<ComponentName, Vec<String>>, MissingKey> {
         let store = self.tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
-        store.map(|store| &store.initial_cluster).ok_or(MissingKey)
+        store
+            .map(|store| &store.initial_cluster)
+            .ok_or_else(|| MissingKey::new("status.etcd, which its first members are in,"))
     }
 }

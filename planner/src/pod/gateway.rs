@@ -60,7 +60,7 @@ impl Site<'_> {
             "gatewaysFile": at(OTHERS),
             "peers": { "kubeconfig": at("kubeconfig.json"), "file": format!("{PEERS}/peers.json") },
             "connect": {
-                "listen": [Self::connect_address(self.spec, self.machine).ok_or(MissingKey)?],
+                "listen": [Self::connect_address(self.spec, self.machine).ok_or_else(|| MissingKey::new("a private address of its machine"))?],
                 "tls": {
                     "certificateFile": at("server.crt"),
                     "keyFile": at("server.key"),
@@ -110,12 +110,17 @@ impl Site<'_> {
 
     /// The number of the cluster on public machines.
     pub(super) fn number(&self) -> Result<u16, MissingKey> {
-        self.tenant.document.status.as_ref().and_then(|status| status.ingress_port).ok_or(MissingKey)
+        self.tenant
+            .document
+            .status
+            .as_ref()
+            .and_then(|status| status.ingress_port)
+            .ok_or_else(|| MissingKey::new("status.ingressPort"))
     }
 
     /// The API as it is reached from here: private machines are not.
     fn ingress_beside(&self) -> Result<SocketAddr, MissingKey> {
-        let address = self.machine.public.first().ok_or(MissingKey)?;
+        let address = self.machine.public.first().ok_or_else(|| MissingKey::new("a public address of its machine"))?;
         Ok(SocketAddr::new(*address, self.number()?))
     }
 }

@@ -142,7 +142,7 @@ impl Site<'_> {
             .map(|key| json!({ "name": key_name(&key), "secret": STANDARD.encode(&key) }))
             .collect::<Vec<_>>();
         if keys.is_empty() {
-            return Err(MissingKey);
+            return Err(MissingKey::of_secret(certificates::ENCRYPTION, "active.key"));
         }
         let content = json!({
             "apiVersion": "apiserver.config.k8s.io/v1",

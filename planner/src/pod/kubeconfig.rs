@@ -15,8 +15,11 @@ impl Site<'_> {
     /// Names the API server beside this component, else the first by name. Certificates are files, which clients read anew.
     pub(super) fn kubeconfig(&self, on_change: OnChange) -> Result<File, MissingKey> {
         let beside = self.siblings(Role::KubeApiserver).find(|(_, _, machine)| machine.name == self.machine.name);
-        let (_, spec, machine) = beside.or_else(|| self.siblings(Role::KubeApiserver).next()).ok_or(MissingKey)?;
-        let address = machine.private.first().ok_or(MissingKey)?;
+        let (_, spec, machine) = beside
+            .or_else(|| self.siblings(Role::KubeApiserver).next())
+            .ok_or_else(|| MissingKey::new("an API server"))?;
+        let address =
+            machine.private.first().ok_or_else(|| MissingKey::new("a private address of its API server's machine"))?;
         Ok(Self::kubeconfig_of(&SocketAddr::new(*address, spec.port(SECURE)), on_change))
     }
 

@@ -18,7 +18,7 @@ use alloc::{
     vec::Vec,
 };
 use core::{
-    fmt::{Display, Write},
+    fmt::{self, Display, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
@@ -49,8 +49,27 @@ pub(crate) struct Site<'a> {
     machine: &'a ValidatedHypervisor,
 }
 
-/// A key that the pod needs is not there yet, or its store is not born.
-pub(crate) struct MissingKey;
+/// What a pod needs is not in the documents: a key that is not minted yet, the first members of a store that is not born, ..
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingKey(String);
+
+impl Display for MissingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for MissingKey {}
+
+impl MissingKey {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+
+    fn of_secret(secret: &str, key: &str) -> Self {
+        Self(format!("{key} of the Secret {secret}"))
+    }
+}
 
 /// What differs between roles: the files, the directories that are written, the image, the command.
 struct Parts {
@@ -221,7 +240,7 @@ impl<'a> Site<'a> {
     }
 
     fn value(&self, secret: &str, key: &str) -> Result<Vec<u8>, MissingKey> {
-        self.tenant.value(secret, key).map(<[u8]>::to_vec).ok_or(MissingKey)
+        self.tenant.value(secret, key).map(<[u8]>::to_vec).ok_or_else(|| MissingKey::of_secret(secret, key))
     }
 
     /// A file with a value of one of the cluster's Secrets.

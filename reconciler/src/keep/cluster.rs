@@ -334,7 +334,7 @@ impl Keeper<'_> {
         refuse(&view.loaded, &mut seen);
         if let Ok(world) = World::of(&view.loaded) {
             let ids = view.loaded.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
-            let wants = Configs::of(&view.loaded, &world, &seen).wants();
+            let (wants, _) = Configs::of(&view.loaded, &world, &seen).wants();
             let wants = wants.into_iter().map(|(machine, wants)| (machine, wants.leaving_the_rest(&ids))).collect();
             drop(self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants));
         }

@@ -165,7 +165,8 @@ fn wanted(
     let (wants, waiting) = {
         let world = World::of(&plan.documents).map_err(PassError::Faults)?;
         let configs = Configs::of(&plan.documents, &world, seen);
-        (configs.wants(), configs.waiting().to_vec())
+        let (wants, unbuildable) = configs.wants();
+        (wants, [configs.waiting(), &unbuildable].concat())
     };
     plan.waiting.extend(waiting);
     plan_progress(&mut plan, seen, now);

@@ -20,7 +20,7 @@ use keelway_hypervisor_agent::{
     report::chain_text,
     rest,
 };
-use keelway_planner::{Wants, World, machine_config, refusal};
+use keelway_planner::{Wants, World, check_config, machine_config, refusal};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -241,7 +241,10 @@ impl Keeper<'_> {
             cluster.is_some_and(|cluster| !cluster.spec.paused) && !left.contains(id)
         };
         let digests = digests(wants.iter().map(|(wants, _)| wants));
-        let Some((config, fence)) = machine_config(&document, found, is_looked_after, &digests, self.term()) else {
+        let removals: BTreeMap<_, _> = wants.iter().flat_map(|(wants, _)| wants.removals().clone()).collect();
+        let Some((config, fence)) =
+            machine_config(&document, found, is_looked_after, (&digests, &removals), self.term())
+        else {
             return Ok(None);
         };
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
@@ -256,6 +259,10 @@ impl Keeper<'_> {
         let decides = has_agent(&document) && is_told;
         let same = if decides { self.taken(name, found.applied.as_ref(), &digests) } else { BTreeMap::new() };
         let config = MachineConfig { pods: pods_without(&same, &wants)?, ..config };
+        let is_lost = check_config(&all, (name, found), &config, |pod| digests.contains_key(pod));
+        if let Some(violation) = is_lost.first() {
+            return Err(format!("the config is not sent: {violation}"));
+        }
         let actions = if decides {
             converge::check((&config, &fence), found).map(|()| Vec::new())
         } else {
@@ -333,7 +340,9 @@ fn pods_without(same: &BTreeMap<PodName, Digest>, wants: &AllWants) -> Result<BT
             None => World::of(documents),
         };
         let world = world.map_err(|faults| faults.to_string())?;
-        pods.extend(wants.pods(documents, &world, |name| !same.contains_key(name)));
+        pods.extend(
+            wants.pods(documents, &world, |name| !same.contains_key(name)).map_err(|missing| missing.to_string())?,
+        );
         read = Some((world, documents));
     }
     Ok(pods)

@@ -1,0 +1,62 @@
+//! A checker of configs: what a machine may not be sent, whatever made the config.
+//!
+//! It is written from the rules alone and shares nothing with the code that it checks but the documents.
+
+use alloc::{format, string::ToString, vec::Vec};
+
+use keelway_api::{
+    Documents,
+    machine::{MachineConfig, MachineState},
+    name::{HypervisorName, PodName},
+};
+
+use crate::invariants::Violation;
+
+/// Every rule that a config for a machine breaks. `has` tells whether the config has a pod: one that goes to an agent may only name it.
+#[must_use]
+pub fn check_config(
+    documents: &Documents,
+    (machine, state): (&HypervisorName, &MachineState),
+    config: &MachineConfig,
+    has: impl Fn(&PodName) -> bool,
+) -> Vec<Violation> {
+    let lost = lost_components(documents, (machine, state), config, has);
+    let lost = lost.map(|what| Violation { invariant: "a placed component is in the config of its machine", what });
+    let unordered = unordered_removals(documents, config);
+    let unordered = unordered
+        .map(|what| Violation { invariant: "the data of a member is removed by an order in the documents", what });
+    lost.chain(unordered).collect()
+}
+
+/// Components that are placed on the machine, are there, and would be stopped.
+fn lost_components<'a>(
+    documents: &'a Documents,
+    (machine, state): (&'a HypervisorName, &'a MachineState),
+    config: &'a MachineConfig,
+    has: impl Fn(&PodName) -> bool + 'a,
+) -> impl Iterator<Item = alloc::string::String> + 'a {
+    let placed = documents.components.iter().filter(|(_, component)| component.spec.hypervisor == *machine);
+    let lost = placed.filter(move |(pod, component)| {
+        let cluster = documents.clusters.get(&component.spec.cluster);
+        let is_deleted = cluster.is_some_and(|cluster| cluster.deleted() && !cluster.spec.paused);
+        let stays = !component.is_stopping() && !is_deleted && state.holds(pod);
+        stays && !has(pod) && !config.others.contains(&pod.cluster)
+    });
+    lost.map(|(pod, _)| pod.to_string())
+}
+
+fn unordered_removals<'a>(
+    documents: &'a Documents,
+    config: &'a MachineConfig,
+) -> impl Iterator<Item = alloc::string::String> + 'a {
+    let unordered = config.removals.iter().filter(|(pod, removal)| {
+        let cluster = documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
+        let store =
+            cluster.filter(|cluster| cluster.deleted()).and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
+        let member = store.and_then(|store| store.members.get(&pod.component));
+        !member.is_some_and(|member| {
+            member.id == removal.member && member.removal.map(|reason| reason.as_str()) == Some(removal.reason.as_str())
+        })
+    });
+    unordered.map(|(pod, removal)| format!("{pod} (member {})", removal.member))
+}
