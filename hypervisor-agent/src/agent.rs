@@ -23,6 +23,7 @@ mod news;
 mod probe;
 mod service;
 mod socket;
+mod taken;
 mod told_logs;
 
 use std::{
@@ -61,7 +62,7 @@ pub enum AgentError {
     /// The runtime's socket cannot be one.
     #[error(transparent)]
     Runtime(#[from] keelway_cri::Error),
-    /// The config on disk cannot be read.
+    /// The machine's records cannot be read.
     #[error(transparent)]
     Book(#[from] BookError),
     /// The API cannot be served.
@@ -103,7 +104,7 @@ pub async fn run(
     let machine = Arc::new(machine);
     let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
     let board = Arc::new(Board::default());
-    let (journal, on_the_way) = Journal::open(&machine, book.current().is_some()).await;
+    let (journal, on_the_way) = Journal::open(&machine, book.current().is_some() || book.lost().is_some()).await;
     let journal = Arc::new(journal);
     let writing = tokio::spawn(Arc::clone(&journal).keep(Arc::clone(&machine), on_the_way));
     let changed = Arc::new(Notify::new());

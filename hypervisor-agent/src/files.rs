@@ -38,8 +38,10 @@ use crate::{
 };
 use folder::{Attributes, Folder};
 
-/// The machine's own records, the owner last: without it nobody is obeyed.
-const RECORDS: [&str; 5] = [layout::EVENTS, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
+/// The machine's own records, the owner last: without it nobody is obeyed. What tells of the config goes before it: alone it would be one
+/// of a config that was lost.
+const RECORDS: [&str; 6] =
+    [layout::EVENTS, layout::TAKEN, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
 
 /// The files of one machine. All of it blocks.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +79,16 @@ impl<'a> Files<'a> {
     /// The config that is in effect, where one is kept.
     pub fn read_config(self) -> Result<Option<Vec<u8>>, FileError> {
         self.read_below(layout::CONFIG)
+    }
+
+    /// Records what every release can read of the config.
+    pub(crate) fn write_taken(self, taken: &impl Serialize) -> Result<(), FileError> {
+        self.write_json(layout::TAKEN, taken)
+    }
+
+    /// That record, where there is one.
+    pub(crate) fn read_taken(self) -> Result<Option<Vec<u8>>, FileError> {
+        self.read_below(layout::TAKEN)
     }
 
     /// What happened on the machine, where that is kept.

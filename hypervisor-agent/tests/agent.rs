@@ -341,6 +341,70 @@ async fn what_is_older_changed_or_of_others_is_refused() {
     }
 }
 
+/// What becomes of the config on disk between two runs of the agent.
+const LOSSES: [(&str, fn(&std::path::Path)); 3] = [
+    ("damaged", |config| fs::write(config, "\u{1}no config").unwrap()),
+    // A pod without a name: to this program, what a newer one wrote.
+    ("of a newer release", |config| {
+        let bytes = fs::read(config).unwrap();
+        fs::write(config, [bytes.as_slice(), &[0x22, 0]].concat()).unwrap();
+    }),
+    ("removed", |config| fs::remove_file(config).unwrap()),
+];
+
+#[tokio::test]
+async fn a_config_that_cannot_be_read_ends_nothing_and_is_sent_again() {
+    for (how, lose) in LOSSES {
+        let mut machine = Machine::new();
+        let held = config(3, "a", &["etcd-0", "etcd-1"]);
+        machine.settle(&held).await;
+        let before = machine.state().await;
+        machine.stop().await;
+        lose(&machine.root.path().join(CONFIG));
+        // The number that it took counts, and not only the one that it was done with.
+        fs::remove_file(machine.root.path().join("var/lib/keelway/applied")).unwrap();
+        machine.start(Deadlines::default());
+
+        let state = machine.until(|_| true).await;
+        assert_eq!((&state.applied, running(&before)), (&None, running(&state)), "{how}");
+        assert!(state.failures[0].contains("cannot read the stored config"), "{how}: {:?}", state.failures);
+        assert_eq!(machine.fake.exit_container("main", 137), 2);
+        let new = |state: &MachineState| running(state).into_iter().filter(|id| !running(&before).contains(id)).count();
+        let after = machine.until(|state| new(state) == 2).await;
+        assert_eq!((&after.sandboxes, &after.files), (&before.sandboxes, &before.files), "{how}");
+
+        let refused = [(config(2, "a", &["etcd-0"]), "stale documents"), (config(3, "b", &[]), "with other content")];
+        for (config, word) in refused {
+            let refused = machine.apply(&config).await.unwrap_err();
+            assert!(chain_text(&refused).contains(word), "{how}: {}", chain_text(&refused));
+        }
+        machine.settle(&held).await;
+        let state = machine.state().await;
+        assert_eq!(state.applied.map(|applied| applied.generation), Some(3), "{how}");
+        assert_eq!((state.failures, state.sandboxes), (Vec::new(), before.sandboxes), "{how}");
+        machine.settle(&config(4, "a", &[])).await;
+        assert!(!machine.root.path().join("var/lib/keelway").exists(), "{how}");
+    }
+}
+
+/// What a leader said is kept as well.
+#[tokio::test]
+async fn a_leader_is_remembered_although_the_config_cannot_be_read() {
+    let mut machine = Machine::new();
+    let led = |term| Leader { installation: config(1, "", &[]).installation, term };
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    machine.stop().await;
+    fs::write(machine.root.path().join(CONFIG), "\u{1}no config").unwrap();
+    machine.start(Deadlines::default());
+    assert_eq!(machine.client().fence(&led(3), WITHIN).await.unwrap(), 3);
+    machine.stop().await;
+    machine.start(Deadlines::default());
+    assert_eq!(machine.client().fence(&led(2), WITHIN).await.unwrap(), 3);
+    let error = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap_err();
+    assert!(chain_text(&error).contains("obeys the one of term 3"), "{}", chain_text(&error));
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+}
+
 /// A file system without room over a directory, with the same in it.
 struct FullDisk(PathBuf);
 
