@@ -137,8 +137,7 @@ impl<'a> Files<'a> {
     fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {
         let write = || {
             let state = top::make(self.root, STATE_DIRECTORY)?;
-            top::remove_unfinished(&state)?;
-            state.replace(name, content, Attributes::of_root(FILE_MODE))
+            top::replace_record(&state, name, content)
         };
         write().map_err(FileError::write(name))
     }
@@ -158,8 +157,7 @@ impl<'a> Files<'a> {
         Folder::under(self.root, STATE_DIRECTORY)
             .and_then(|state| {
                 let data = state.descend(path)?;
-                top::remove_unfinished(&data)?;
-                data.replace(DATA_MARK, data_mark(pod).as_bytes(), Attributes::of_root(FILE_MODE))
+                top::replace_record(&data, DATA_MARK, data_mark(pod).as_bytes())
             })
             .map_err(FileError::write(&mark))
     }
