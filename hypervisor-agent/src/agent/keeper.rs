@@ -199,7 +199,8 @@ impl Keeper {
         let before = std::mem::replace(&mut self.config, self.book.current());
         let content = |of: Option<&Kept>, pod: &PodName| Some(of?.digests.get(pod)?.content);
         let (was, is) = (before.as_deref(), self.config.as_deref());
-        self.clients.retain(|pod| content(is, pod).is_some_and(|content_now| content(was, pod) == Some(content_now)));
+        self.clients.retain(|pod| content(is, pod).is_some());
+        self.clients.read_again(|pod| content(was, pod) != content(is, pod));
         if let Some(state) = self.board.last().filter(|_| is_seen) {
             self.act_early(before.as_deref(), &state);
         }
