@@ -21,6 +21,7 @@ mod keeper;
 mod network;
 mod news;
 mod probe;
+mod rotation;
 mod service;
 mod socket;
 mod taken;
@@ -47,6 +48,7 @@ use journal::Journal;
 use keeper::Keeper;
 pub use keeper::KeeperError;
 pub use network::{Bounds, DRIVER, Network, NetworkError};
+pub use rotation::LogLimits;
 pub(crate) use service::MAX_MESSAGE;
 pub use socket::{Listener, SocketError};
 
@@ -101,6 +103,16 @@ pub async fn run(
     entrances: impl Into<Entrances>,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
+    run_within(machine, entrances, LogLimits::default(), stop).await
+}
+
+/// The same, with bounds on logs.
+pub async fn run_within(
+    machine: LocalMachine,
+    entrances: impl Into<Entrances>,
+    logs: LogLimits,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
     let machine = Arc::new(machine);
     let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
     let board = Arc::new(Board::default());
@@ -111,6 +123,7 @@ pub async fn run(
     let events = Arc::new(Fanout::default());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
     let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
+    let rotating = tokio::spawn(rotation::keep(Arc::clone(&machine), Arc::clone(&board), logs));
     let entrances = entrances.into();
     let standing = entrances.network.as_ref().map(Network::stands_as);
     let places = Arc::new(Semaphore::new(told_logs::AT_ONCE));
@@ -122,5 +135,6 @@ pub async fn run(
     };
     following.abort();
     writing.abort();
+    rotating.abort();
     ended
 }

@@ -199,9 +199,17 @@ impl<'a> Files<'a> {
         make().map_err(FileError::make(&layout::log_directory(pod)))
     }
 
-    /// Removes one log of a pod.
+    /// Removes one log of a pod, with what was rotated of it.
     pub fn remove_log(self, pod: &PodName, name: &str) -> Result<(), FileError> {
-        self.remove_below(LOG_DIRECTORY, &format!("{}/{name}", layout::pod_directory(pod)))
+        let path = format!("{}/{name}", layout::pod_directory(pod));
+        let remove = || {
+            let (parent, name) = Folder::under(self.root, LOG_DIRECTORY)?.parent_of(&path)?;
+            logs::remove(&parent, name)
+        };
+        match remove() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(FileError::remove(&format!("{LOG_DIRECTORY}/{path}"))),
+        }
     }
 
     /// Removes all of a pod: its logs, then its files and data with its own directory.

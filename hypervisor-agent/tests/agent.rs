@@ -22,7 +22,7 @@ use keelway_cri::{
 use keelway_hypervisor_agent::{
     LocalMachine,
     access::Access,
-    agent::{Listener, SocketError, run},
+    agent::{Listener, LogLimits, SocketError, run_within},
     client::{Client, ClientError, Finished},
     leader::Leader,
     report::chain_text,
@@ -92,6 +92,10 @@ impl Machine {
     }
 
     fn start(&mut self, deadlines: Deadlines) {
+        self.start_within(deadlines, LogLimits::default());
+    }
+
+    fn start_within(&mut self, deadlines: Deadlines, logs: LogLimits) {
         let access = Access::of_root(fs::File::open(self.root.path()).unwrap().into());
         let (socket, hung) = (self.root.path().join("run/cri.sock"), self.hung.subscribe());
         let runtime = Runtime::dialled_by(move || dial(socket.clone(), hung.clone()), deadlines);
@@ -100,7 +104,7 @@ impl Machine {
         let stop = CancellationToken::new();
         let running = tokio::spawn({
             let stop = stop.clone();
-            async move { run(machine, listener, stop).await.unwrap() }
+            async move { run_within(machine, listener, logs, stop).await.unwrap() }
         });
         self.agent = Some((stop, running));
     }
@@ -457,6 +461,39 @@ async fn the_last_pod_leaves_the_machine_as_found() {
     // Nobody owns it any more.
     let next = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(1, "a", &["etcd-0"]) };
     machine.settle(&next).await;
+}
+
+#[tokio::test]
+async fn a_log_that_grows_is_rotated_and_others_are_left() {
+    let mut machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0", "etcd-1"])).await;
+    machine.stop().await;
+    let logs = |component: &str| machine.root.path().join("var/log/keelway/0123456789abcdef").join(component);
+    let (large, small) = (logs("etcd-0"), logs("etcd-1"));
+    let line = "2026-01-01T00:00:00Z stdout F x\n";
+    fs::write(large.join("main-0.log"), line.repeat(100)).unwrap();
+    fs::write(large.join("main-0.log.1"), line).unwrap();
+    fs::write(small.join("main-0.log"), line).unwrap();
+    machine.start_within(
+        Deadlines::default(),
+        LogLimits { max_size: 1000, max_files: 3, interval: Duration::from_millis(10) },
+    );
+    // What the runtime begins anew, which the fake one does not.
+    let reopened = || machine.fake.calls().iter().filter(|call| call.method == "ReopenContainerLog").count();
+    let rotated = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(10));
+        while reopened() == 0 {
+            looks.tick().await;
+        }
+    };
+    timeout(WITHIN, rotated).await.unwrap();
+    machine.stop().await;
+    let size = |path: PathBuf| fs::metadata(path).map(|found| found.len()).ok();
+    assert_eq!(size(large.join("main-0.log.1")), Some(100 * line.len() as u64));
+    assert_eq!(size(large.join("main-0.log.2")), Some(line.len() as u64));
+    assert_eq!(size(small.join("main-0.log")), Some(line.len() as u64));
+    assert_eq!(size(small.join("main-0.log.1")), None);
+    assert!(!large.join("main-0.log").exists());
 }
 
 /// The fifth one is put off for 8 s.
