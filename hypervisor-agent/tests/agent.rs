@@ -346,7 +346,9 @@ async fn what_is_older_changed_or_of_others_is_refused() {
 }
 
 /// What becomes of the config on disk between two runs of the agent.
-const LOSSES: [(&str, fn(&std::path::Path)); 3] = [
+type Loss = (&'static str, fn(&std::path::Path));
+
+const LOSSES: [Loss; 3] = [
     ("damaged", |config| fs::write(config, "\u{1}no config").unwrap()),
     // A pod without a name: to this program, what a newer one wrote.
     ("of a newer release", |config| {

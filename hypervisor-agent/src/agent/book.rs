@@ -153,7 +153,7 @@ impl Book {
         let is_recorded = matches!(taken, Ok(Some(_)));
         let (kept, lost) = match read_config(config, taken, &records) {
             Ok(kept) => (kept.map(Arc::new), None),
-            Err(lost) => (None, Some(Arc::new(lost))),
+            Err(lost) => (None, Some(Arc::<LostConfig>::from(lost))),
         };
         if let Some(kept) = &kept {
             let Applied { term, generation, .. } = kept.fence;
@@ -278,7 +278,7 @@ fn read_config(
     config: Result<Option<Vec<u8>>, FileError>,
     taken: Result<Option<Vec<u8>>, FileError>,
     records: &Observed,
-) -> Result<Option<Kept>, LostConfig> {
+) -> Result<Option<Kept>, Box<LostConfig>> {
     let taken = match taken.map(|bytes| bytes.map(|bytes| serde_json::from_slice::<Taken>(&bytes))) {
         Ok(None) => None,
         Ok(Some(Ok(taken))) => Some(taken),
@@ -299,7 +299,7 @@ fn read_config(
     };
     match decoded {
         Ok(config) => Ok(Some(Kept::new(config).recorded_as(records.applied.as_ref()))),
-        Err(why) => Err(LostConfig { why, known: taken.map(Taken::into_kept) }),
+        Err(why) => Err(Box::new(LostConfig { why, known: taken.map(Taken::into_kept) })),
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::board::Board;
 use crate::{
     FilesError, LocalMachine,
-    files::{FileError, Files, Log},
+    files::{FileError, Files, Log, Logs},
     layout::log_directory,
     report::chain_text,
 };
@@ -94,7 +94,7 @@ async fn rotate(machine: &LocalMachine, one: Written, kept: u32) {
         return;
     };
     tracing::info!(%pod, container = log.container, why = chain_text(&error), "its log does not begin anew");
-    if let Err(error) = on_log(machine, &one, |logs, log| logs.rotate_back(log)).await {
+    if let Err(error) = on_log(machine, &one, Logs::rotate_back).await {
         tracing::warn!(%pod, container = log.container, why = chain_text(&error), "cannot put a log back");
     }
 }
@@ -102,7 +102,7 @@ async fn rotate(machine: &LocalMachine, one: Written, kept: u32) {
 async fn on_log(
     machine: &LocalMachine,
     one: &Written,
-    work: impl FnOnce(&crate::files::Logs, &Log) -> std::io::Result<()> + Send + 'static,
+    work: impl FnOnce(&Logs, &Log) -> std::io::Result<()> + Send + 'static,
 ) -> Result<(), FilesError> {
     let (pod, log) = (one.pod.clone(), one.log.clone());
     let on_files = move |files: Files<'_>| match files.logs(&pod)? {

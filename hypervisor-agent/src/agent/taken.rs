@@ -1,7 +1,7 @@
 //! What every release can read of the config that the agent took last: its number, and how what it runs is started again. It is
 //! written before the config itself, and read where that cannot be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     hypervisor::Applied,
@@ -62,7 +62,7 @@ impl Taken {
         }
         let Self { installation, term, generation, digest, .. } = self;
         let fence = Applied { term, generation, digest };
-        let config = MachineConfig { installation, term, generation, pods: known, others: Default::default() };
+        let config = MachineConfig { installation, term, generation, pods: known, others: BTreeSet::new() };
         Kept { config, fence, digests }
     }
 }

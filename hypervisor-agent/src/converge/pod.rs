@@ -93,12 +93,11 @@ pub(super) fn plan_revival(name: &PodName, wanted: (&Pod, &PodDigests), state: &
     if !was_started || pod.start.waits() || !tree::allows_start(name, pod, state) {
         return Vec::new();
     }
-    let (ended, running) = match state.lasting_sandbox(name, wanted) {
-        Some(sandbox) => (Vec::new(), seen.plan_containers(sandbox, pod)),
-        None => {
-            let ended = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
-            (ended, seen.plan_new(pod, digests))
-        }
+    let (ended, running) = if let Some(sandbox) = state.lasting_sandbox(name, wanted) {
+        (Vec::new(), seen.plan_containers(sandbox, pod))
+    } else {
+        let ended = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
+        (ended, seen.plan_new(pod, digests))
     };
     let mut steps = plan_images(pod, &running, state);
     steps.extend(ended);

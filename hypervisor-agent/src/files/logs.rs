@@ -162,9 +162,9 @@ pub(super) fn remove(folder: &Folder, name: &str) -> io::Result<()> {
     let beginning = format!("{name}.");
     for found in folder.names()? {
         let is_its = found.to_str().is_ok_and(|found| found == name || found.starts_with(&beginning));
-        match if is_its { folder.unlink(&found) } else { Ok(()) } {
-            Err(Errno::NOENT) => {}
-            removed => removed?,
+        match is_its.then(|| folder.unlink(&found)) {
+            None | Some(Err(Errno::NOENT)) => {}
+            Some(removed) => removed?,
         }
     }
     Ok(())

@@ -92,7 +92,8 @@ fn logs_are_found_by_container_and_attempt() {
 }
 
 fn numbered(range: std::ops::Range<u32>) -> String {
-    range.map(|number| format!("2026-01-01T00:00:00Z stdout F {number}\n")).collect()
+    let lines: Vec<_> = range.map(|number| format!("2026-01-01T00:00:00Z stdout F {number}\n")).collect();
+    lines.concat()
 }
 
 #[test]
