@@ -48,6 +48,8 @@ pub const ETCD_DATABASE: &str = "data/member/snap/db";
 pub const ETCD_QUOTA: u64 = 4 << 30;
 /// Where a gateway tells its metrics, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
 pub const GATEWAY_METRICS: &str = "peers/metrics.sock";
+/// [`File::path`] of the certificate that the server of a pod shows, for [`Check::Https`].
+pub const SERVING_CERTIFICATE: &str = "server.crt";
 /// The file that says of a data directory that it was made for this pod and not lost since: see [`Start`] and [`data_mark`].
 pub const DATA_MARK: &str = "keelway-mark";
 
@@ -259,15 +261,16 @@ pub struct Liveness {
 /// A question to a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Check {
-    /// `GET` over verified TLS, from the machine's own network; 200 is success.
+    /// `GET` over TLS, from the machine's own network; 200 is success, and so is that the server refuses the certificate that it is shown.
+    /// The server is known by the key in [`SERVING_CERTIFICATE`]: dates and issuer are nothing that a restart could mend.
     Https {
         /// Where.
         address: SocketAddr,
         /// The path, with its query.
         path: String,
-        /// The name that the server's certificate must hold.
+        /// The name that is asked for.
         server_name: String,
-        /// The file of the pod with the authorities that the certificate may come from, in PEM.
+        /// The file of the pod with the authorities that the certificate comes from, in PEM. Agents of the last release verify by it.
         authority: String,
         /// The files of the pod with the certificate to show, where one is asked for.
         identity: Option<CertificateFiles>,

@@ -21,8 +21,10 @@ mod keeper;
 mod network;
 mod news;
 mod probe;
+mod rotation;
 mod service;
 mod socket;
+mod taken;
 mod told_logs;
 
 use std::{
@@ -46,6 +48,7 @@ use journal::Journal;
 use keeper::Keeper;
 pub use keeper::KeeperError;
 pub use network::{Bounds, DRIVER, Network, NetworkError};
+pub use rotation::LogLimits;
 pub(crate) use service::MAX_MESSAGE;
 pub use socket::{Listener, SocketError};
 
@@ -61,7 +64,7 @@ pub enum AgentError {
     /// The runtime's socket cannot be one.
     #[error(transparent)]
     Runtime(#[from] keelway_cri::Error),
-    /// The config on disk cannot be read.
+    /// The machine's records cannot be read.
     #[error(transparent)]
     Book(#[from] BookError),
     /// The API cannot be served.
@@ -100,16 +103,27 @@ pub async fn run(
     entrances: impl Into<Entrances>,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
+    run_within(machine, entrances, LogLimits::default(), stop).await
+}
+
+/// The same, with bounds on logs.
+pub async fn run_within(
+    machine: LocalMachine,
+    entrances: impl Into<Entrances>,
+    logs: LogLimits,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
     let machine = Arc::new(machine);
     let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
     let board = Arc::new(Board::default());
-    let (journal, on_the_way) = Journal::open(&machine, book.current().is_some()).await;
+    let (journal, on_the_way) = Journal::open(&machine, book.current().is_some() || book.lost().is_some()).await;
     let journal = Arc::new(journal);
     let writing = tokio::spawn(Arc::clone(&journal).keep(Arc::clone(&machine), on_the_way));
     let changed = Arc::new(Notify::new());
     let events = Arc::new(Fanout::default());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
     let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
+    let rotating = tokio::spawn(rotation::keep(Arc::clone(&machine), Arc::clone(&board), logs));
     let entrances = entrances.into();
     let standing = entrances.network.as_ref().map(Network::stands_as);
     let places = Arc::new(Semaphore::new(told_logs::AT_ONCE));
@@ -121,5 +135,6 @@ pub async fn run(
     };
     following.abort();
     writing.abort();
+    rotating.abort();
     ended
 }

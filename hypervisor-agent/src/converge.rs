@@ -1,6 +1,7 @@
 //! The second level of planning: what a machine should hold and what it holds, to what is to be done. Pure.
 
 mod pod;
+mod revival;
 mod servers;
 mod tree;
 
@@ -18,6 +19,8 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, PodDigests},
     name::{ClusterId, ComponentName, PodName},
 };
+
+pub(crate) use revival::revive;
 
 use crate::{
     action::Action,

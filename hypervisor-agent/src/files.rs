@@ -38,8 +38,10 @@ use crate::{
 };
 use folder::{Attributes, Folder};
 
-/// The machine's own records, the owner last: without it nobody is obeyed.
-const RECORDS: [&str; 5] = [layout::EVENTS, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
+/// The machine's own records, the owner last: without it nobody is obeyed. What tells of the config goes before it: alone it would be one
+/// of a config that was lost.
+const RECORDS: [&str; 6] =
+    [layout::EVENTS, layout::TAKEN, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
 
 /// The files of one machine. All of it blocks.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +79,16 @@ impl<'a> Files<'a> {
     /// The config that is in effect, where one is kept.
     pub fn read_config(self) -> Result<Option<Vec<u8>>, FileError> {
         self.read_below(layout::CONFIG)
+    }
+
+    /// Records what every release can read of the config.
+    pub(crate) fn write_taken(self, taken: &impl Serialize) -> Result<(), FileError> {
+        self.write_json(layout::TAKEN, taken)
+    }
+
+    /// That record, where there is one.
+    pub(crate) fn read_taken(self) -> Result<Option<Vec<u8>>, FileError> {
+        self.read_below(layout::TAKEN)
     }
 
     /// What happened on the machine, where that is kept.
@@ -125,8 +137,7 @@ impl<'a> Files<'a> {
     fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {
         let write = || {
             let state = top::make(self.root, STATE_DIRECTORY)?;
-            top::remove_unfinished(&state)?;
-            state.replace(name, content, Attributes::of_root(FILE_MODE))
+            top::replace_record(&state, name, content)
         };
         write().map_err(FileError::write(name))
     }
@@ -146,8 +157,7 @@ impl<'a> Files<'a> {
         Folder::under(self.root, STATE_DIRECTORY)
             .and_then(|state| {
                 let data = state.descend(path)?;
-                top::remove_unfinished(&data)?;
-                data.replace(DATA_MARK, data_mark(pod).as_bytes(), Attributes::of_root(FILE_MODE))
+                top::replace_record(&data, DATA_MARK, data_mark(pod).as_bytes())
             })
             .map_err(FileError::write(&mark))
     }
@@ -189,9 +199,17 @@ impl<'a> Files<'a> {
         make().map_err(FileError::make(&layout::log_directory(pod)))
     }
 
-    /// Removes one log of a pod.
+    /// Removes one log of a pod, with what was rotated of it.
     pub fn remove_log(self, pod: &PodName, name: &str) -> Result<(), FileError> {
-        self.remove_below(LOG_DIRECTORY, &format!("{}/{name}", layout::pod_directory(pod)))
+        let path = format!("{}/{name}", layout::pod_directory(pod));
+        let remove = || {
+            let (parent, name) = Folder::under(self.root, LOG_DIRECTORY)?.parent_of(&path)?;
+            logs::remove(&parent, name)
+        };
+        match remove() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(FileError::remove(&format!("{LOG_DIRECTORY}/{path}"))),
+        }
     }
 
     /// Removes all of a pod: its logs, then its files and data with its own directory.

@@ -17,6 +17,8 @@ pub(crate) const APPLIED: &str = "applied";
 pub(crate) const LEADER: &str = "leader";
 /// The config that an agent keeps, with keys in it.
 pub(crate) const CONFIG: &str = "config";
+/// What every release can read of that config.
+pub(crate) const TAKEN: &str = "taken";
 /// What happened on a machine with an agent.
 pub(crate) const EVENTS: &str = "events";
 

@@ -2,6 +2,7 @@
 //! with the next one (`k8s.io/cri-api/pkg/apis/runtime/v1`, `ContainerConfig.log_path`).
 
 use std::{
+    collections::VecDeque,
     fs::File,
     io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
     mem::MaybeUninit,
@@ -40,18 +41,35 @@ pub fn read(logs: &Logs, log: Log, wanted: &Wanted, to: &mut dyn Write) -> io::R
     let watch = if wanted.follow { Some(logs.watch()?) } else { None };
     let mut printer = Printer { wanted, open: false };
     let mut log = log;
-    let mut next = Some(log.clone());
-    while let Some(begun) = next {
-        let first = begun == log;
-        log = begun;
-        let Some(file) = logs.open(&log)? else { break };
-        let mut opened = Opened::new(file, wanted)?;
-        if let Some(tail) = wanted.tail.filter(|_| first) {
-            opened.skip_to_last(tail, &mut printer)?;
+    let mut all = open_all(logs, &log, &mut printer)?;
+    // The newest is the one that is written to.
+    while let Some(mut opened) = all.pop_front() {
+        while let Some(mut rotated) = all.pop_back() {
+            while rotated.one(&mut printer, to)?.is_some() {}
         }
-        next = opened.follow(logs, &log, watch.as_ref(), (&mut printer, to))?;
+        let Some(begun) = opened.follow(logs, &log, watch.as_ref(), (&mut printer, to))? else { break };
+        log = begun;
+        let file = logs.open(&log)?;
+        all = file.map(|file| Opened::new(file, wanted)).transpose()?.into_iter().collect();
     }
     to.flush()
+}
+
+/// A log with what was rotated of it, the newest first, as far as lines of them are wanted, each at the first of these.
+fn open_all(logs: &Logs, log: &Log, printer: &mut Printer<'_>) -> io::Result<VecDeque<Opened>> {
+    let mut left = printer.wanted.tail;
+    let mut all = VecDeque::new();
+    for file in logs.open_all(log)? {
+        if left == Some(0) && !all.is_empty() {
+            break;
+        }
+        let mut opened = Opened::new(file, printer.wanted)?;
+        if let Some(left) = &mut left {
+            *left -= opened.skip_to_last(*left, printer)?;
+        }
+        all.push_back(opened);
+    }
+    Ok(all)
 }
 
 /// Where in a log the wanted lines are, in bytes.
@@ -123,8 +141,8 @@ impl Opened {
         Ok(Self { inode: found.ino(), end, at: 0, reader: BufReader::new(file), line: Vec::new() })
     }
 
-    /// Passes over all lines but the last ones. Read twice rather than held in memory.
-    fn skip_to_last(&mut self, tail: u64, printer: &mut Printer<'_>) -> io::Result<()> {
+    /// Passes over all lines but the last ones, and returns how many these are. Read twice rather than held in memory.
+    fn skip_to_last(&mut self, tail: u64, printer: &mut Printer<'_>) -> io::Result<u64> {
         let mut nowhere = io::sink();
         let mut all = 0;
         while let Some(shown) = self.one(printer, &mut nowhere)? {
@@ -141,7 +159,7 @@ impl Opened {
                 None => break,
             }
         }
-        Ok(())
+        Ok(all.min(tail))
     }
 
     /// The next whole line of the file: whether it ended one that is shown. `None` at the end of what is there.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Check, Container, MachineConfig, MachineState, Pod, STATS_SOCKET},
+    machine::{Check, Container, MachineConfig, MachineState, Pod, SERVING_CERTIFICATE, STATS_SOCKET},
     name::{InstallationId, PodName},
 };
 
@@ -201,9 +201,9 @@ fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
     }
     match &liveness.check {
         Check::Https { authority, identity, .. } => {
-            let identity = identity.iter().flat_map(|files| [&files.certificate, &files.key]);
-            let given = |path: &&String| pod.files.iter().any(|file| file.path == **path);
-            match std::iter::once(authority).chain(identity).find(|path| !given(path)) {
+            let identity = identity.iter().flat_map(|files| [files.certificate.as_str(), &files.key]);
+            let given = |path: &&str| pod.files.iter().any(|file| file.path == **path);
+            match [SERVING_CERTIFICATE, authority].into_iter().chain(identity).find(|path| !given(path)) {
                 Some(path) => Err(format!("{path:?} is no file of the pod")),
                 None => Ok(()),
             }

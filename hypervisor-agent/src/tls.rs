@@ -1,4 +1,6 @@
-//! TLS towards components: TLS 1.2 or newer, always verified.
+//! TLS towards components: TLS 1.2 or newer, always verified, by authorities or by key.
+
+mod pinned;
 
 use std::sync::Arc;
 
@@ -7,6 +9,8 @@ use rustls::{
     client::{Resumption, VerifierBuilderError, WebPkiServerVerifier},
 };
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject};
+
+pub(crate) use pinned::{PinnedClient, PublicKey, public_key};
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -22,7 +22,7 @@ use keelway_cri::{
 use keelway_hypervisor_agent::{
     LocalMachine,
     access::Access,
-    agent::{Listener, SocketError, run},
+    agent::{Listener, LogLimits, SocketError, run_within},
     client::{Client, ClientError, Finished},
     leader::Leader,
     report::chain_text,
@@ -92,6 +92,10 @@ impl Machine {
     }
 
     fn start(&mut self, deadlines: Deadlines) {
+        self.start_within(deadlines, LogLimits::default());
+    }
+
+    fn start_within(&mut self, deadlines: Deadlines, logs: LogLimits) {
         let access = Access::of_root(fs::File::open(self.root.path()).unwrap().into());
         let (socket, hung) = (self.root.path().join("run/cri.sock"), self.hung.subscribe());
         let runtime = Runtime::dialled_by(move || dial(socket.clone(), hung.clone()), deadlines);
@@ -100,7 +104,7 @@ impl Machine {
         let stop = CancellationToken::new();
         let running = tokio::spawn({
             let stop = stop.clone();
-            async move { run(machine, listener, stop).await.unwrap() }
+            async move { run_within(machine, listener, logs, stop).await.unwrap() }
         });
         self.agent = Some((stop, running));
     }
@@ -342,6 +346,72 @@ async fn what_is_older_changed_or_of_others_is_refused() {
     }
 }
 
+/// What becomes of the config on disk between two runs of the agent.
+type Loss = (&'static str, fn(&std::path::Path));
+
+const LOSSES: [Loss; 3] = [
+    ("damaged", |config| fs::write(config, "\u{1}no config").unwrap()),
+    // A pod without a name: to this program, what a newer one wrote.
+    ("of a newer release", |config| {
+        let bytes = fs::read(config).unwrap();
+        fs::write(config, [bytes.as_slice(), &[0x22, 0]].concat()).unwrap();
+    }),
+    ("removed", |config| fs::remove_file(config).unwrap()),
+];
+
+#[tokio::test]
+async fn a_config_that_cannot_be_read_ends_nothing_and_is_sent_again() {
+    for (how, lose) in LOSSES {
+        let mut machine = Machine::new();
+        let held = config(3, "a", &["etcd-0", "etcd-1"]);
+        machine.settle(&held).await;
+        let before = machine.state().await;
+        machine.stop().await;
+        lose(&machine.root.path().join(CONFIG));
+        // The number that it took counts, and not only the one that it was done with.
+        fs::remove_file(machine.root.path().join("var/lib/keelway/applied")).unwrap();
+        machine.start(Deadlines::default());
+
+        let state = machine.until(|_| true).await;
+        assert_eq!((&state.applied, running(&before)), (&None, running(&state)), "{how}");
+        assert!(state.failures[0].contains("cannot read the stored config"), "{how}: {:?}", state.failures);
+        assert_eq!(machine.fake.exit_container("main", 137), 2);
+        let new = |state: &MachineState| running(state).into_iter().filter(|id| !running(&before).contains(id)).count();
+        let after = machine.until(|state| new(state) == 2).await;
+        assert_eq!((&after.sandboxes, &after.files), (&before.sandboxes, &before.files), "{how}");
+
+        let refused = [(config(2, "a", &["etcd-0"]), "stale documents"), (config(3, "b", &[]), "with other content")];
+        for (config, word) in refused {
+            let refused = machine.apply(&config).await.unwrap_err();
+            assert!(chain_text(&refused).contains(word), "{how}: {}", chain_text(&refused));
+        }
+        machine.settle(&held).await;
+        let state = machine.state().await;
+        assert_eq!(state.applied.map(|applied| applied.generation), Some(3), "{how}");
+        assert_eq!((state.failures, state.sandboxes), (Vec::new(), before.sandboxes), "{how}");
+        machine.settle(&config(4, "a", &[])).await;
+        assert!(!machine.root.path().join("var/lib/keelway").exists(), "{how}");
+    }
+}
+
+/// What a leader said is kept as well.
+#[tokio::test]
+async fn a_leader_is_remembered_although_the_config_cannot_be_read() {
+    let mut machine = Machine::new();
+    let led = |term| Leader { installation: config(1, "", &[]).installation, term };
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    machine.stop().await;
+    fs::write(machine.root.path().join(CONFIG), "\u{1}no config").unwrap();
+    machine.start(Deadlines::default());
+    assert_eq!(machine.client().fence(&led(3), WITHIN).await.unwrap(), 3);
+    machine.stop().await;
+    machine.start(Deadlines::default());
+    assert_eq!(machine.client().fence(&led(2), WITHIN).await.unwrap(), 3);
+    let error = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap_err();
+    assert!(chain_text(&error).contains("obeys the one of term 3"), "{}", chain_text(&error));
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+}
+
 /// A file system without room over a directory, with the same in it.
 struct FullDisk(PathBuf);
 
@@ -394,6 +464,39 @@ async fn the_last_pod_leaves_the_machine_as_found() {
     // Nobody owns it any more.
     let next = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(1, "a", &["etcd-0"]) };
     machine.settle(&next).await;
+}
+
+#[tokio::test]
+async fn a_log_that_grows_is_rotated_and_others_are_left() {
+    let mut machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0", "etcd-1"])).await;
+    machine.stop().await;
+    let logs = |component: &str| machine.root.path().join("var/log/keelway/0123456789abcdef").join(component);
+    let (large, small) = (logs("etcd-0"), logs("etcd-1"));
+    let line = "2026-01-01T00:00:00Z stdout F x\n";
+    fs::write(large.join("main-0.log"), line.repeat(100)).unwrap();
+    fs::write(large.join("main-0.log.1"), line).unwrap();
+    fs::write(small.join("main-0.log"), line).unwrap();
+    machine.start_within(
+        Deadlines::default(),
+        LogLimits { max_size: 1000, max_files: 3, interval: Duration::from_millis(10) },
+    );
+    // What the runtime begins anew, which the fake one does not.
+    let reopened = || machine.fake.calls().iter().filter(|call| call.method == "ReopenContainerLog").count();
+    let rotated = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(10));
+        while reopened() == 0 {
+            looks.tick().await;
+        }
+    };
+    timeout(WITHIN, rotated).await.unwrap();
+    machine.stop().await;
+    let size = |path: PathBuf| fs::metadata(path).map(|found| found.len()).ok();
+    assert_eq!(size(large.join("main-0.log.1")), Some(100 * line.len() as u64));
+    assert_eq!(size(large.join("main-0.log.2")), Some(line.len() as u64));
+    assert_eq!(size(small.join("main-0.log")), Some(line.len() as u64));
+    assert_eq!(size(small.join("main-0.log.1")), None);
+    assert!(!large.join("main-0.log").exists());
 }
 
 /// The fifth one is put off for 8 s.

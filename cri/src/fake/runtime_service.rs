@@ -184,6 +184,21 @@ impl RuntimeService for Fake {
         .await
     }
 
+    async fn reopen_container_log(
+        &self,
+        request: Request<v1::ReopenContainerLogRequest>,
+    ) -> Answer<v1::ReopenContainerLogResponse> {
+        let caller = caller(&request);
+        let id = request.into_inner().container_id;
+        let name = self.state().name_of_container(&id);
+        // It writes no logs.
+        self.change("ReopenContainerLog", name, caller, async {
+            self.state().check_running(&id)?;
+            Ok(v1::ReopenContainerLogResponse {})
+        })
+        .await
+    }
+
     async fn list_containers(&self, request: Request<v1::ListContainersRequest>) -> Answer<v1::ListContainersResponse> {
         self.looked("ListContainers", "");
         let filter = request.into_inner().filter.unwrap_or_default();
@@ -270,7 +285,6 @@ impl RuntimeService for Fake {
         UpdateContainerResourcesRequest,
         UpdateContainerResourcesResponse
     );
-    unimplemented_method!(reopen_container_log, ReopenContainerLogRequest, ReopenContainerLogResponse);
     unimplemented_method!(attach, AttachRequest, AttachResponse);
     unimplemented_method!(port_forward, PortForwardRequest, PortForwardResponse);
     unimplemented_method!(list_container_stats, ListContainerStatsRequest, ListContainerStatsResponse);

@@ -169,6 +169,12 @@ impl State {
         Ok(())
     }
 
+    pub(super) fn check_running(&self, id: &str) -> Result<(), Status> {
+        let container = self.containers.get(id).ok_or_else(|| no_container(id))?;
+        let runs = container.state() == v1::ContainerState::ContainerRunning;
+        if runs { Ok(()) } else { Err(Status::unknown("container is not running")) }
+    }
+
     /// Asks a container to end, and returns whether it has.
     pub(super) fn ask_to_end(&mut self, id: &str, now: i64) -> bool {
         let Some(container) = self.containers.get(id) else {

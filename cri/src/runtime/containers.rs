@@ -50,6 +50,12 @@ impl Runtime {
         gone_is_fine(answer).map(|_| ())
     }
 
+    /// Lets a running container's log begin anew at its path, from which it was moved away.
+    pub async fn reopen_container_log(&self, id: &str) -> Result<(), Error> {
+        let request = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
+        self.change("ReopenContainerLog", id, self.runtime_service().reopen_container_log(request)).await.map(|_| ())
+    }
+
     /// The containers that have all of these labels, by id.
     pub async fn list_containers(&self, labels: &BTreeMap<String, String>) -> Result<Vec<Container>, Error> {
         let filter = v1::ContainerFilter { label_selector: labels.clone().into_iter().collect(), ..Default::default() };

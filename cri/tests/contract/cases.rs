@@ -26,6 +26,7 @@ cases! {
     stop_without_grace_kills,
     removal_kills_what_runs,
     container_starts_once,
+    only_what_runs_begins_its_log_anew,
     missing_image_is_not_found_and_holds_no_name,
     sandbox_has_to_be_there_and_to_run,
     stopped_sandbox_keeps_its_dead_containers,
@@ -174,6 +175,14 @@ async fn removal_kills_what_runs(subject: &Subject) {
     let (pod, id) = subject.started("removal", &["stubborn"]).await;
     subject.runtime.remove_container(&id).await.unwrap();
     not_found(&subject.runtime.container_status(&id).await);
+    subject.runtime.remove_pod_sandbox(&pod).await.unwrap();
+}
+
+async fn only_what_runs_begins_its_log_anew(subject: &Subject) {
+    let (pod, id) = subject.started("log", &["serve"]).await;
+    subject.runtime.reopen_container_log(&id).await.unwrap();
+    subject.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
+    refused(&subject.runtime.reopen_container_log(&id).await);
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();
 }
 

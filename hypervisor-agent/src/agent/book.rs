@@ -1,6 +1,9 @@
 //! The config that is in effect, in memory and on disk.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex as StdMutex, PoisonError},
+};
 
 use keelway_api::{
     hypervisor::Applied,
@@ -10,14 +13,16 @@ use keelway_api::{
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::taken::Taken;
 use crate::{
     FilesError, LocalMachine,
     action::Action,
     converge::Wanted,
+    files::{FileError, Observed},
     leader::Leader,
     refusal::{self, Refusal},
-    report::ApplyReport,
-    wire,
+    report::{ApplyReport, chain_text},
+    wire::{self, WireError},
 };
 
 /// A config, and which one it is.
@@ -78,10 +83,37 @@ impl Kept {
     }
 }
 
-/// The config on disk could not be read. Nothing is done without it, and nothing is taken away.
+/// The machine's records could not be read. Nothing is done without them, and nothing is taken away.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the config that is in effect")]
+#[error("cannot read the machine's records")]
 pub struct BookError(#[source] FilesError);
+
+/// Why the config on disk is of no use.
+#[derive(Debug, thiserror::Error)]
+enum UnreadableConfig {
+    #[error(transparent)]
+    Read(#[from] FileError),
+    #[error("it is not there")]
+    Missing,
+    #[error("this release does not understand it")]
+    Decode(#[from] WireError),
+}
+
+/// A config that was taken and cannot be read. Until another one comes, what runs of it goes on.
+#[derive(Debug)]
+pub(super) struct LostConfig {
+    why: UnreadableConfig,
+    /// What is known of it all the same.
+    pub(super) known: Option<Kept>,
+}
+
+impl LostConfig {
+    /// What is reported for as long as there is no other config.
+    pub(super) fn failure(&self) -> String {
+        let why = chain_text(&self.why);
+        format!("cannot read the stored config ({why}); what runs is kept running until the config is sent again")
+    }
+}
 
 /// Why a config was not taken. The one before stays in effect.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +138,8 @@ pub(super) struct Book {
     /// One at a time writes the disk and then the memory.
     writing: Mutex<()>,
     held: watch::Sender<Option<Arc<Kept>>>,
+    /// Gone once another config is in effect.
+    lost: StdMutex<Option<Arc<LostConfig>>>,
     /// The newest leader that the machine was told of.
     leader: watch::Sender<Option<Leader>>,
 }
@@ -114,24 +148,35 @@ pub(super) struct Book {
 impl Book {
     /// The config that was in effect when the agent ended last, if there was one.
     pub(super) async fn open(machine: Arc<LocalMachine>) -> Result<Self, BookError> {
-        let (bytes, records) =
-            machine.with_files(|files| Ok((files.read_config()?, files.records()?))).await.map_err(BookError)?;
-        let kept = bytes.and_then(|bytes| match wire::decode_config(&bytes) {
-            Ok(config) => Some(Arc::new(Kept::new(config).recorded_as(records.applied.as_ref()))),
-            Err(error) => {
-                tracing::error!(%error, "the config on disk is of no use; waiting for another one");
-                None
-            }
-        });
-        if let Some(Applied { term, generation, .. }) = kept.as_ref().map(|kept| &kept.fence) {
+        let read = |files: crate::files::Files<'_>| Ok((files.read_config(), files.read_taken(), files.records()?));
+        let (config, taken, records) = machine.with_files(read).await.map_err(BookError)?;
+        let is_recorded = matches!(taken, Ok(Some(_)));
+        let (kept, lost) = match read_config(config, taken, &records) {
+            Ok(kept) => (kept.map(Arc::new), None),
+            Err(lost) => (None, Some(Arc::<LostConfig>::from(lost))),
+        };
+        if let Some(kept) = &kept {
+            let Applied { term, generation, .. } = kept.fence;
             tracing::info!(term, generation, "going on with the config on disk");
+            if !is_recorded {
+                record_taken(&machine, kept).await;
+            }
+        }
+        if let Some(lost) = &lost {
+            tracing::error!(failure = lost.failure(), "waiting for another config");
         }
         Ok(Self {
             machine,
             writing: Mutex::default(),
             held: watch::Sender::new(kept),
+            lost: StdMutex::new(lost),
             leader: watch::Sender::new(records.leader),
         })
+    }
+
+    /// The config that was taken last, where it cannot be read.
+    pub(super) fn lost(&self) -> Option<Arc<LostConfig>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn current(&self) -> Option<Arc<Kept>> {
@@ -158,16 +203,18 @@ impl Book {
     pub(super) async fn fence(&self, leader: Leader) -> Result<u64, FenceError> {
         let _writing = self.writing.lock().await;
         let records = self.machine.with_files(|files| files.records()).await.map_err(FenceError::Keep)?;
-        let kept =
-            self.current().filter(|kept| records.owner.as_ref().is_none_or(|owner| *owner == kept.config.installation));
-        let obeys = records.owner.as_ref().or(kept.as_ref().map(|kept| &kept.config.installation));
+        let (kept, lost) = (self.current(), self.lost());
+        let taken = kept.as_deref().or(lost.as_deref().and_then(|lost| lost.known.as_ref()));
+        let taken =
+            taken.filter(|taken| records.owner.as_ref().is_none_or(|owner| *owner == taken.config.installation));
+        let obeys = records.owner.as_ref().or(taken.map(|taken| &taken.config.installation));
         refusal::check_owner(&leader.installation, obeys)?;
-        let known = self.term(&leader.installation).max(kept.as_ref().map_or(0, |kept| kept.fence.term));
+        let known = self.term(&leader.installation).max(taken.map_or(0, |taken| taken.fence.term));
         if leader.term <= known {
             return Ok(known);
         }
         // What holds nothing is left as it was found.
-        if kept.is_some() {
+        if taken.is_some() || lost.is_some() {
             let record = leader.clone();
             self.machine.with_files(move |files| files.record_leader(&record)).await.map_err(FenceError::Keep)?;
         }
@@ -185,21 +232,30 @@ impl Book {
         let records = self.machine.with_files(|files| files.records()).await.map_err(AcceptError::Keep)?;
         refusal::check_owner(&config.installation, records.owner.as_ref())?;
         refusal::check_order(fence, records.applied.as_ref())?;
-        if let Some(kept) = self.current() {
-            // Who was adopted by another installation counts anew.
-            if records.owner.is_none() || kept.config.installation == config.installation {
-                refusal::check_owner(&config.installation, Some(&kept.config.installation))?;
-                refusal::check_order(fence, Some(&kept.fence))?;
-            }
-            if kept.config == *config {
-                return Ok(());
-            }
+        let (kept, lost) = (self.current(), self.lost());
+        let taken = kept.as_deref().or(lost.as_deref().and_then(|lost| lost.known.as_ref()));
+        // Who was adopted by another installation counts anew.
+        if let Some(taken) =
+            taken.filter(|taken| records.owner.is_none() || taken.config.installation == config.installation)
+        {
+            refusal::check_owner(&config.installation, Some(&taken.config.installation))?;
+            refusal::check_order(fence, Some(&taken.fence))?;
         }
-        refusal::check_term(config, self.term(&config.installation), None)?;
-        let bytes = wire::encode_config(config);
-        self.machine.with_files(move |files| files.write_config(&bytes)).await.map_err(AcceptError::Keep)?;
+        if kept.as_ref().is_some_and(|kept| kept.config == *config) {
+            return Ok(());
+        }
+        // One that cannot be read may come again under its own number.
+        let repeated = lost.as_deref().and(taken.map(|taken| &taken.fence).or(records.applied.as_ref()));
+        refusal::check_term(config, self.term(&config.installation), repeated)?;
+        let (taken, bytes) = (Taken::of(&new), wire::encode_config(config));
+        let write = move |files: crate::files::Files<'_>| {
+            files.write_taken(&taken)?;
+            files.write_config(&bytes)
+        };
+        self.machine.with_files(write).await.map_err(AcceptError::Keep)?;
         tracing::info!(term = fence.term, generation = fence.generation, "a config is in effect");
         self.held.send_replace(Some(Arc::new(new)));
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(())
     }
 
@@ -214,5 +270,43 @@ impl Book {
             self.held.send_replace(None);
         }
         report
+    }
+}
+
+/// The config on disk, where one was taken.
+fn read_config(
+    config: Result<Option<Vec<u8>>, FileError>,
+    taken: Result<Option<Vec<u8>>, FileError>,
+    records: &Observed,
+) -> Result<Option<Kept>, Box<LostConfig>> {
+    let taken = match taken.map(|bytes| bytes.map(|bytes| serde_json::from_slice::<Taken>(&bytes))) {
+        Ok(None) => None,
+        Ok(Some(Ok(taken))) => Some(taken),
+        Ok(Some(Err(error))) => {
+            tracing::warn!(%error, "cannot read the record of the config that was taken last");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(why = chain_text(&error), "cannot read the record of the config that was taken last");
+            None
+        }
+    };
+    let decoded = match config {
+        Ok(None) if taken.is_none() => return Ok(None),
+        Ok(None) => Err(UnreadableConfig::Missing),
+        Ok(Some(bytes)) => wire::decode_config(&bytes).map_err(UnreadableConfig::Decode),
+        Err(error) => Err(UnreadableConfig::Read(error)),
+    };
+    match decoded {
+        Ok(config) => Ok(Some(Kept::new(config).recorded_as(records.applied.as_ref()))),
+        Err(why) => Err(Box::new(LostConfig { why, known: taken.map(Taken::into_kept) })),
+    }
+}
+
+/// A release before this one kept no such record.
+async fn record_taken(machine: &LocalMachine, kept: &Kept) {
+    let taken = Taken::of(kept);
+    if let Err(error) = machine.with_files(move |files| files.write_taken(&taken)).await {
+        tracing::warn!(why = chain_text(&error), "cannot record which config was taken last");
     }
 }

@@ -154,6 +154,9 @@ impl Keeper {
     pub(super) async fn run(mut self, changed: &Notify, stop: &CancellationToken) -> Result<(), KeeperError> {
         let mut config = self.book.watch();
         let mut asked = self.board.asked();
+        if let Some(lost) = self.book.lost() {
+            self.note_machine((true, reason::FAILED), &lost.failure());
+        }
         loop {
             self.begin();
             let wake = self.wake();
@@ -196,7 +199,8 @@ impl Keeper {
         let before = std::mem::replace(&mut self.config, self.book.current());
         let content = |of: Option<&Kept>, pod: &PodName| Some(of?.digests.get(pod)?.content);
         let (was, is) = (before.as_deref(), self.config.as_deref());
-        self.clients.retain(|pod| content(is, pod).is_some_and(|content_now| content(was, pod) == Some(content_now)));
+        self.clients.retain(|pod| content(is, pod).is_some());
+        self.clients.read_again(|pod| content(was, pod) != content(is, pod));
         if let Some(state) = self.board.last().filter(|_| is_seen) {
             self.act_early(before.as_deref(), &state);
         }
@@ -381,7 +385,7 @@ impl Keeper {
     /// Plans on what was seen, and begins what may be done.
     fn act(&mut self, look: &Look, state: &MachineState) {
         let Some(kept) = self.book.current() else {
-            return self.tell(look, Vec::new());
+            return self.act_without_config(look, state);
         };
         let actions = match converge_to(&kept.wanted(), state) {
             Ok(actions) => actions,
@@ -408,19 +412,7 @@ impl Keeper {
             }
             return self.begin_machine(&kept, first);
         }
-        // What was seen of these is older than what was done to them.
-        let unseen: BTreeSet<PodName> = look.stale.union(&self.busy).cloned().collect();
-        let round = self.supervisor.round(self.now(), (&kept.config, state), &actions, &unseen);
-        if let Some(wake) = round.wake {
-            self.next_look = self.next_look.min(self.started + wake);
-        }
-        let nothing_begins = round.pods.is_empty();
-        for (pod, steps) in round.pods {
-            self.begin_pod(pod, steps);
-        }
-        self.note_held(&round.held);
-        let held = round.held.iter().map(ToString::to_string).collect();
-        if nothing_begins && unseen.is_empty() {
+        if let Some(held) = self.begin_round(look, (&kept, state), &actions) {
             let last: Vec<Action> = actions.into_iter().filter(|action| action.pod().is_none()).collect();
             // What failed of its pods comes first.
             if !last.is_empty() && self.failures.is_empty() {
@@ -431,6 +423,40 @@ impl Keeper {
             }
             self.tell(look, held);
         }
+    }
+
+    /// The config cannot be read: what has ended of it is made anew, with back-off, and all else waits for another one.
+    fn act_without_config(&mut self, look: &Look, state: &MachineState) {
+        let lost = self.book.lost();
+        let Some(known) = lost.as_deref().and_then(|lost| lost.known.as_ref()) else {
+            return self.tell(look, Vec::new());
+        };
+        // Who took the machine over, or uses it beside us, sends no config of ours.
+        let actions = converge::revive(&known.wanted(), state).unwrap_or_default();
+        if let Some(held) = self.begin_round(look, (known, state), &actions) {
+            self.tell(look, held);
+        }
+    }
+
+    /// Begins what may be done now for pods. Where nothing is and all was seen, what is put off.
+    fn begin_round(
+        &mut self,
+        look: &Look,
+        (kept, state): (&Kept, &MachineState),
+        actions: &[Action],
+    ) -> Option<Vec<String>> {
+        // What was seen of these is older than what was done to them.
+        let unseen: BTreeSet<PodName> = look.stale.union(&self.busy).cloned().collect();
+        let round = self.supervisor.round(self.now(), (&kept.config, state), actions, &unseen);
+        if let Some(wake) = round.wake {
+            self.next_look = self.next_look.min(self.started + wake);
+        }
+        let nothing_begins = round.pods.is_empty();
+        for (pod, steps) in round.pods {
+            self.begin_pod(pod, steps);
+        }
+        self.note_held(&round.held);
+        (nothing_begins && unseen.is_empty()).then(|| round.held.iter().map(ToString::to_string).collect())
     }
 
     /// Everything was done that can be done now.

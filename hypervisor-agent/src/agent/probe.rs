@@ -2,17 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     os::fd::AsRawFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use http::StatusCode;
 use keelway_api::{
-    machine::{CertificateFiles, Check},
+    machine::{CertificateFiles, Check, SERVING_CERTIFICATE},
     name::PodName,
 };
-use rustls::ClientConfig;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
@@ -25,7 +23,7 @@ use crate::{
     https::{self, GetError},
     report::chain_text,
     supervise::Question,
-    tls::{TlsError, client_from_pem},
+    tls::{PinnedClient, PublicKey, TlsError, public_key},
 };
 
 /// As much as is read of an answer's first line, in bytes: nobody here trusts a component.
@@ -52,47 +50,66 @@ enum ProbeError {
     Answer { expected: String },
 }
 
-/// The TLS clients of containers that answered. Each resumes its sessions, which spares both sides the signatures of a
+/// So many keys of a container's certificate are remembered: that on disk, and the one before it, which its server shows until it has read
+/// the new one. Servers read within a minute, and nobody renews that often.
+const KEYS: usize = 2;
+
+/// What is known of the containers that serve TLS. Clients resume their sessions, which spares both sides the signatures of a
 /// handshake: a question that comes again every few seconds costs next to nothing.
 #[derive(Debug, Default)]
-pub(super) struct Clients(Mutex<BTreeMap<PodName, Kept>>);
+pub(super) struct Clients(Mutex<BTreeMap<PodName, Known>>);
 
-/// A client, and the container that it is for.
-struct Kept {
+/// A container, with the keys that stood in its certificate since it was asked first, the newest last.
+#[derive(Debug)]
+struct Known {
     container: String,
-    client: Arc<ClientConfig>,
+    keys: Vec<PublicKey>,
+    /// Of one that answered, and whose files did not change since.
+    client: Option<PinnedClient>,
 }
 
 impl Clients {
-    fn of(&self, question: &Question) -> Option<Arc<ClientConfig>> {
-        let kept = self.held();
-        let kept = kept.get(&question.pod).filter(|kept| kept.container == question.container);
-        kept.map(|kept| Arc::clone(&kept.client))
+    fn of(&self, question: &Question) -> Option<PinnedClient> {
+        let known = self.held();
+        known.get(&question.pod).filter(|known| known.container == question.container)?.client.clone()
     }
 
-    fn keep(&self, question: &Question, client: Arc<ClientConfig>) {
-        let kept = Kept { container: question.container.clone(), client };
-        self.held().insert(question.pod.clone(), kept);
+    fn keep(&self, question: &Question, client: PinnedClient) {
+        if let Some(known) = self.held().get_mut(&question.pod).filter(|known| known.container == question.container) {
+            known.client = Some(client);
+        }
     }
 
-    fn forget(&self, pod: &PodName) {
-        self.held().remove(pod);
+    /// Takes the key that stands in the certificate now. Returns those with which the container may answer.
+    fn keys(&self, question: &Question, now: PublicKey) -> Vec<PublicKey> {
+        let mut held = self.held();
+        let anew = || Known { container: question.container.clone(), keys: Vec::new(), client: None };
+        let known = held.entry(question.pod.clone()).or_insert_with(anew);
+        if known.container != question.container {
+            *known = anew();
+        }
+        known.client = None;
+        known.keys.retain(|key| *key != now);
+        known.keys.push(now);
+        let old = known.keys.len().saturating_sub(KEYS);
+        known.keys.drain(..old);
+        known.keys.clone()
     }
 
-    /// Keeps those of these pods.
+    /// Forgets all pods but these.
     pub(super) fn retain(&self, is_kept: impl Fn(&PodName) -> bool) {
         self.held().retain(|pod, _| is_kept(pod));
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<PodName, Kept>> {
+    /// The files of pods that are others now are read again.
+    pub(super) fn read_again(&self, is_other: impl Fn(&PodName) -> bool) {
+        let mut held = self.held();
+        held.iter_mut().filter(|(pod, _)| is_other(pod)).for_each(|(_, known)| known.client = None);
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<PodName, Known>> {
         // Whoever panicked with it left a map of whole entries behind.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("container", &self.container).finish_non_exhaustive()
     }
 }
 
@@ -112,22 +129,25 @@ pub(super) async fn ask(machine: &LocalMachine, clients: &Clients, question: &Qu
 async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) -> Result<(), ProbeError> {
     let pod = &question.pod;
     match &question.check {
-        Check::Https { address, path, server_name, authority, identity } => {
-            let ask = async |client: &Arc<ClientConfig>| {
+        Check::Https { address, path, server_name, identity, .. } => {
+            let ask = async |client: &PinnedClient| {
                 let stream = machine.dial(*address, question.within).await?;
-                match https::get(Arc::clone(client), server_name, stream, *address, path).await? {
-                    StatusCode::OK => Ok(()),
-                    status => Err(ProbeError::Status { path: path.to_owned(), status }),
+                match https::get(Arc::clone(&client.config), server_name, stream, *address, path).await {
+                    Ok(StatusCode::OK) => Ok(()),
+                    Ok(status) => Err(ProbeError::Status { path: path.to_owned(), status }),
+                    // Whoever lets nobody in any more, as our certificates have ended, lives.
+                    Err(error) if client.was_refused_by_it(&error) => Ok(()),
+                    Err(error) => Err(error.into()),
                 }
             };
-            if let Some(client) = clients.of(question) {
-                if ask(&client).await.is_ok() {
-                    return Ok(());
-                }
-                // Its files may be others by now.
-                clients.forget(pod);
+            if let Some(client) = clients.of(question)
+                && ask(&client).await.is_ok()
+            {
+                return Ok(());
             }
-            let client = client(machine, pod, authority, identity.as_ref()).await?;
+            // Its files may be others by now.
+            let keys = clients.keys(question, public_key(&file(machine, pod, SERVING_CERTIFICATE).await?)?);
+            let client = client(machine, pod, keys, identity.as_ref()).await?;
             ask(&client).await?;
             clients.keep(question, client);
             Ok(())
@@ -146,16 +166,15 @@ async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) 
 async fn client(
     machine: &LocalMachine,
     pod: &PodName,
-    authority: &str,
+    keys: Vec<PublicKey>,
     identity: Option<&CertificateFiles>,
-) -> Result<Arc<ClientConfig>, ProbeError> {
-    let authority = file(machine, pod, authority).await?;
+) -> Result<PinnedClient, ProbeError> {
     let shown = match identity {
         Some(files) => Some((file(machine, pod, &files.certificate).await?, file(machine, pod, &files.key).await?)),
         None => None,
     };
     let shown = shown.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
-    Ok(Arc::new(client_from_pem(&authority, shown)?))
+    Ok(PinnedClient::new(keys, shown)?)
 }
 
 async fn file(machine: &LocalMachine, pod: &PodName, path: &str) -> Result<Vec<u8>, ProbeError> {

@@ -117,9 +117,8 @@ impl Agent for Service {
             Some(known) => Arc::unwrap_or_clone(known),
             None => self.machine.observe().await.map_err(|error| unseen(&error))?,
         };
-        if let Some(kept) = self.book.current() {
-            state.applied = Some(kept.fence.clone());
-        }
+        // What is recorded and not held is sent again.
+        state.applied = self.book.current().map(|kept| kept.fence.clone());
         state.term = self.book.leads(state.owner.as_ref());
         {
             let status = self.board.status();
@@ -127,6 +126,7 @@ impl Agent for Service {
             state.healthy.clone_from(&status.healthy);
             state.failures.clone_from(&status.failures);
         }
+        state.failures.extend(self.book.lost().map(|lost| lost.failure()));
         if let Some(standing) = &self.standing {
             state.identity = standing.identity().await;
         }

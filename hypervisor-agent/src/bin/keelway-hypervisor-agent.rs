@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use keelway_hypervisor_agent::{
-    agent::{Bounds, Entrances, Listener, Network, own_machine, run},
+    agent::{Bounds, Entrances, Listener, LogLimits, Network, own_machine, run_within},
     enrollment::IdentityFolder,
 };
 use keelway_pki::EnrollmentToken;
@@ -59,7 +59,35 @@ enum Command {
         /// A directory of image archives to look into before asking a registry
         #[arg(long, value_name = "DIRECTORY")]
         image_archives: Option<PathBuf>,
+        #[command(flatten)]
+        logs: Logs,
     },
+}
+
+/// Bounds on the logs of containers, in the kubelet's words.
+#[derive(Args)]
+struct Logs {
+    /// How large the log of a container may grow until it is rotated: bytes, or a number with Ki, Mi or Gi
+    #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = size)]
+    container_log_max_size: u64,
+    /// How many files of a container's log are kept, the one that is written to included
+    #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
+    container_log_max_files: u32,
+}
+
+impl From<Logs> for LogLimits {
+    fn from(logs: Logs) -> Self {
+        Self { max_size: logs.container_log_max_size, max_files: logs.container_log_max_files, ..Self::default() }
+    }
+}
+
+/// A quantity of bytes, as Kubernetes writes it.
+fn size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u32); 3] = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
+    let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, 1 << shift)));
+    let (number, unit) = unit.unwrap_or((text, 1_u64));
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write a number of bytes, such as 10Mi".to_owned())
 }
 
 /// How the agent comes to who it is on the network, where that is not in files of somebody else's.
@@ -163,7 +191,7 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn serve(command: Command) -> anyhow::Result<()> {
-    let Command::Run { runtime_endpoint, listen, connect, identity, enrollment, image_archives } = command;
+    let Command::Run { runtime_endpoint, listen, connect, identity, enrollment, image_archives, logs } = command;
     let stop = CancellationToken::new();
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let machine = own_machine(&runtime_endpoint, image_archives)?;
@@ -177,7 +205,7 @@ async fn serve(command: Command) -> anyhow::Result<()> {
             stop.cancel();
         }
     });
-    Ok(run(machine, entrances, stop).await?)
+    Ok(run_within(machine, entrances, logs.into(), stop).await?)
 }
 
 /// One socket, and one port where one is asked for; beside or instead of the port, other agents to wait at.
@@ -244,6 +272,22 @@ mod tests {
             assert!(parse(&format!("{whole} --enroll-file token")).is_err());
             let without = whole.replace(part, "");
             assert!(without == whole || parse(&without).is_err(), "{without}");
+        }
+    }
+
+    #[test]
+    fn logs_are_bounded_in_the_words_of_kubernetes() {
+        let parse = |arguments: &str| {
+            let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
+            let Command::Run { logs, .. } = Arguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
+            let limits = LogLimits::from(logs);
+            Ok::<_, String>((limits.max_size, limits.max_files))
+        };
+        assert_eq!(parse(""), Ok((10 << 20, 5)));
+        assert_eq!(parse("--container-log-max-size=1Gi --container-log-max-files=2"), Ok((1 << 30, 2)));
+        assert_eq!(parse("--container-log-max-size=4096"), Ok((4096, 5)));
+        for bad in ["size=0", "size=ten", "size=1.5Mi", "size=99999999999999Gi", "files=1"] {
+            assert!(parse(&format!("--container-log-max-{bad}")).is_err(), "{bad}");
         }
     }
 

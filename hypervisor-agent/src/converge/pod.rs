@@ -12,7 +12,7 @@ use keelway_api::{
 use super::{servers, tree};
 use crate::{
     action::{NewContainer, NewSandbox, PodAction, WantedImage},
-    layout::{cgroup_parent, is_named_after, pod_directory},
+    layout::{FILES, cgroup_parent, is_named_after, pod_directory},
 };
 
 /// The grace of a container that carries none: Kubernetes' own default for pods.
@@ -79,6 +79,29 @@ fn plan_held(seen: &Seen, (pod, digests): (&Pod, &PodDigests)) -> Vec<PodAction>
     let held = held.filter(|sandbox| seen.holds(sandbox, pod)).flat_map(|sandbox| seen.plan_containers(sandbox, pod));
     steps.extend(held);
     steps.extend(plan_servers(name, pod, state));
+    steps
+}
+
+/// Makes anew what has ended of a pod whose files are not known, of the definition that it was made of. What runs, and what was made of
+/// another definition, stays as it is.
+pub(super) fn plan_revival(name: &PodName, wanted: (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
+    let (pod, digests) = wanted;
+    let seen = Seen::new(name, state);
+    let was_made_of_it = seen.sandboxes.iter().all(|sandbox| sandbox.digest == digests.replacement);
+    let has_files = state.files.contains_key(&format!("{}/{FILES}", pod_directory(name)));
+    let was_started = !seen.sandboxes.is_empty() && was_made_of_it && has_files;
+    if !was_started || pod.start.waits() || !tree::allows_start(name, pod, state) {
+        return Vec::new();
+    }
+    let (ended, running) = if let Some(sandbox) = state.lasting_sandbox(name, wanted) {
+        (Vec::new(), seen.plan_containers(sandbox, pod))
+    } else {
+        let ended = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
+        (ended, seen.plan_new(pod, digests))
+    };
+    let mut steps = plan_images(pod, &running, state);
+    steps.extend(ended);
+    steps.extend(running);
     steps
 }
 

@@ -9,7 +9,7 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{
         Check, Container, ContainerPhase, DataRemoval, DataState, File, Liveness, MachineConfig, Mount, OnChange, Pod,
-        Resources, SandboxState, ServerAdmin, ServerState, Servers, Start,
+        Resources, SERVING_CERTIFICATE, SandboxState, ServerAdmin, ServerState, Servers, Start,
     },
     name::PodName,
     registry::RegistryCredentials,
@@ -474,7 +474,9 @@ fn https(authority: &str) -> Check {
 fn a_check_reads_and_dials_what_is_the_pods_own() {
     let with = |liveness: Liveness| {
         let mut config = config();
-        config.pods.get_mut(&etcd()).unwrap().containers[0].liveness = Some(liveness);
+        let pod = config.pods.get_mut(&etcd()).unwrap();
+        pod.containers[0].liveness = Some(liveness);
+        pod.files.push(File { path: SERVING_CERTIFICATE.to_owned(), ..pod.files[0].clone() });
         converge(&config, &Model::empty().state)
     };
     for good in [socket("data/admin.sock"), https("pki/ca.crt")] {

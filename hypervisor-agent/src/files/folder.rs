@@ -135,7 +135,18 @@ impl Folder {
     /// Puts a file in the place of whatever has its name: at any moment, also after a loss of power, the old one or the
     /// new one is there, whole and with its owner.
     pub(super) fn replace(&self, name: &str, content: &[u8], attributes: Attributes) -> io::Result<()> {
-        let unfinished = format!("{UNFINISHED}{}", random_digits()?);
+        self.replace_by(UNFINISHED, name, content, attributes)
+    }
+
+    /// The same; until it is whole, the file's name begins like this.
+    pub(super) fn replace_by(
+        &self,
+        beginning: &str,
+        name: &str,
+        content: &[u8],
+        attributes: Attributes,
+    ) -> io::Result<()> {
+        let unfinished = format!("{beginning}{}", random_digits()?);
         let placed = self
             .create(&unfinished, content, attributes)
             .and_then(|()| Ok(renameat(&self.0, &unfinished, &self.0, name)?));

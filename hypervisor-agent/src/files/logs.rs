@@ -1,12 +1,19 @@
 //! The logs of one pod, as the runtime writes them.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
 };
 
-use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+use rustix::{
+    fs::inotify::{CreateFlags, WatchFlags, add_watch, init},
+    io::Errno,
+};
 
 use super::{FileError, Files, folder::Folder};
 use crate::layout::{self, LOG_DIRECTORY};
@@ -66,6 +73,70 @@ impl Logs {
         }
     }
 
+    /// Opens a log with what was rotated of it, the newest first. In this order none is missed that moves on meanwhile; one that is met twice
+    /// counts once.
+    pub(crate) fn open_all(&self, log: &Log) -> io::Result<Vec<File>> {
+        let name = log.name();
+        let mut files = Vec::new();
+        let mut seen = BTreeSet::new();
+        files.extend(self.open(log)?.filter(|file| is_new(file, &mut seen)));
+        for number in 1.. {
+            match self.0.open_regular(rotated(&name, number)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                found => files.extend(found?.filter(|file| is_new(file, &mut seen))),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Whether a log is larger than this many bytes, or was moved away and not begun anew.
+    pub(crate) fn is_due(&self, log: &Log, most: u64) -> io::Result<bool> {
+        match self.0.stat(log.name()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.has(&rotated(&log.name(), 1)),
+            found => Ok(u64::try_from(found?.st_size).is_ok_and(|size| size > most)),
+        }
+    }
+
+    /// Moves a log out of the way, as number 1 of those before it. So many are kept together with the one that is about to begin.
+    pub(crate) fn rotate(&self, log: &Log, kept: u32) -> io::Result<()> {
+        let name = log.name();
+        if !self.has(&name)? {
+            return Ok(());
+        }
+        let last = kept.saturating_sub(1).max(1);
+        let mut over = last;
+        while self.has(&rotated(&name, over))? {
+            self.0.unlink(rotated(&name, over))?;
+            over += 1;
+        }
+        for number in (1..last).rev() {
+            match self.0.move_to(rotated(&name, number), &self.0, &rotated(&name, number + 1)) {
+                Err(Errno::NOENT) => {}
+                moved => moved?,
+            }
+        }
+        Ok(self.0.move_to(name.as_str(), &self.0, &rotated(&name, 1))?)
+    }
+
+    /// Puts a log back that did not begin anew.
+    pub(crate) fn rotate_back(&self, log: &Log) -> io::Result<()> {
+        let name = log.name();
+        if self.has(&name)? {
+            return Ok(());
+        }
+        match self.0.move_to(rotated(&name, 1), &self.0, &name) {
+            Err(Errno::NOENT) => Ok(()),
+            moved => Ok(moved?),
+        }
+    }
+
+    fn has(&self, name: &str) -> io::Result<bool> {
+        match self.0.stat(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => found.map(|_| true),
+        }
+    }
+
     /// A descriptor that has something to read whenever a log was written to, made, renamed or removed.
     pub fn watch(&self) -> io::Result<OwnedFd> {
         let notices = init(CreateFlags::CLOEXEC)?;
@@ -75,4 +146,26 @@ impl Logs {
         add_watch(&notices, path, changes | WatchFlags::ONLYDIR)?;
         Ok(notices)
     }
+}
+
+/// The name of what was rotated of a log: 1 is the newest.
+fn rotated(name: &str, number: u32) -> String {
+    format!("{name}.{number}")
+}
+
+fn is_new(file: &File, seen: &mut BTreeSet<u64>) -> bool {
+    file.metadata().is_ok_and(|found| seen.insert(found.ino()))
+}
+
+/// Removes a log with what was rotated of it.
+pub(super) fn remove(folder: &Folder, name: &str) -> io::Result<()> {
+    let beginning = format!("{name}.");
+    for found in folder.names()? {
+        let is_its = found.to_str().is_ok_and(|found| found == name || found.starts_with(&beginning));
+        match is_its.then(|| folder.unlink(&found)) {
+            None | Some(Err(Errno::NOENT)) => {}
+            Some(removed) => removed?,
+        }
+    }
+    Ok(())
 }

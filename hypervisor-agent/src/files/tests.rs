@@ -331,6 +331,41 @@ fn leaving_takes_what_we_made_and_nothing_else() {
     machine.files().leave().unwrap();
 }
 
+/// Records have writers of their own, who know nothing of each other.
+#[test]
+fn records_that_are_written_at_once_are_all_kept() {
+    const TIMES: u64 = 200;
+    let machine = Machine::new();
+    machine.files().write_config(b"0").unwrap();
+    let installation: InstallationId = "00000000000000ff".parse().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for term in 0..TIMES {
+                machine.files().record_leader(&Leader { installation: installation.clone(), term }).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for number in 0..TIMES {
+                machine.files().write_config(number.to_string().as_bytes()).unwrap();
+            }
+        });
+    });
+    assert_eq!(machine.files().read_config().unwrap(), Some((TIMES - 1).to_string().into_bytes()));
+    assert_eq!(machine.files().records().unwrap().leader.map(|leader| leader.term), Some(TIMES - 1));
+}
+
+#[test]
+fn what_a_crash_left_of_a_record_goes_with_its_next_writer() {
+    let machine = Machine::new();
+    machine.files().write_config(b"1").unwrap();
+    let of = |record: &str| machine.path(&format!("/var/lib/keelway/.keelway-new-{record}-0123456789abcdef"));
+    for record in ["config", "leader"] {
+        fs::write(of(record), "half").unwrap();
+    }
+    machine.files().write_config(b"2").unwrap();
+    assert_eq!((of("config").exists(), of("leader").exists()), (false, true));
+}
+
 #[test]
 fn a_directory_of_somebody_else_is_left() {
     let machine = Machine::new();

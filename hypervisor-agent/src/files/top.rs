@@ -8,6 +8,7 @@ use super::{
     folder::{Attributes, Folder, UNFINISHED},
     split,
 };
+use crate::layout::FILE_MODE;
 
 /// Says that Keelway made the directory: `mkdir` sets the sticky bit in the same step, so that no crash comes between. One
 /// that somebody else made is left in place.
@@ -55,7 +56,7 @@ pub(super) fn remove_records(root: BorrowedFd<'_>, path: &str, records: &[&str])
     for name in records {
         absent_is_fine(folder.unlink(*name))?;
     }
-    remove_unfinished(&folder)?;
+    remove_unfinished(&folder, UNFINISHED)?;
     folder.sync()
 }
 
@@ -93,10 +94,17 @@ pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::R
     }
 }
 
-/// Removes the records that a crash left half written. Only one program at a time writes records.
-pub(super) fn remove_unfinished(folder: &Folder) -> io::Result<()> {
+/// Puts a record of root's in the place of the one before. What a crash left of it half written goes first: each record has one writer at a
+/// time, and is nothing to those of others.
+pub(super) fn replace_record(folder: &Folder, name: &str, content: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{UNFINISHED}{name}-");
+    remove_unfinished(folder, &unfinished)?;
+    folder.replace_by(&unfinished, name, content, Attributes::of_root(FILE_MODE))
+}
+
+fn remove_unfinished(folder: &Folder, beginning: &str) -> io::Result<()> {
     for name in folder.names()? {
-        if name.to_bytes().starts_with(UNFINISHED.as_bytes()) {
+        if name.to_bytes().starts_with(beginning.as_bytes()) {
             absent_is_fine(folder.unlink(&name))?;
         }
     }

@@ -91,6 +91,63 @@ fn logs_are_found_by_container_and_attempt() {
     assert_eq!(machine.logs().list().unwrap(), [of("etcd", 9), of("etcd", 10), of("side-car", 0)]);
 }
 
+fn numbered(range: std::ops::Range<u32>) -> String {
+    let lines: Vec<_> = range.map(|number| format!("2026-01-01T00:00:00Z stdout F {number}\n")).collect();
+    lines.concat()
+}
+
+#[test]
+fn what_was_rotated_comes_first() {
+    let machine = Machine::new();
+    for (name, lines) in [("etcd-0.log.2", 0..3), ("etcd-0.log.1", 3..6), ("etcd-0.log", 6..8)] {
+        machine.write(name, &numbered(lines));
+    }
+    let tail = |tail| machine.read(&Wanted { tail, ..Wanted::default() }).replace('\n', " ");
+    assert_eq!(tail(None), "0 1 2 3 4 5 6 7 ");
+    assert_eq!(tail(Some(0)), "");
+    assert_eq!(tail(Some(2)), "6 7 ");
+    assert_eq!(tail(Some(4)), "4 5 6 7 ");
+    assert_eq!(tail(Some(100)), "0 1 2 3 4 5 6 7 ");
+    // Until the next one has begun.
+    fs::rename(machine.path("etcd-0.log"), machine.path("etcd-0.log.3")).unwrap();
+    let logs = machine.logs();
+    let mut text = Vec::new();
+    read(&logs, Log { container: "etcd".to_owned(), attempt: 0 }, &Wanted::default(), &mut text).unwrap();
+    assert_eq!(text.len(), 16);
+}
+
+#[test]
+fn so_many_are_kept() {
+    let machine = Machine::new();
+    let logs = machine.logs();
+    let log = Log { container: "etcd".to_owned(), attempt: 0 };
+    let there = || {
+        let mut names: Vec<_> =
+            fs::read_dir(machine.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names.into_iter().map(|name| name.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+    };
+    for round in 0..6 {
+        machine.write("etcd-0.log", &numbered(round..round + 1));
+        assert!(!logs.is_due(&log, 1 << 10).unwrap());
+        assert!(logs.is_due(&log, 8).unwrap());
+        logs.rotate(&log, 3).unwrap();
+        // Moved away, and not begun anew.
+        assert!(logs.is_due(&log, 1 << 10).unwrap());
+    }
+    assert_eq!(there(), "etcd-0.log.1 etcd-0.log.2");
+    logs.rotate_back(&log).unwrap();
+    assert_eq!(there(), "etcd-0.log etcd-0.log.2");
+    assert_eq!(machine.read(&Wanted::default()), "5\n");
+    logs.rotate(&log, 3).unwrap();
+    machine.write("etcd-0.log", &numbered(6..7));
+    assert_eq!(machine.read(&Wanted::default()), "5\n6\n");
+    // Fewer are kept than before.
+    machine.write("etcd-0.log.2", &numbered(4..5));
+    logs.rotate(&log, 2).unwrap();
+    assert_eq!(there(), "etcd-0.log.1");
+}
+
 /// What is written after a notice, to a file that was rotated, and by the next container, comes in this order and without end
 /// until the logs are removed.
 #[test]

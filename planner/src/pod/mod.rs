@@ -175,8 +175,8 @@ impl<'a> Site<'a> {
         self.machine.private.first().map(|address| url(address, self.spec.port(port))).unwrap_or_default()
     }
 
-    /// A `GET` of a health path on one of this component's ports, verified with one of its files. Without an address it is
-    /// asked on loopback.
+    /// A `GET` of a health path on one of this component's ports, whose server is known by its certificate's file. Without an address it
+    /// is asked on loopback.
     fn https(
         &self,
         address: Option<&IpAddr>,

@@ -3,8 +3,8 @@
 use std::{fs, net::SocketAddr, sync::Mutex as StdMutex, time::Duration};
 
 use keelway_cri::{Deadlines, Runtime};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::{HandshakeKind, ServerConfig};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::{HandshakeKind, RootCertStore, ServerConfig, server::WebPkiClientVerifier};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tempfile::TempDir;
 use tokio::{
@@ -56,18 +56,30 @@ impl World {
         world
     }
 
-    /// Serves with a new authority, which the component's file names, at a new port.
+    /// Serves with a new key, which the component's file names, at a new port.
     async fn serve(&mut self) {
+        self.serve_as(&issue()).await;
+    }
+
+    async fn serve_as(&mut self, issued: &Issued) {
+        self.write(SERVING_CERTIFICATE, &issued.certificate.pem());
+        self.listen(issued.config(None)).await;
+    }
+
+    /// Serves with this at a new port, whatever the component's files say.
+    async fn listen(&mut self, config: Arc<ServerConfig>) {
         self.end().await;
-        let (authority, config) = issue();
-        let file = format!("{}{}", self.root.path().display(), crate::layout::on_machine(&self.question.pod, "files"));
-        fs::create_dir_all(&file).unwrap();
-        fs::write(format!("{file}/ca.crt"), authority).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         if let Check::Https { address, .. } = &mut self.question.check {
             *address = listener.local_addr().unwrap();
         }
         self.serving = Some(tokio::spawn(answer_all(listener, config, Arc::clone(&self.seen))));
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        let files = format!("{}{}", self.root.path().display(), crate::layout::on_machine(&self.question.pod, "files"));
+        fs::create_dir_all(&files).unwrap();
+        fs::write(format!("{files}/{name}"), content).unwrap();
     }
 
     async fn end(&mut self) {
@@ -86,25 +98,58 @@ impl World {
     }
 }
 
-/// A new authority, and a server of it.
-fn issue() -> (String, Arc<ServerConfig>) {
+/// A key with its certificate, and the authority that it is of.
+struct Issued {
+    authority: Certificate,
+    certificate: Certificate,
+    key: KeyPair,
+}
+
+fn issue() -> Issued {
+    issue_with(|_| ())
+}
+
+/// One that ended long ago.
+fn expired() -> Issued {
+    issue_with(|params| {
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+    })
+}
+
+fn issue_with(change: impl FnOnce(&mut CertificateParams)) -> Issued {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate().unwrap();
-    let authority_pem = authority.self_signed(&authority_key).unwrap().pem();
+    let certificate_of_authority = authority.self_signed(&authority_key).unwrap();
     let key = KeyPair::generate().unwrap();
     let issuer = Issuer::new(authority, authority_key);
-    let certificate = CertificateParams::new(vec![NAME.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .unwrap();
-    config.ticketer = rustls::crypto::ring::Ticketer::new().unwrap();
-    (authority_pem, Arc::new(config))
+    let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    change(&mut params);
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    Issued { authority: certificate_of_authority, certificate, key }
+}
+
+impl Issued {
+    /// A server that shows it, to clients of this authority where there is one.
+    fn config(&self, clients: Option<&Certificate>) -> Arc<ServerConfig> {
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.der().clone()).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let mut config = builder.with_single_cert(vec![self.certificate.der().clone()], key).unwrap();
+        config.ticketer = rustls::crypto::ring::Ticketer::new().unwrap();
+        Arc::new(config)
+    }
 }
 
 async fn answer_all(listener: TcpListener, config: Arc<ServerConfig>, seen: Arc<StdMutex<Vec<HandshakeKind>>>) {
@@ -156,4 +201,70 @@ async fn what_ended_does_not_answer() {
     world.end().await;
     let why = world.ask().await.unwrap_err();
     assert!(why.contains("refused"), "{why}");
+}
+
+/// Certificates that have ended, or a clock that is wrong, say nothing of whether a process lives.
+#[tokio::test]
+async fn dates_are_not_looked_at() {
+    let mut world = World::new().await;
+    let future = issue_with(|params| params.not_before = date_time_ymd(3000, 1, 1));
+    for issued in [expired(), future] {
+        world.serve_as(&issued).await;
+        world.ask().await.unwrap();
+    }
+}
+
+/// Also where the server looks at the dates of what it is shown: it answers, with its own key.
+#[tokio::test]
+async fn a_server_that_refuses_our_certificate_lives() {
+    let mut world = World::new().await;
+    let own = expired();
+    world.write("peer.crt", &own.certificate.pem());
+    world.write("peer.key", &own.key.serialize_pem());
+    if let Check::Https { identity, .. } = &mut world.question.check {
+        *identity = Some(CertificateFiles { certificate: "peer.crt".to_owned(), key: "peer.key".to_owned() });
+    }
+    let server = issue();
+    world.write(SERVING_CERTIFICATE, &server.certificate.pem());
+    for authority in [&own.authority, &server.authority] {
+        world.listen(server.config(Some(authority))).await;
+        world.ask().await.unwrap();
+        world.ask().await.unwrap();
+    }
+    // Another process may refuse it as well.
+    let stranger = issue();
+    world.listen(stranger.config(Some(&own.authority))).await;
+    assert!(world.ask().await.is_err());
+}
+
+/// Its authority may have issued that of another process, too.
+#[tokio::test]
+async fn another_process_on_the_port_does_not_count() {
+    let mut world = World::new().await;
+    world.ask().await.unwrap();
+    let stranger = issue();
+    world.listen(stranger.config(None)).await;
+    let why = world.ask().await.unwrap_err();
+    assert!(why.contains("another key"), "{why}");
+}
+
+/// A server reads a new certificate some time after it was written.
+#[tokio::test]
+async fn the_key_before_counts_until_the_new_one_is_shown() {
+    let mut world = World::new().await;
+    let (before, after) = (issue(), issue());
+    world.serve_as(&before).await;
+    world.ask().await.unwrap();
+    world.write(SERVING_CERTIFICATE, &after.certificate.pem());
+    let pod = world.question.pod.clone();
+    world.clients.read_again(|changed| *changed == pod);
+    world.ask().await.unwrap();
+    world.listen(after.config(None)).await;
+    world.ask().await.unwrap();
+    // It is no longer that once there is one more.
+    let last = issue();
+    world.serve_as(&last).await;
+    world.ask().await.unwrap();
+    world.listen(before.config(None)).await;
+    world.ask().await.unwrap_err();
 }

@@ -1,0 +1,113 @@
+//! Logs of running containers, rotated by size and number as a kubelet does it.
+
+use std::{sync::Arc, time::Duration};
+
+use keelway_api::{
+    machine::{ContainerPhase, MachineState},
+    name::PodName,
+};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::board::Board;
+use crate::{
+    FilesError, LocalMachine,
+    files::{FileError, Files, Log, Logs},
+    layout::log_directory,
+    report::chain_text,
+};
+
+/// How large logs grow, and how many are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct LogLimits {
+    /// A log that is larger than this many bytes is rotated (`containerLogMaxSize` of a kubelet).
+    pub max_size: u64,
+    /// So many are kept of a container, the one that is written to included: at least 2 (`containerLogMaxFiles`).
+    pub max_files: u32,
+    /// How often they are looked at (`containerLogMonitorInterval`).
+    pub interval: Duration,
+}
+
+impl Default for LogLimits {
+    /// A kubelet's own.
+    fn default() -> Self {
+        Self { max_size: 10 << 20, max_files: 5, interval: Duration::from_secs(10) }
+    }
+}
+
+/// A log that is being written.
+#[derive(Debug, Clone)]
+struct Written {
+    container: String,
+    pod: PodName,
+    log: Log,
+}
+
+/// Rotates logs for as long as it is polled. Of one that does not grow, its size is asked for and nothing more.
+pub(super) async fn keep(machine: Arc<LocalMachine>, board: Arc<Board>, limits: LogLimits) {
+    let mut turns = interval(limits.interval);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let written: Vec<Written> = board.last().iter().flat_map(|state| written(state)).collect();
+        if written.is_empty() {
+            continue;
+        }
+        let due = machine.with_files(move |files| Ok(due(files, written, limits.max_size))).await;
+        match due {
+            Ok(due) => {
+                for one in due {
+                    rotate(&machine, one, limits.max_files).await;
+                }
+            }
+            Err(error) => tracing::warn!(why = chain_text(&error), "cannot look at logs"),
+        }
+    }
+}
+
+fn written(state: &MachineState) -> impl Iterator<Item = Written> {
+    let running = state.containers.iter().filter(|container| container.phase == ContainerPhase::Running);
+    running.filter_map(|container| {
+        let sandbox = state.sandboxes.iter().find(|sandbox| sandbox.id == container.sandbox)?;
+        let log = Log { container: container.name.clone(), attempt: container.attempt };
+        Some(Written { container: container.id.clone(), pod: sandbox.pod.clone(), log })
+    })
+}
+
+/// What cannot be looked at is left alone: whoever removes a pod is at work on it.
+fn due(files: Files<'_>, written: Vec<Written>, most: u64) -> Vec<Written> {
+    let is_due = |one: &Written| {
+        let logs = files.logs(&one.pod).ok().flatten();
+        logs.is_some_and(|logs| logs.is_due(&one.log, most).unwrap_or_default())
+    };
+    written.into_iter().filter(is_due).collect()
+}
+
+/// A log that its runtime does not begin anew goes on as it was.
+async fn rotate(machine: &LocalMachine, one: Written, kept: u32) {
+    let Written { container, pod, log } = &one;
+    if let Err(error) = on_log(machine, &one, move |logs, log| logs.rotate(log, kept)).await {
+        tracing::warn!(%pod, container = log.container, why = chain_text(&error), "cannot rotate a log");
+        return;
+    }
+    let Err(error) = machine.runtime().reopen_container_log(container).await else {
+        tracing::debug!(%pod, container = log.container, "its log was rotated");
+        return;
+    };
+    tracing::info!(%pod, container = log.container, why = chain_text(&error), "its log does not begin anew");
+    if let Err(error) = on_log(machine, &one, Logs::rotate_back).await {
+        tracing::warn!(%pod, container = log.container, why = chain_text(&error), "cannot put a log back");
+    }
+}
+
+async fn on_log(
+    machine: &LocalMachine,
+    one: &Written,
+    work: impl FnOnce(&Logs, &Log) -> std::io::Result<()> + Send + 'static,
+) -> Result<(), FilesError> {
+    let (pod, log) = (one.pod.clone(), one.log.clone());
+    let on_files = move |files: Files<'_>| match files.logs(&pod)? {
+        Some(logs) => work(&logs, &log).map_err(FileError::write(&log_directory(&pod))),
+        None => Ok(()),
+    };
+    machine.with_files(on_files).await
+}
