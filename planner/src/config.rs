@@ -17,8 +17,15 @@ use keelway_api::{
 };
 
 use crate::{
-    Observation, Waiting, deletion::keeps_running, plan::Plan, pod::Site, retirement::ends, tenant::Tenant,
-    term::highest_term, turns::Turns, world::World,
+    Observation, Waiting,
+    deletion::keeps_running,
+    plan::Plan,
+    pod::Site,
+    retirement::ends,
+    tenant::Tenant,
+    term::{next_number, term_alone, term_for},
+    turns::Turns,
+    world::World,
 };
 
 /// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
@@ -40,7 +47,8 @@ pub struct Configs<'a> {
 type Placed<'a> = (usize, &'a PodName, &'a ComponentSpec);
 
 impl<'a> Configs<'a> {
-    /// `world` is what the documents mean. They are all that there are, and whoever has them is their only driver.
+    /// `world` is what the documents mean [for a pass](World::of_pass). They are all that there are, and whoever has them is their only
+    /// driver.
     #[must_use]
     pub fn of(documents: &'a Documents, world: &'a World, seen: &'a Observation) -> Self {
         // From stale documents nothing is told to anybody.
@@ -51,7 +59,7 @@ impl<'a> Configs<'a> {
         }
         let looked_after = world.looked_after().map(|(_, id, _)| id).collect();
         let placed = placed(&tenants);
-        Self { documents, world, seen, tenants, looked_after, turns, placed, term: highest_term(documents, seen) }
+        Self { documents, world, seen, tenants, looked_after, turns, placed, term: term_alone(documents) }
     }
 
     /// What one machine should hold.
@@ -200,7 +208,7 @@ pub fn configure(
     seen: &Observation,
     mut each: impl FnMut(&HypervisorName, MachineConfig),
 ) -> Result<(), Faults> {
-    let world = World::of(&plan.documents)?;
+    let world = World::of_pass(&plan.documents, seen)?;
     let configs = Configs::of(&plan.documents, &world, seen);
     let mut issued = Vec::new();
     for (name, document) in &plan.documents.hypervisors {
@@ -224,7 +232,7 @@ pub fn machine_configs(
     documents: &Documents,
     seen: &Observation,
 ) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
-    let world = World::of(documents)?;
+    let world = World::of_pass(documents, seen)?;
     let configs = Configs::of(documents, &world, seen);
     let names = documents.hypervisors.keys();
     Ok(names.filter_map(|name| Some((name.clone(), configs.config(name)?))).collect())
@@ -263,24 +271,23 @@ fn composed(
     let installation = document.status.as_ref()?.installation.clone()?;
     let others = state.clusters().filter(|id| !is_looked_after(id)).collect();
     let digest = config_digest(&installation, pods, &others);
-    let fence = fenced(digest, term, document, state);
+    let fence = fenced(digest, term_for(state, term), document, state)?;
     let (term, generation) = (fence.term, fence.generation);
     Some((MachineConfig { installation, term, generation, pods: BTreeMap::new(), others }, fence))
 }
 
 /// Orders a config of this digest behind the last one that was written down for the machine, which holds nothing newer. The same content
-/// keeps its number, unless that is of a driver before and the machine does not hold it: it would be refused by then.
-fn fenced(digest: String, term: u64, document: &Hypervisor, state: &MachineState) -> Applied {
+/// keeps its number, unless that is of a driver before and the machine does not hold it: it would be refused by then. None: documents
+/// cannot hold the next number.
+fn fenced(digest: String, term: u64, document: &Hypervisor, state: &MachineState) -> Option<Applied> {
     let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
-    let (term, generation) = issued.map_or((term, 1), |issued| {
-        let place = |applied: &Applied| (applied.term, applied.generation);
-        let is_held = state.applied.as_ref().map(place) == Some(place(issued));
-        if digest == issued.digest && (is_held || issued.term >= term) {
-            return place(issued);
-        }
-        (term.max(issued.term), issued.generation + 1)
-    });
-    Applied { term, generation, digest }
+    let Some(issued) = issued else { return Some(Applied { term, generation: 1, digest }) };
+    let place = |applied: &Applied| (applied.term, applied.generation);
+    let is_held = state.applied.as_ref().map(place) == Some(place(issued));
+    if digest == issued.digest && (is_held || issued.term >= term) {
+        return Some(issued.clone());
+    }
+    Some(Applied { term: term.max(issued.term), generation: next_number(issued.generation)?, digest })
 }
 
 /// What is to be written down of a config. One number is one content: its digest is there already.

@@ -56,6 +56,6 @@ pub use observation::{CertificateSeen, Certificates, Health, Observation};
 pub use plan::{Cause, Connections, Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use progress::plan_progress;
-pub use refusal::{Refused, refusal, refuse};
-pub use term::{highest_term, term_of_documents, term_of_machine};
+pub use refusal::{Refused, later_leader, refusal, refuse};
+pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, next_term, term_alone, term_of_documents, term_told_by_most};
 pub use world::{World, have_the_same_machines};

@@ -11,6 +11,7 @@ use keelway_hypervisor_agent::{
     action::{Action, PodAction},
     converge::converge,
 };
+use keelway_planner::refusal;
 
 use super::world::World;
 
@@ -59,13 +60,15 @@ pub enum Bug {
     MintsForNoTime,
     /// What a machine tells of newer documents is not looked at.
     ActsOnStaleDocuments,
+    /// What one machine tells of newer documents is taken for the word of all.
+    StaleMachineStopsAll,
     /// Agents do nothing.
     AgentsSleep,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -87,6 +90,7 @@ impl Bug {
         Self::TakesServersForDrained,
         Self::MintsForNoTime,
         Self::ActsOnStaleDocuments,
+        Self::StaleMachineStopsAll,
         Self::AgentsSleep,
     ];
 }
@@ -111,6 +115,12 @@ impl World {
             (Some(Bug::ActsOnStaleDocuments), Seen::Known(state)) if self.pass.stale => {
                 Seen::Known(MachineState { applied: None, ..state })
             }
+            (Some(Bug::StaleMachineStopsAll), Seen::Known(mut state)) if self.has_stale_machine() => {
+                if let Some(applied) = &mut state.applied {
+                    applied.term += 1;
+                }
+                Seen::Known(state)
+            }
             (Some(Bug::TakesServersForDrained), Seen::Known(mut state)) => {
                 for server in state.servers.values_mut().flat_map(BTreeMap::values_mut) {
                     server.admin = ServerAdmin::Drains;
@@ -119,6 +129,16 @@ impl World {
             }
             (_, seen) => seen,
         }
+    }
+
+    /// Whether a machine holds a later config than the documents tell of.
+    fn has_stale_machine(&self) -> bool {
+        let mut all = self.machines.iter();
+        all.any(|(name, machine)| {
+            let document = self.pass.loaded.hypervisors.get(name);
+            let refused = document.and_then(|document| refusal(document, &machine.state()));
+            refused.is_some_and(|refused| refused.is_stale())
+        })
     }
 
     /// What is saved instead of what was decided.
