@@ -7,6 +7,7 @@
 extern crate alloc;
 
 mod access;
+mod authorities;
 mod birth;
 mod certificates;
 mod choice;

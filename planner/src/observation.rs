@@ -46,6 +46,8 @@ pub struct CertificateSeen {
     pub addresses: Vec<IpAddr>,
     /// When two thirds of its life are over.
     pub renew_at: Timestamp,
+    /// When its life is over.
+    pub not_after: Timestamp,
 }
 
 impl Observation {

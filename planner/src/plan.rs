@@ -17,7 +17,7 @@ use keelway_api::{
 };
 
 use crate::{
-    AgentOrder, MintRequest, Observation, access, birth, certificates, class, deletion, draining,
+    AgentOrder, MintRequest, Observation, access, authorities, birth, certificates, class, deletion, draining,
     enrollment, installation, machine_deletion, placement, status, world::World,
 };
 
@@ -190,6 +190,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         enrollment::plan_agents(&mut plan, seen, &Time(now));
         status::plan_machines(&mut plan, part, seen, &Time(now));
     }
+    authorities::plan_authorities(&mut plan, seen, now);
     let overdue = certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, (seen, &overdue), &Time(now));
@@ -197,9 +198,11 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     Ok(plan)
 }
 
-/// When the next certificate has lived two thirds of its life. Those that have already are minted now, or nobody wants them.
+/// When the next certificate has lived two thirds of its life, or an authority all of its. Those that have already are minted now, or nobody
+/// wants them.
 fn due(seen: &Observation, now: Timestamp) -> Option<Timestamp> {
-    seen.certificates.values().map(|found| found.renew_at).filter(|date| *date > now).min()
+    let renewals = seen.certificates.values().map(|found| found.renew_at).filter(|date| *date > now);
+    renewals.chain(authorities::next_end(seen, now)).min()
 }
 
 /// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.

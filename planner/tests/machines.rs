@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use keelway_api::{
     Documents, Time,
     cluster::MemberPhase,
+    documents::SecretName,
     hypervisor::{Applied, LOST_ANNOTATION},
     jiff::Timestamp,
     machine::{Amount, DataState, Disk, MachineState, SandboxState, Seen, Silent, Start, SystemFacts},
-    name::{ClusterRef, HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
 use keelway_planner::{
-    HIGHEST_NUMBER, Health, Observation, Plan, Refused, identify, invariants,
+    CertificateSeen, HIGHEST_NUMBER, Health, MintRequest, Observation, Plan, Refused, identify, invariants,
     machine_config, machine_configs, note_issued, plan, refuse,
 };
 use model::{empty, mint};
@@ -111,6 +112,16 @@ impl World {
             format!("b{number:015x}")
         })
         .unwrap();
+    }
+
+    /// It holds what the documents tell of after all.
+    fn machine_is_sound(&mut self, name: &str) {
+        let applied = self.machine_applied(name);
+        self.seen.refused.clear();
+        let issued = self.documents.hypervisors[&name.parse().unwrap()].status.clone().unwrap().issued;
+        assert_ne!(applied, issued);
+        *self.seen.machines.get_mut(&name.parse().unwrap()).unwrap() =
+            Seen::Known(MachineState { applied: issued, ..empty() }).into();
     }
 
     fn machine_applied(&self, name: &str) -> Option<Applied> {
@@ -348,6 +359,43 @@ fn nothing_is_done_where_most_machines_hold_later_configs() {
     let plan = world.plan_unchecked();
     assert_eq!(plan.documents, world.documents);
     assert!(machine_configs(&plan.documents, &world.seen).unwrap().is_empty());
+}
+
+#[test]
+fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
+    let mut world = one_stale_machine();
+    world.machine_is_sound("hv-1");
+    let [one, other] = ["c1", "c2"].map(|name| world.documents.clusters[&reference(name)].id().unwrap().clone());
+    let seen = |end: i64| CertificateSeen {
+        common_name: "etcd".to_owned(),
+        organizations: Vec::new(),
+        dns_names: Vec::new(),
+        addresses: Vec::new(),
+        renew_at: Timestamp::UNIX_EPOCH,
+        not_after: Timestamp::from_second(end).unwrap(),
+    };
+    for (id, end) in [(&one, 0), (&other, 3600)] {
+        world.seen.certificates.insert((SecretName::of(id, "etcd-ca"), "active".to_owned()), seen(end));
+    }
+    let plan = world.plan_unchecked();
+    // Nothing tells of the other certificates, so all of them are due.
+    let by_etcd = |id: &ClusterId| {
+        let of_it = |wanted: &&MintRequest| matches!(wanted, MintRequest::Certificate { authority, .. } if *authority == SecretName::of(id, "etcd-ca"));
+        plan.mint.iter().filter(of_it).count()
+    };
+    assert_eq!(by_etcd(&one), 0);
+    assert!(by_etcd(&other) > 0, "the others go on");
+    let condition = |name: &str| {
+        let status = plan.documents.clusters[&reference(name)].status.clone().unwrap();
+        let found = status.conditions.into_iter().find(|found| found.type_ == "AuthoritiesValid");
+        found.map(|found| (found.reason, found.message))
+    };
+    let (reason, message) = condition("c1").unwrap();
+    assert_eq!(reason, "AuthorityEnded");
+    assert!(message.contains("etcd-ca ended at 1970-01-01T00:00:00Z"), "{message}");
+    assert_eq!(condition("c2"), None);
+    assert!(plan.waiting.iter().any(|waiting| waiting.to_string().starts_with("c1 waits for an authority")));
+    assert_eq!(plan.due, Some(Timestamp::from_second(3600).unwrap()), "the next one to end is looked for");
 }
 
 #[test]

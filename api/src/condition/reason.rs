@@ -19,6 +19,8 @@ pub enum Reason {
     NoNumberLeft,
     /// A kubelet runs pods on the machine's runtime.
     UsedByKubelet,
+    /// The life of an authority of the cluster is over.
+    AuthorityEnded,
     /// No pass has looked at the machine yet.
     NotObserved,
     /// The machine's agent has a certificate of this installation.
@@ -148,6 +150,7 @@ pub const ALL: &[Reason] = &[
     Reason::CertificatesDue,
     Reason::Invalid,
     Reason::BeyondClass,
+    Reason::AuthorityEnded,
 ];
 
 impl Reason {
@@ -190,6 +193,7 @@ impl Reason {
             | Self::Blocked
             | Self::CertificatesDue
             | Self::Invalid
+            | Self::AuthorityEnded
             | Self::BeyondClass => true,
             Self::Answers
             | Self::NotObserved
@@ -261,6 +265,13 @@ impl Reason {
                 "Ready",
                 "status.issued tells of a config after which there is no number; all other machines go on",
                 "put status.issued of the Hypervisor back as `keelway reconcile` wrote it",
+            ),
+            Self::AuthorityEnded => (
+                "AuthorityEnded",
+                "Cluster",
+                "AuthoritiesValid",
+                "the life of an authority of the cluster is over: nothing that it signed is believed any more, and it signs nothing; all other clusters go on",
+                "make a new cluster, with a longer `spec.certificates.authorityTTL`, and move to it",
             ),
             Self::UsedByKubelet => (
                 "UsedByKubelet",

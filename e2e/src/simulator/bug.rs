@@ -62,13 +62,15 @@ pub enum Bug {
     ActsOnStaleDocuments,
     /// What one machine tells of newer documents is taken for the word of all.
     StaleMachineStopsAll,
+    /// Where an authority of one cluster has ended, no document is read.
+    EndedAuthorityStopsAll,
     /// Agents do nothing.
     AgentsSleep,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -91,6 +93,7 @@ impl Bug {
         Self::MintsForNoTime,
         Self::ActsOnStaleDocuments,
         Self::StaleMachineStopsAll,
+        Self::EndedAuthorityStopsAll,
         Self::AgentsSleep,
     ];
 }

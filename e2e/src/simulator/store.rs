@@ -47,6 +47,9 @@ fn load(world: &mut World) -> Result<Documents, Refused> {
     let number = world.counts.passes;
     world.tell(format!("pass {number}"));
     world.read_what_a_person_wrote()?;
+    if world.bug == Some(Bug::EndedAuthorityStopsAll) && !world.clusters_whose_authority_ended().is_empty() {
+        return Err(Refused("an authority has ended".to_owned()));
+    }
     world.put_back_what_is_stale();
     let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
     if old.is_some() {
