@@ -177,6 +177,7 @@ impl Keeper<'_> {
             if idle {
                 let settled = outcome.as_ref().filter(|outcome| outcome.settled);
                 if let Some(outcome) = settled {
+                    self.state().settles(name, true);
                     let ids = outcome.plan.documents.clusters.values().filter_map(|cluster| cluster.id());
                     ids.for_each(|id| self.context.components.rest(id));
                 }
@@ -360,8 +361,9 @@ impl Keeper<'_> {
 
     /// The same for a pass: what its task was woken for until now is in it.
     fn newest_view(&self, name: &ClusterRef) -> Option<View> {
-        let state = self.state();
+        let mut state = self.state();
         let _ = state.clusters.get(name)?.wake.notified().now_or_never();
+        state.settles(name, false);
         View::of(&state, name)
     }
 

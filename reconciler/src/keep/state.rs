@@ -84,6 +84,8 @@ pub(super) struct Cluster {
     pub(super) documents: Arc<Documents>,
     /// Wakes its task.
     pub(super) wake: Arc<Notify>,
+    /// Whether it waits for nothing since its last pass: what happens on machines where it has nothing does not concern it.
+    settled: bool,
 }
 
 impl State {
@@ -176,12 +178,15 @@ impl State {
                 | DocumentName::Secret(_) => {}
             }
         }
-        if let Some(clusters) = self.index.clusters_of(&changed, &before, now) {
-            let woken = clusters.iter().filter_map(|name| self.clusters.get(name));
-            woken.for_each(|cluster| cluster.wake.notify_one());
-        } else {
+        let concerned = self.index.concerned(&changed, &before, now);
+        if concerned.has_all || concerned.has_unsettled {
             self.all_machines.notify_one();
-            self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
+        }
+        for (name, cluster) in &self.clusters {
+            let waits = concerned.has_unsettled && !cluster.settled;
+            if concerned.has_all || waits || concerned.clusters.contains(name) {
+                cluster.wake.notify_one();
+            }
         }
     }
 
@@ -235,7 +240,7 @@ impl State {
         for (cluster, known) in &self.clusters {
             let own = here.get(cluster).is_some_and(|id| came || part(before.as_deref(), id) != part(now, id));
             // One that waits for room may have it now.
-            if own || (came && !here.contains_key(cluster)) {
+            if own || (came && !here.contains_key(cluster) && !known.settled) {
                 known.wake.notify_one();
             }
         }
@@ -285,6 +290,13 @@ impl State {
         woken.filter_map(|name| self.machines.get(name)).map(wake).collect()
     }
 
+    /// A pass of a cluster begins, or ended with nothing left to wait for.
+    pub(super) fn settles(&mut self, name: &ClusterRef, settled: bool) {
+        if let Some(cluster) = self.clusters.get_mut(name) {
+            cluster.settled = settled;
+        }
+    }
+
     /// Whether each cluster with components on a machine has told what it wants of it.
     pub(super) fn is_all_told(&self, machine: &HypervisorName) -> bool {
         let here = self.index.clusters_on(&self.documents, machine);
@@ -307,14 +319,14 @@ impl State {
         documents.any(|document| !tells_everything(document))
     }
 
-    /// Wakes every machine's task.
-    pub(super) fn wake_machines(&self) {
-        self.machines.values().for_each(|machine| machine.wake.notify_one());
+    /// Wakes the tasks of these machines.
+    pub(super) fn wake_these(&self, names: &BTreeSet<HypervisorName>) {
+        names.iter().filter_map(|name| self.machines.get(name)).for_each(|machine| machine.wake.notify_one());
     }
 
     /// Wakes every task of a machine or a cluster.
     pub(super) fn wake_all(&self) {
-        self.wake_machines();
+        self.machines.values().for_each(|machine| machine.wake.notify_one());
         self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
     }
 
