@@ -101,7 +101,15 @@ fn term_noted(noted: Option<&str>) -> u64 {
 impl Work<Kubernetes> {
     /// Waits for the Lease, and works for as long as it is held. Who has lost it ends: a process that is started anew has nothing left
     /// over from before.
-    pub(crate) async fn take_turns(&self, election: &Election, stop: &CancellationToken) -> anyhow::Result<()> {
+    ///
+    /// `connect` makes a client of the thread that renews the Lease: reading all documents anew takes longer than the Lease lasts where there
+    /// are many.
+    pub(crate) async fn take_turns(
+        &self,
+        election: &Election,
+        connect: impl FnOnce() -> kube::Result<kube::Client> + Send + 'static,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
         let held = tokio::select! {
             () = stop.cancelled() => return Ok(()),
             held = self.stand_by(election) => held,
@@ -109,7 +117,10 @@ impl Work<Kubernetes> {
         tracing::info!("leads");
         let led = tokio::select! {
             biased;
-            () = election.keep(held) => bail!("the Lease is lost, and another manager may lead by now"),
+            kept = election.keep_apart(held, connect) => {
+                kept?;
+                bail!("the Lease is lost, and another manager may lead by now")
+            }
             led = self.lead(election, stop) => led,
         };
         self.metrics.lead(false);
