@@ -256,8 +256,10 @@ fn wanted(
     seen: &Observation,
     (pod, spec): (&PodName, &ComponentSpec),
 ) -> Option<Pod> {
-    let goes =
-        tenant.document.deleted() && !tenant.cluster.paused && !keeps_running((documents, tenant), seen, pod, spec);
+    // Of a deleted cluster that stands still nothing is started again: what is there is left alone.
+    let stays =
+        !tenant.stands_still() && (tenant.cluster.paused || keeps_running((documents, tenant), seen, pod, spec));
+    let goes = tenant.document.deleted() && !stays;
     Site::of(tenant, world, pod, spec).filter(|_| !goes)?.pod().ok()
 }
 
@@ -269,11 +271,24 @@ fn composed(
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
-    let others = state.clusters().filter(|id| !is_looked_after(id)).collect();
+    let others = state.clusters().filter(|id| !is_looked_after(id) && has_more(state, id, pods)).collect();
     let digest = config_digest(&installation, pods, &others);
     let fence = fenced(digest, term_for(state, term), document, state)?;
     let (term, generation) = (fence.term, fence.generation);
     Some((MachineConfig { installation, term, generation, pods: BTreeMap::new(), others }, fence))
+}
+
+/// Whether a machine has something of a cluster beside these pods. Where it has not, its config says nothing of the rest: one of a cluster that
+/// is left alone stays the same.
+fn has_more(state: &MachineState, id: &ClusterId, pods: &BTreeMap<PodName, Digest>) -> bool {
+    let wanted: BTreeSet<&str> =
+        pods.keys().filter(|pod| pod.cluster == *id).map(|pod| pod.component.as_str()).collect();
+    let sandboxes = state.sandboxes.iter().filter(|sandbox| sandbox.pod.cluster == *id);
+    let mut running = sandboxes.map(|sandbox| sandbox.pod.component.as_str());
+    let files = state.files.keys().filter_map(|path| path.strip_prefix(id.as_str())?.strip_prefix('/'));
+    let mut directories = files.filter_map(|path| path.split('/').next());
+    let is_other = |component: &str| !wanted.contains(component);
+    wanted.is_empty() || running.any(is_other) || directories.any(is_other)
 }
 
 /// Orders a config of this digest behind the last one that was written down for the machine, which holds nothing newer. The same content

@@ -15,7 +15,7 @@ use keelway_api::{
     Cluster, Component, Documents, Hypervisor, Shared,
     cluster::MemberPhase,
     hypervisor::HypervisorRole,
-    machine::{Amount, MachineConfig, PortFacts, ServerAdmin, Start},
+    machine::{Amount, MachineConfig, Pod, PortFacts, ServerAdmin, Start},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
 };
@@ -535,8 +535,13 @@ fn clusters_that_are_left_stay(step: &Step) -> Vec<String> {
         let is_same = parts(step.before) == parts(step.after)
             && store(step.before) == store(step.after)
             && step.before.secrets_of(id).eq(step.after.secrets_of(id));
-        let pods = step.configs.values().flat_map(|config| &config.pods);
-        let goes_on = pods.filter(|(pod, _)| pod.cluster == *id).all(|(_, pod)| pod.hold);
+        let pods = step.configs.iter().flat_map(|(machine, config)| config.pods.iter().map(move |pod| (machine, pod)));
+        let is_replaced = |machine: &HypervisorName, name: &PodName, pod: &Pod| {
+            let state = step.seen.machine(machine);
+            !pod.hold && state.is_some_and(|state| state.is_interrupted(name, (pod, &pod.digests())))
+        };
+        let mut own = pods.filter(|(_, (pod, _))| pod.cluster == *id);
+        let goes_on = own.all(|(machine, (name, pod))| !is_replaced(machine, name, pod));
         let ended = step.configs.iter().flat_map(|(machine, config)| {
             let running = step.seen.machine(machine).into_iter().flat_map(|state| &state.sandboxes);
             let of_it = running.map(|sandbox| &sandbox.pod).filter(|pod| pod.cluster == *id);

@@ -307,6 +307,32 @@ fn a_machine_that_holds_later_configs_stops_itself_and_its_clusters_alone() {
     assert_eq!(given, ["hv-2", "hv-3"]);
 }
 
+/// The number and digest of each config.
+fn fences(world: &World) -> BTreeMap<HypervisorName, Applied> {
+    let configs = machine_configs(&world.documents, &world.seen).unwrap();
+    let fence = |(name, config): (HypervisorName, keelway_api::machine::MachineConfig)| {
+        (name, Applied { term: config.term, generation: config.generation, digest: config.digest() })
+    };
+    configs.into_iter().map(fence).collect()
+}
+
+#[test]
+fn a_cluster_that_stands_still_has_machines_told_nothing_new() {
+    let mut world = World::new();
+    for _ in 0..4 {
+        let _ = world.pass();
+    }
+    let before = fences(&world);
+    assert_eq!(before.len(), 3);
+    world.machine("hv-1").applied.as_mut().unwrap().generation += 1;
+    assert_eq!(world.refuse().len(), 1);
+    let plan = world.plan_unchecked();
+    world.documents = plan.documents;
+    let now = fences(&world);
+    assert_eq!(now.keys().map(HypervisorName::as_str).collect::<Vec<_>>(), ["hv-2", "hv-3"]);
+    assert!(now.iter().all(|(name, fence)| before[name] == *fence), "{before:?} {now:?}");
+}
+
 #[test]
 fn a_deleted_cluster_on_a_machine_that_holds_later_configs_is_left() {
     let mut world = one_stale_machine();
