@@ -967,6 +967,8 @@ pub enum Silent {
     Asked,
     /// The container runtime of a machine that is there itself.
     Runtime,
+    /// A machine that is there, and obeys another leader.
+    Led,
 }
 
 impl<T> Seen<T> {

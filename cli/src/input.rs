@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use keelway_api::{Asked, Documents, Secret, jiff::Timestamp};
+use keelway_api::{Asked, Documents};
 
 use crate::exit::Failure;
 
@@ -72,17 +72,12 @@ impl Input {
 
     /// The documents; every fault of them otherwise.
     pub(crate) fn documents(&self) -> Result<Documents, Failure> {
-        self.parse(false, Timestamp::now())
+        self.parse(false)
     }
 
     /// The documents as a world that can be reconciled; every fault of them otherwise.
     pub(crate) fn world(&self) -> Result<Documents, Failure> {
-        self.world_at(Timestamp::now())
-    }
-
-    /// The same, as of another time.
-    pub(crate) fn world_at(&self, now: Timestamp) -> Result<Documents, Failure> {
-        self.parse(true, now)
+        self.parse(true)
     }
 
     /// The documents of a part of a world; every fault of each otherwise.
@@ -90,9 +85,8 @@ impl Input {
         Documents::read_apart(&self.bytes, Asked::default()).map_err(|faults| Failure::faults(faults, self))
     }
 
-    fn parse(&self, whole: bool, now: Timestamp) -> Result<Documents, Failure> {
-        let keys = |secret: &Secret| keelway_reconciler::secret_faults(secret, now);
-        let asked = Asked { keys: Some(&keys), whole };
+    fn parse(&self, whole: bool) -> Result<Documents, Failure> {
+        let asked = Asked { keys: Some(&keelway_reconciler::secret_faults), whole };
         Documents::read_with(&self.bytes, asked).map_err(|faults| Failure::faults(faults, self))
     }
 

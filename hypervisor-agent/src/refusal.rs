@@ -48,7 +48,7 @@ pub enum Refusal {
     },
     /// A later leader told the machine that it leads.
     #[error(
-        "the config is of the leader of term {term}, and the machine obeys the one of term {leader}: another manager leads by now, and this one does nothing more"
+        "the config is of the leader of term {term}, and the machine obeys the one of term {leader}: another manager leads this machine, and this one changes nothing there; end the one that is one too many"
     )]
     Superseded {
         /// The config's term.

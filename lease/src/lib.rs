@@ -7,7 +7,10 @@ mod fence;
 
 pub use fence::{Fence, NotHeld};
 
-use std::time::{Duration, Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt;
 use k8s_openapi::{
@@ -20,7 +23,10 @@ use kube::{
     api::{ObjectMeta, PostParams},
     runtime::{WatchStreamExt, watcher},
 };
-use tokio::time::{sleep_until, timeout_at};
+use tokio::{
+    sync::oneshot,
+    time::{sleep_until, timeout_at},
+};
 
 /// How often something is written again that somebody else wrote meanwhile: only renewals of the same replica do.
 const TRIES: usize = 8;
@@ -51,6 +57,12 @@ pub enum LeaseError {
     /// Nobody tells of it any more.
     #[error("the Lease is watched no longer")]
     Unwatched,
+    /// There is no thread that renews it.
+    #[error("cannot renew the Lease on a thread of its own")]
+    Thread(#[source] std::io::Error),
+    /// The thread that renews it has no client.
+    #[error("cannot make a client that renews the Lease")]
+    Connect(#[source] Box<kube::Error>),
     /// Another replica has it, or may have it by now.
     #[error(transparent)]
     NotHeld(#[from] NotHeld),
@@ -65,6 +77,7 @@ pub fn process(name: &str) -> String {
 /// A replica that wants a Lease.
 pub struct Election {
     api: Api<Lease>,
+    namespace: String,
     name: String,
     identity: String,
     times: Times,
@@ -84,8 +97,19 @@ impl Election {
     /// For the Lease of this name in a namespace, as this holder.
     #[must_use]
     pub fn new(client: Client, (namespace, name): (&str, &str), identity: &str, times: Times) -> Self {
+        let fence = Fence::default();
+        Self::with_fence(client, (namespace, name), (identity, times), fence)
+    }
+
+    fn with_fence(
+        client: Client,
+        (namespace, name): (&str, &str),
+        (identity, times): (&str, Times),
+        fence: Fence,
+    ) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, name: name.to_owned(), identity: identity.to_owned(), times, fence: Fence::default() }
+        let [namespace, name, identity] = [namespace, name, identity].map(str::to_owned);
+        Self { api, namespace, name, identity, times, fence }
     }
 
     /// Whether this replica holds it, for all that is done.
@@ -221,6 +245,39 @@ impl Election {
         self.fence.set(None);
     }
 
+    /// The same on a thread of its own: work that keeps all threads of the caller busy for longer than the Lease lasts does not lose it.
+    /// `connect` is called there, since connections belong to the thread that made them.
+    ///
+    /// # Errors
+    /// There is no such thread, or no client.
+    pub async fn keep_apart(
+        &self,
+        held: Lease,
+        connect: impl FnOnce() -> kube::Result<Client> + Send + 'static,
+    ) -> Result<(), LeaseError> {
+        let (mut ended, end) = oneshot::channel();
+        let [namespace, name, identity] = [&self.namespace, &self.name, &self.identity].map(String::clone);
+        let (times, fence) = (self.times, self.fence.clone());
+        let keep = async move || {
+            let client = connect().map_err(|error| LeaseError::Connect(Box::new(error)))?;
+            Self::with_fence(client, (&namespace, &name), (&identity, times), fence).keep(held).await;
+            Ok(())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LeaseError::Thread)?;
+        let renew = move || {
+            runtime.block_on(async {
+                let kept = tokio::select! {
+                    kept = keep() => kept,
+                    // The caller gave the Lease up.
+                    () = ended.closed() => return,
+                };
+                let _ = ended.send(kept);
+            });
+        };
+        thread::Builder::new().name("lease".to_owned()).spawn(renew).map_err(LeaseError::Thread)?;
+        end.await.unwrap_or(Err(NotHeld.into()))
+    }
+
     /// Writes an annotation into the Lease that this replica holds, for those who hold it later.
     ///
     /// # Errors
@@ -283,6 +340,11 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
     use kube::client::Body;
     use tower::service_fn;
 
@@ -307,6 +369,58 @@ mod tests {
         let times = Times { lasts: LASTS, acts: second * 20, renewal: second * 5, again: second };
         let election = Election::new(Client::new(nowhere, "default"), ("default", "a"), "a", times);
         election.decide(lease, was_anothers)
+    }
+
+    /// An API server that takes every Lease as it is, and counts how often.
+    fn counting(writes: &Arc<AtomicUsize>) -> Client {
+        let writes = writes.clone();
+        let answer = move |request: http::Request<Body>| {
+            let writes = writes.clone();
+            async move {
+                let lease = request.into_body().collect_bytes().await?;
+                writes.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, tower::BoxError>(http::Response::new(Body::from(lease)))
+            }
+        };
+        Client::new(service_fn(answer), "default")
+    }
+
+    /// As where documents are read that take longer than the Lease lasts.
+    #[tokio::test]
+    async fn a_lease_is_renewed_while_its_holder_keeps_its_own_threads_busy() {
+        let writes = Arc::new(AtomicUsize::new(0));
+        let times =
+            Times { renewal: Duration::from_millis(1), again: Duration::from_millis(1), acts: LASTS / 2, lasts: LASTS };
+        let election = Election::new(counting(&writes), ("default", "a"), "a", times);
+        let held = election.take(None).await.unwrap().unwrap();
+        let first = election.fence.until();
+        let apart = writes.clone();
+        let busy = async {
+            // Nothing else is polled on this thread from here on.
+            while writes.load(Ordering::Relaxed) < 10 && election.fence.is_held() {
+                thread::yield_now();
+            }
+        };
+        tokio::select! {
+            biased;
+            kept = election.keep_apart(held, move || Ok(counting(&apart))) => panic!("it is kept no longer: {kept:?}"),
+            () = busy => {}
+        }
+        assert!(writes.load(Ordering::Relaxed) >= 10, "it is renewed meanwhile");
+        assert!(election.fence.is_held() && election.fence.until() > first);
+    }
+
+    #[tokio::test]
+    async fn without_a_client_no_lease_is_kept() {
+        let election = Election::new(
+            counting(&Arc::default()),
+            ("default", "a"),
+            "a",
+            Times { lasts: LASTS, acts: LASTS, renewal: LASTS, again: LASTS },
+        );
+        let no_client = || Err(kube::Error::LinesCodecMaxLineLengthExceeded);
+        let kept = election.keep_apart(Lease::default(), no_client).await;
+        assert!(matches!(kept, Err(LeaseError::Connect(_))), "{kept:?}");
     }
 
     #[tokio::test]

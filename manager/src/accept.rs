@@ -12,8 +12,7 @@ use keelway_api::{
     document::{Document, DocumentName, DocumentRef},
     documents::is_ours,
     fault::{Fault, Faults},
-    jiff::Timestamp,
-    name::ClusterRef,
+    name::{ClusterId, ClusterRef, NAMESPACE_PREFIX},
     registry::is_pull_secret,
 };
 use keelway_reconciler::secret_faults;
@@ -43,7 +42,7 @@ pub(crate) enum Keeper {
 }
 
 /// Takes in what was found, as far as it is sound.
-pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper, now: Timestamp) -> Accepted {
+pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper) -> Accepted {
     let mut taking = Taking {
         before,
         keeper,
@@ -56,11 +55,14 @@ pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper, 
     };
     for (path, bytes) in found {
         match bytes {
-            Some(bytes) => taking.take(path, bytes, now),
+            Some(bytes) => taking.take(path, bytes),
             None => taking.miss(path),
         }
     }
     taking.settle();
+    while taking.leave_out_clusters() {
+        taking.settle();
+    }
     taking.end()
 }
 
@@ -77,10 +79,9 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    fn take(&mut self, path: &Path, bytes: &[u8], now: Timestamp) {
+    fn take(&mut self, path: &Path, bytes: &[u8]) {
         let file = path.display().to_string();
-        let keys = |secret: &Secret| secret_faults(secret, now);
-        let read = Document::read(bytes, &file, Asked { keys: Some(&keys), whole: false });
+        let read = Document::read(bytes, &file, Asked { keys: Some(&secret_faults), whole: false });
         let (name, document) = match read {
             Ok(read) => read,
             Err(faults) => return self.refuse(path, faults.0),
@@ -155,6 +156,64 @@ impl Taking<'_> {
         }
     }
 
+    /// A cluster that nobody knows yet, and of which a document cannot be used, is left out as a whole: nobody can tell what the rest of it
+    /// stands for, and machines leave alone what no document tells of. All others go on. Returns whether there was something to leave out.
+    fn leave_out_clusters(&mut self) -> bool {
+        let has = |id: &ClusterId| {
+            self.before.is_some_and(|before| before.clusters.values().any(|cluster| cluster.id() == Some(id)))
+        };
+        let mut spoilt: BTreeMap<ClusterId, Fault> = BTreeMap::new();
+        for (path, faults) in &self.refused {
+            let id = name_of(path).and_then(|name| self.cluster_of(&name)).filter(|id| !has(id));
+            if let Some((id, fault)) = id.zip(faults.0.first()) {
+                spoilt.entry(id).or_insert_with(|| fault.clone());
+            }
+        }
+        let is_left_out = |name: &&DocumentName| self.cluster_of(name).is_some_and(|id| spoilt.contains_key(&id));
+        let left: Vec<DocumentName> = self.taken.keys().filter(is_left_out).cloned().collect();
+        for name in &left {
+            let Some(cause) = self.cluster_of(name).and_then(|id| spoilt.get(&id)) else { continue };
+            let path = self.taken.get(name).cloned().unwrap_or_else(|| path_of(name));
+            let problem = format!(
+                "nothing is done about its cluster: {} cannot be used ({}: {})",
+                cause.document, cause.field, cause.problem
+            );
+            let fault = Fault { document: path.display().to_string(), ..Fault::of("", problem, "mend that document") };
+            self.refuse(&path, vec![fault]);
+        }
+        for name in &left {
+            self.revert(name);
+        }
+        !left.is_empty()
+    }
+
+    /// Whose a document is.
+    fn cluster_of(&self, name: &DocumentName) -> Option<ClusterId> {
+        match name {
+            DocumentName::Component(pod) => Some(pod.cluster.clone()),
+            DocumentName::Secret(secret) => ClusterId::of_namespace(&secret.namespace),
+            DocumentName::Cluster(name) => self.next.clusters.get(name)?.id().cloned(),
+            DocumentName::Hypervisor(_) | DocumentName::ClusterClass(_) => None,
+        }
+    }
+
+    /// Whether others would be misjudged without a document that cannot be used: clusters without their class, machines without their
+    /// owner. A cluster, and a machine, hold up nobody but themselves.
+    fn is_missed(&self, path: &Path) -> bool {
+        match name_of(path) {
+            Some(DocumentName::ClusterClass(_)) => true,
+            Some(DocumentName::Secret(name)) => name.namespace.starts_with(NAMESPACE_PREFIX) && !name.is_of_a_cluster(),
+            Some(DocumentName::Hypervisor(_)) => self.next.installation().is_none() && self.has_run(path),
+            Some(DocumentName::Cluster(_) | DocumentName::Component(_)) | None => false,
+        }
+    }
+
+    /// Whether a Hypervisor that cannot be used tells, as far as it can be read, that its machine obeys somebody.
+    fn has_run(&self, path: &Path) -> bool {
+        let bytes = self.found.get(path).and_then(Option::as_deref).unwrap_or_default();
+        [b"installation".as_slice(), b"issued"].iter().any(|word| bytes.windows(word.len()).any(|part| part == *word))
+    }
+
     /// Whether nothing is other than before but what people ask of Clusters, which no other document tells of: there is no need to look at
     /// all of them.
     fn only_asks(&self) -> bool {
@@ -190,7 +249,7 @@ impl Taking<'_> {
     }
 
     fn end(self) -> Accepted {
-        let sound = self.before.is_some() || self.refused.is_empty();
+        let sound = self.before.is_some() || !self.refused.keys().any(|path| self.is_missed(path));
         Accepted { documents: sound.then_some(self.next), refused: self.refused, put_back: self.put_back }
     }
 }
@@ -254,10 +313,46 @@ mod tests {
         serde_json::to_vec(&cluster).unwrap()
     }
 
+    /// A Secret of a cluster.
+    fn secret(id: &str, note: &str) -> (PathBuf, Option<Vec<u8>>) {
+        let secret = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": { "name": "notes", "namespace": format!("keelway-{id}"), "labels": { "keelway.dev/cluster-id": id } },
+            "data": { "note": note },
+        });
+        (PathBuf::from(format!("secrets/keelway-{id}/notes.yaml")), Some(serde_json::to_vec(&secret).unwrap()))
+    }
+
+    #[test]
+    fn a_cluster_of_which_a_document_cannot_be_used_is_left_out_alone_until_that_is_mended() {
+        let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
+        let path = |name: &str| PathBuf::from(format!("clusters/team-a/{name}.yaml"));
+        let clusters = [("c1", one), ("c2", other)].map(|(name, id)| (path(name), Some(cluster(name, id, false))));
+        let found: Found = clusters.into_iter().chain([secret(one, ""), secret(other, "eA==")]).collect();
+        let take = |before: Option<&Documents>, found: &Found| accept(before, found, Keeper::Reader);
+        let first = take(None, &found);
+        let refused: Vec<&PathBuf> = first.refused.keys().collect();
+        assert_eq!(refused, [&path("c1"), &secret(one, "").0]);
+        let told = first.refused[&path("c1")].to_string();
+        assert!(told.contains("nothing is done about its cluster") && told.contains("data.note"), "{told}");
+        let world = first.documents.unwrap();
+        assert_eq!((world.clusters.len(), world.secrets.len()), (1, 1));
+
+        // What was left out is looked at again with what was mended.
+        let again = found.into_iter().filter(|(path, _)| first.refused.contains_key(path)).collect();
+        assert_eq!(take(Some(&world), &again).documents.unwrap(), world);
+        let (path, mended) = secret(one, "eA==");
+        let again: Found = again.into_iter().chain([(path, mended)]).collect();
+        let after = take(Some(&world), &again);
+        assert_eq!(after.refused, BTreeMap::new());
+        assert_eq!(after.documents.unwrap().clusters.len(), 2);
+    }
+
     fn accepted(before: Option<&Documents>, files: &[(&str, Vec<u8>)]) -> Accepted {
         let path = |name: &str| PathBuf::from(format!("clusters/team-a/{name}.yaml"));
         let found = files.iter().map(|(name, bytes)| (path(name), Some(bytes.clone()))).collect();
-        accept(before, &found, Keeper::Server, Timestamp::UNIX_EPOCH)
+        accept(before, &found, Keeper::Server)
     }
 
     #[test]

@@ -31,7 +31,6 @@ use keelway_api::{
     Documents,
     document::{Change, DocumentName},
     fault::Faults,
-    jiff::Timestamp,
 };
 use keelway_reconciler::{Changing, Store, StoreError};
 use tokio::{sync::watch, task::block_in_place};
@@ -188,8 +187,7 @@ impl Directory {
         {
             return Ok(world.clone());
         }
-        let Accepted { documents, refused, put_back } =
-            accept(held.world.as_deref(), &found, Keeper::Reader, Timestamp::now());
+        let Accepted { documents, refused, put_back } = accept(held.world.as_deref(), &found, Keeper::Reader);
         held.note(found, refused);
         let Some(documents) = documents else { return Err(held.unsound().into()) };
         let documents = Arc::new(documents);

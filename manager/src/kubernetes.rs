@@ -24,7 +24,6 @@ use keelway_api::{
     Documents,
     document::{Change, DocumentName},
     fault::Faults,
-    jiff::Timestamp,
 };
 use keelway_reconciler::{Changing, Store, StoreError};
 use kube::Client;
@@ -191,7 +190,7 @@ impl Kubernetes {
 
     async fn look(&self) -> Result<Arc<Documents>, Failure> {
         self.seen().await?;
-        let Looked { documents, put_back, verdicts } = self.shared.held().look(Timestamp::now());
+        let Looked { documents, put_back, verdicts } = self.shared.held().look();
         for (name, told) in verdicts {
             self.tell(&name, told.as_ref()).await;
         }

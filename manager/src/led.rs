@@ -1,12 +1,12 @@
 //! Machines on which nothing is done but while the Lease is held.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
     machine::{MachineState, Seen},
-    name::InstallationId,
+    name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, site::Question};
 use keelway_lease::{Fence, NotHeld};
@@ -34,7 +34,7 @@ impl Led {
 
 #[async_trait]
 impl Machines for Led {
-    fn introduce(&self, documents: &Documents) -> bool {
+    fn introduce(&self, documents: &Documents) -> BTreeSet<HypervisorName> {
         self.machines.introduce(documents)
     }
 

@@ -178,8 +178,8 @@ async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
             serving.await??;
         }
         StoreArgument::Kubernetes => {
-            let client = client(arguments.kubeconfig.as_deref()).await?;
-            over_kubernetes(&arguments, client, &stop).await?;
+            let config = config(arguments.kubeconfig.as_deref()).await?;
+            over_kubernetes(&arguments, config, &stop).await?;
         }
     }
     tracing::info!("ends");
@@ -187,11 +187,9 @@ async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
 }
 
 /// As the only manager of the store, or as one of those that hold the Lease after each other.
-async fn over_kubernetes(
-    arguments: &RunArguments,
-    client: kube::Client,
-    stop: &CancellationToken,
-) -> anyhow::Result<()> {
+async fn over_kubernetes(arguments: &RunArguments, config: Config, stop: &CancellationToken) -> anyhow::Result<()> {
+    let connect = move || kube::Client::try_from(config.clone());
+    let client = connect().context("could not make a client of the kubeconfig")?;
     let election = arguments.elect.election(&client)?;
     let fence = election.as_ref().map(Election::fence);
     let client = fence.as_ref().map_or(client.clone(), |fence| fence.guard(client));
@@ -209,7 +207,7 @@ async fn over_kubernetes(
             let _ = work.go_on(Driver::Alone, stop).await;
             Ok(())
         }
-        Some(election) => work.take_turns(&election, stop).await,
+        Some(election) => work.take_turns(&election, connect, stop).await,
     }
 }
 
@@ -225,17 +223,16 @@ async fn told(store: Arc<dyn metrics::Kept>, listen: &MetricsListen) -> anyhow::
     Ok(metrics)
 }
 
-/// The API of a store in Kubernetes.
-async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<kube::Client> {
-    let config = match kubeconfig {
+/// The way to the API of a store in Kubernetes.
+async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    match kubeconfig {
         Some(path) => {
             let read = Kubeconfig::read_from(path).with_context(|| format!("could not read {}", path.display()))?;
             let made = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-            made.with_context(|| format!("could not use {}", path.display()))?
+            made.with_context(|| format!("could not use {}", path.display()))
         }
-        None => Config::incluster().context("this is no pod of a cluster: give --kubeconfig")?,
-    };
-    kube::Client::try_from(config).context("could not make a client of the kubeconfig")
+        None => Config::incluster().context("this is no pod of a cluster: give --kubeconfig"),
+    }
 }
 
 fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<()> {

@@ -8,10 +8,11 @@ use keelway_api::jiff::Timestamp;
 use keelway_lease::Election;
 use keelway_manager::{
     Reports,
-    kubernetes::{Kubernetes, Teller},
+    kubernetes::{Kubernetes, LEASE, Teller},
     metrics::Metrics,
     pivot::LEFT_FOR,
 };
+use keelway_planner::{HIGHEST_NUMBER, next_term};
 use keelway_reconciler::{
     Changing, Context, DialledComponents, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, highest_known_term,
     keep,
@@ -87,10 +88,28 @@ async fn give_back_at(rest: &Notify) -> Infallible {
     }
 }
 
+/// The term that a Lease tells of; 0 for none. What no leader can have written is passed over: machines and documents know the term, too.
+fn term_noted(noted: Option<&str>) -> u64 {
+    let Some(text) = noted else { return 0 };
+    let term = text.parse().ok().filter(|term| *term < HIGHEST_NUMBER);
+    if term.is_none() {
+        tracing::warn!(annotation = TERM, value = text, "the Lease tells of a term that no leader can have");
+    }
+    term.unwrap_or_default()
+}
+
 impl Work<Kubernetes> {
     /// Waits for the Lease, and works for as long as it is held. Who has lost it ends: a process that is started anew has nothing left
     /// over from before.
-    pub(crate) async fn take_turns(&self, election: &Election, stop: &CancellationToken) -> anyhow::Result<()> {
+    ///
+    /// `connect` makes a client of the thread that renews the Lease: reading all documents anew takes longer than the Lease lasts where there
+    /// are many.
+    pub(crate) async fn take_turns(
+        &self,
+        election: &Election,
+        connect: impl FnOnce() -> kube::Result<kube::Client> + Send + 'static,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
         let held = tokio::select! {
             () = stop.cancelled() => return Ok(()),
             held = self.stand_by(election) => held,
@@ -98,7 +117,10 @@ impl Work<Kubernetes> {
         tracing::info!("leads");
         let led = tokio::select! {
             biased;
-            () = election.keep(held) => bail!("the Lease is lost, and another manager may lead by now"),
+            kept = election.keep_apart(held, connect) => {
+                kept?;
+                bail!("the Lease is lost, and another manager may lead by now")
+            }
             led = self.lead(election, stop) => led,
         };
         self.metrics.lead(false);
@@ -145,10 +167,29 @@ impl Work<Kubernetes> {
         self.store.look_anew().await?;
         let documents = self.store.load().await.unwrap_or_default();
         let known = highest_known_term(&*self.machines, &documents).await;
-        let noted = election.noted(TERM).await?.and_then(|text| text.parse().ok()).unwrap_or_default();
-        let term = known.max(noted) + 1;
+        let noted = election.noted(TERM).await?;
+        let Some(term) = next_term(known.max(term_noted(noted.as_deref()))) else {
+            bail!(
+                "term {known} is the last one: set status.issued.term of the Hypervisors and the annotation {TERM} of the Lease \
+                 {LEASE} back to what leaders had"
+            )
+        };
         election.note(TERM, &term.to_string()).await?;
         tracing::info!(term, "begins a term");
         Ok(term)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_that_no_leader_can_have_is_passed_over() {
+        assert_eq!(term_noted(None), 0);
+        assert_eq!(term_noted(Some("7")), 7);
+        for forged in ["", "-1", "soon", "9223372036854775807", "9223372036854775808", "18446744073709551615"] {
+            assert_eq!(term_noted(Some(forged)), 0, "{forged}");
+        }
     }
 }

@@ -21,7 +21,9 @@ use keelway_api::{
     worker::CLUSTER_CONTROLLER_USER,
 };
 
-use crate::{CertificateSeen, MintRequest, Observation, Subject, plan::Plan, tenant::Tenant, world::World};
+use crate::{
+    CertificateSeen, MintRequest, Observation, Subject, authorities::ended, plan::Plan, tenant::Tenant, world::World,
+};
 
 /// The Secret of the authority that Kubernetes' own certificates come from.
 pub const KUBERNETES: &str = "kubernetes-ca";
@@ -94,6 +96,7 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
     let Plan { documents, mint, .. } = plan;
     let public = public_addresses(world);
     for tenant in Tenant::all(documents, world).filter(|tenant| !tenant.document.deleted()) {
+        let signs = |want: &Wanted| ended(seen, tenant.id, want.authority, now).is_none();
         let seen = certificates_of(seen, tenant.id);
         let sites = tenant.components.iter().map(|(pod, component)| Site {
             world,
@@ -103,7 +106,7 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
             spec: &component.spec,
         });
         let wanted = [driver(), driver_of_etcd()].into_iter().chain(sites.flat_map(|site| site.certificates()));
-        let due = wanted.filter(|want| want.is_due(&tenant, &seen, now));
+        let due = wanted.filter(|want| signs(want) && want.is_due(&tenant, &seen, now));
         if tenant.cluster.paused {
             let due: Vec<String> = due.map(|want| format!("{}/{}", want.secret, want.name)).collect();
             overdue.insert(tenant.cluster.reference.clone(), due);

@@ -23,7 +23,7 @@ use crate::{
     plan::{Cause, Plan},
     pod::{MissingKey, Site},
     tenant::Tenant,
-    term::highest_term,
+    term::{next_number, term_alone, term_for},
     turns::Turns,
     world::World,
 };
@@ -47,7 +47,8 @@ pub struct Configs<'a> {
 type Placed<'a> = (usize, &'a PodName, &'a ComponentSpec);
 
 impl<'a> Configs<'a> {
-    /// `world` is what the documents mean. They are all that there are, and whoever has them is their only driver.
+    /// `world` is what the documents mean [for a pass](World::of_pass). They are all that there are, and whoever has them is their only
+    /// driver.
     #[must_use]
     pub fn of(documents: &'a Documents, world: &'a World, seen: &'a Observation) -> Self {
         // From stale documents nothing is told to anybody.
@@ -59,7 +60,7 @@ impl<'a> Configs<'a> {
         }
         let looked_after = world.looked_after().map(|(_, id, _)| id).collect();
         let placed = placed(&tenants);
-        Self { documents, world, seen, tenants, looked_after, turns, placed, term: highest_term(documents, seen) }
+        Self { documents, world, seen, tenants, looked_after, turns, placed, term: term_alone(documents) }
     }
 
     /// What one machine should hold.
@@ -270,7 +271,7 @@ pub fn configure(
     seen: &Observation,
     mut each: impl FnMut(&HypervisorName, MachineConfig),
 ) -> Result<(), Faults> {
-    let world = World::of(&plan.documents)?;
+    let world = World::of_pass(&plan.documents, seen)?;
     let configs = Configs::of(&plan.documents, &world, seen);
     let (mut issued, mut unbuildable) = (Vec::new(), Vec::new());
     for (name, document) in &plan.documents.hypervisors {
@@ -296,7 +297,7 @@ pub fn machine_configs(
     documents: &Documents,
     seen: &Observation,
 ) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
-    let world = World::of(documents)?;
+    let world = World::of_pass(documents, seen)?;
     let configs = Configs::of(documents, &world, seen);
     let names = documents.hypervisors.keys();
     Ok(names.filter_map(|name| Some((name.clone(), configs.config(name)?))).collect())
@@ -320,11 +321,13 @@ fn wanted(
     seen: &Observation,
     (pod, spec): (&PodName, &ComponentSpec),
 ) -> Result<Option<Pod>, MissingKey> {
-    let leaves = tenant.document.deleted() && !tenant.cluster.paused;
-    let goes = leaves && !keeps_running((documents, tenant), seen, pod, spec);
+    // Of a deleted cluster that stands still nothing is started again: what is there is left alone.
+    let stays =
+        !tenant.stands_still() && (tenant.cluster.paused || keeps_running((documents, tenant), seen, pod, spec));
+    let goes = tenant.document.deleted() && !stays;
     match Site::of(tenant, world, pod, spec).filter(|_| !goes).map(|site| site.pod()).transpose() {
         // A member that would have been stopped last is stopped with the others.
-        Err(_) if leaves => Ok(None),
+        Err(_) if tenant.document.deleted() && !tenant.cluster.paused => Ok(None),
         built => built,
     }
 }
@@ -337,9 +340,9 @@ fn composed(
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
-    let others = state.clusters().filter(|id| !is_looked_after(id)).collect();
+    let others = state.clusters().filter(|id| !is_looked_after(id) && has_more(state, id, pods)).collect();
     let digest = config_digest(&installation, pods, (&others, removals));
-    let fence = fenced(digest, term, document, state);
+    let fence = fenced(digest, term_for(state, term), document, state)?;
     let (term, generation) = (fence.term, fence.generation);
     Some((
         MachineConfig { installation, term, generation, pods: BTreeMap::new(), others, removals: removals.clone() },
@@ -347,19 +350,31 @@ fn composed(
     ))
 }
 
+/// Whether a machine has something of a cluster beside these pods. Where it has not, its config says nothing of the rest: one of a cluster that
+/// is left alone stays the same.
+fn has_more(state: &MachineState, id: &ClusterId, pods: &BTreeMap<PodName, Digest>) -> bool {
+    let wanted: BTreeSet<&str> =
+        pods.keys().filter(|pod| pod.cluster == *id).map(|pod| pod.component.as_str()).collect();
+    let sandboxes = state.sandboxes.iter().filter(|sandbox| sandbox.pod.cluster == *id);
+    let mut running = sandboxes.map(|sandbox| sandbox.pod.component.as_str());
+    let files = state.files.keys().filter_map(|path| path.strip_prefix(id.as_str())?.strip_prefix('/'));
+    let mut directories = files.filter_map(|path| path.split('/').next());
+    let is_other = |component: &str| !wanted.contains(component);
+    wanted.is_empty() || running.any(is_other) || directories.any(is_other)
+}
+
 /// Orders a config of this digest behind the last one that was written down for the machine, which holds nothing newer. The same content
-/// keeps its number, unless that is of a driver before and the machine does not hold it: it would be refused by then.
-fn fenced(digest: String, term: u64, document: &Hypervisor, state: &MachineState) -> Applied {
+/// keeps its number, unless that is of a driver before and the machine does not hold it: it would be refused by then. None: documents
+/// cannot hold the next number.
+fn fenced(digest: String, term: u64, document: &Hypervisor, state: &MachineState) -> Option<Applied> {
     let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
-    let (term, generation) = issued.map_or((term, 1), |issued| {
-        let place = |applied: &Applied| (applied.term, applied.generation);
-        let is_held = state.applied.as_ref().map(place) == Some(place(issued));
-        if digest == issued.digest && (is_held || issued.term >= term) {
-            return place(issued);
-        }
-        (term.max(issued.term), issued.generation + 1)
-    });
-    Applied { term, generation, digest }
+    let Some(issued) = issued else { return Some(Applied { term, generation: 1, digest }) };
+    let place = |applied: &Applied| (applied.term, applied.generation);
+    let is_held = state.applied.as_ref().map(place) == Some(place(issued));
+    if digest == issued.digest && (is_held || issued.term >= term) {
+        return Some(issued.clone());
+    }
+    Some(Applied { term: term.max(issued.term), generation: next_number(issued.generation)?, digest })
 }
 
 /// What is to be written down of a config. One number is one content: its digest is there already.

@@ -31,8 +31,11 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation,
         .map(|(name, (id, _))| (name.clone(), id.clone()))
         .collect();
     for (name, id) in deleted {
-        if is_paused(world, &name) {
-            plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not taken away");
+        if is_left(world, &name) {
+            // One that stands still for a machine has said so.
+            if plan.documents.clusters.get(&name).is_some_and(|cluster| cluster.spec.paused) {
+                plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not taken away");
+            }
             continue;
         }
         let left = Left::of(&plan.documents, seen, &id);
@@ -80,7 +83,8 @@ pub(crate) fn data_removals<'a>(
     })
 }
 
-fn is_paused(world: &World, name: &ClusterRef) -> bool {
+/// Whether it is paused, or stands still.
+fn is_left(world: &World, name: &ClusterRef) -> bool {
     world.clusters.get(name).is_some_and(|(_, cluster)| cluster.paused)
 }
 

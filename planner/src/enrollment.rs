@@ -81,7 +81,7 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &Observation, now: &Time) {
         let Some(agent) = agent(document) else { continue };
         let standing = match seen.machines.get(&name).map(|seen| &**seen) {
             Some(Seen::Known(MachineState { identity: Some(identity), .. })) => Standing::Answers(Some(identity)),
-            Some(Seen::Known(_) | Seen::Unreachable { silent: Silent::Runtime, .. }) => {
+            Some(Seen::Known(_) | Seen::Unreachable { silent: Silent::Runtime | Silent::Led, .. }) => {
                 token.map_or(Standing::Answers(None), Standing::AnswersAsBefore)
             }
             Some(Seen::Unreachable { silent: Silent::Asked, .. }) | None => {

@@ -15,12 +15,12 @@ use keelway_api::{
     Cluster, Component, Documents, Hypervisor, Shared,
     cluster::MemberPhase,
     hypervisor::HypervisorRole,
-    machine::{Amount, MachineConfig, PortFacts, ServerAdmin, Start},
+    machine::{Amount, MachineConfig, Pod, PortFacts, ServerAdmin, Start},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
 };
 
-use crate::{Health, Observation, Plan, check_config, gateways::are_twins, machine_configs};
+use crate::{Cause, Health, Observation, Plan, Waiting, check_config, gateways::are_twins, machine_configs};
 
 /// A rule that a plan breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ const INVARIANTS: [(&str, Invariant); 23] = [
     ("a component is known until its machine was seen without it, or is lost for good", components_are_known),
     ("the documents of a deleted cluster go last", documents_go_last),
     ("Secrets go only with their cluster or component", secrets_stay),
-    ("nothing is done about a paused cluster", paused_clusters_stay),
+    ("nothing is done about a cluster that is paused, or stands still", clusters_that_are_left_stay),
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
 ];
 
@@ -98,6 +98,11 @@ pub fn check(before: &Documents, after: &Documents, seen: &Observation) -> Vec<V
 pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     let invariant = "replicas are as many as asked for, or the plan says why not";
     let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.what.as_str()).collect();
+    // One that stands still says so, and no more.
+    let stands_still = |name: &ClusterRef| {
+        let of_it = |waiting: &&Waiting| waiting.holds_up == Some((name.clone(), Cause::Blocked));
+        plan.waiting.iter().filter(of_it).any(|waiting| waiting.what == name.to_string())
+    };
     let mut found = Vec::new();
     for (name, cluster) in
         plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && !cluster.spec.paused)
@@ -113,7 +118,7 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
             } else {
                 cluster.spec.replicas(role) as usize
             };
-            if there != wanted && !explained.iter().any(explains) {
+            if there != wanted && !explained.iter().any(explains) && !stands_still(name) {
                 found.push(format!("{name} has {there} of {wanted} {role}"));
             }
         }
@@ -163,6 +168,11 @@ impl<'a> Step<'a> {
     /// Whether somebody said that its machine does not come back.
     fn is_lost(&self, component: &Component) -> bool {
         self.before.hypervisors.get(&component.spec.hypervisor).is_some_and(|machine| machine.is_lost())
+    }
+
+    /// Whether it is paused, or stands still for a machine that holds a later config than the documents tell of.
+    fn is_left(&self, cluster: &Cluster) -> bool {
+        cluster.spec.paused || cluster.id().is_some_and(|id| self.seen.standing_still(self.after).contains_key(id))
     }
 
     /// Whether it runs, or might.
@@ -291,8 +301,8 @@ fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
         let beside = ingresses.any(|spec| {
             (spec.role, spec.index) == (Role::Ingress, gateway.spec.index) && spec.hypervisor == gateway.spec.hypervisor
         });
-        // What a person takes away of a paused one is not mended.
-        !beside && cluster.is_some_and(|cluster| !cluster.deleted() && !cluster.spec.paused)
+        // What a person takes away of one that is left alone is not mended.
+        !beside && cluster.is_some_and(|cluster| !cluster.deleted() && !step.is_left(cluster))
     });
     alone.map(|(pod, _)| pod.to_string()).collect()
 }
@@ -427,7 +437,7 @@ fn deleted_clusters_leave(step: &Step) -> Vec<String> {
     pods.filter(|pod| {
         let Some(component) = step.after.components.get(pod) else { return true };
         let cluster = step.after.clusters.get(&component.spec.cluster);
-        let deleted = cluster.is_none_or(|cluster| cluster.deleted() && !cluster.spec.paused);
+        let deleted = cluster.is_none_or(|cluster| cluster.deleted() && !step.is_left(cluster));
         let asked = step
             .after
             .components_of(&pod.cluster)
@@ -519,9 +529,9 @@ fn replicas_take_turns(step: &Step) -> Vec<String> {
 }
 
 /// Its components are where they were in their lives, its store and its keys are the same, and what runs of it goes on.
-fn paused_clusters_stay(step: &Step) -> Vec<String> {
+fn clusters_that_are_left_stay(step: &Step) -> Vec<String> {
     let mut found = Vec::new();
-    for (name, cluster) in step.before.clusters.iter().filter(|(_, cluster)| cluster.spec.paused) {
+    for (name, cluster) in step.before.clusters.iter().filter(|(_, cluster)| step.is_left(cluster)) {
         let Some(id) = cluster.id() else { continue };
         let place = |(pod, component): (&PodName, &Component)| (pod.clone(), component.spec.clone(), component.stage());
         let parts = |of: &Documents| of.components_of(id).map(place).collect::<Vec<_>>();
@@ -529,8 +539,13 @@ fn paused_clusters_stay(step: &Step) -> Vec<String> {
         let is_same = parts(step.before) == parts(step.after)
             && store(step.before) == store(step.after)
             && step.before.secrets_of(id).eq(step.after.secrets_of(id));
-        let pods = step.configs.values().flat_map(|config| &config.pods);
-        let goes_on = pods.filter(|(pod, _)| pod.cluster == *id).all(|(_, pod)| pod.hold);
+        let pods = step.configs.iter().flat_map(|(machine, config)| config.pods.iter().map(move |pod| (machine, pod)));
+        let is_replaced = |machine: &HypervisorName, name: &PodName, pod: &Pod| {
+            let state = step.seen.machine(machine);
+            !pod.hold && state.is_some_and(|state| state.is_interrupted(name, (pod, &pod.digests())))
+        };
+        let mut own = pods.filter(|(_, (pod, _))| pod.cluster == *id);
+        let goes_on = own.all(|(machine, (name, pod))| !is_replaced(machine, name, pod));
         let ended = step.configs.iter().flat_map(|(machine, config)| {
             let running = step.seen.machine(machine).into_iter().flat_map(|state| &state.sandboxes);
             let of_it = running.map(|sandbox| &sandbox.pod).filter(|pod| pod.cluster == *id);

@@ -7,6 +7,7 @@
 extern crate alloc;
 
 mod access;
+mod authorities;
 mod birth;
 mod bundles;
 mod certificates;
@@ -60,6 +61,6 @@ pub use plan::{Cause, Connections, Decision, Neighbours, Part, Plan, Waiting, pl
 pub use pod::MissingKey;
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use progress::plan_progress;
-pub use refusal::{Refused, refusal, refuse};
-pub use term::{highest_term, term_of_documents, term_of_machine};
+pub use refusal::{Refused, later_leader, refusal, refuse};
+pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, next_term, term_alone, term_of_documents, term_told_by_most};
 pub use world::{World, have_the_same_machines};

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 pub use keelway_api::Health;
 use keelway_api::{
-    Time,
+    Documents, Time,
     documents::SecretName,
     jiff::Timestamp,
     machine::{MachineState, Seen},
@@ -46,6 +46,8 @@ pub struct CertificateSeen {
     pub addresses: Vec<IpAddr>,
     /// When two thirds of its life are over.
     pub renew_at: Timestamp,
+    /// When its life is over.
+    pub not_after: Timestamp,
 }
 
 impl Observation {
@@ -82,9 +84,30 @@ impl Observation {
         self.machines.get(name)?.known()
     }
 
-    /// Whether a machine tells that the documents are not the newest.
-    pub(crate) fn stale(&self) -> bool {
-        self.refused.values().any(Refused::is_stale)
+    /// Whether nothing is done from these documents anywhere: more than half of the machines that answer hold later configs than the
+    /// documents tell of. What fewer machines say concerns them alone, and the clusters that [stand still](Self::standing_still) for them.
+    #[must_use]
+    pub fn stale(&self) -> bool {
+        let sound = self.machines.values().filter(|seen| seen.known().is_some()).count();
+        self.stale_machines().count() > sound
+    }
+
+    /// Clusters that are left as they are, each with the machine that it stands still for: they have components on a machine that holds a
+    /// later config than the documents tell of. What that machine says that it holds is no fact, so the documents alone say which these are.
+    #[must_use]
+    pub fn standing_still<'a>(&'a self, documents: &Documents) -> BTreeMap<ClusterId, &'a HypervisorName> {
+        let stale: BTreeMap<&HypervisorName, &HypervisorName> =
+            self.stale_machines().map(|name| (name, name)).collect();
+        if stale.is_empty() {
+            return BTreeMap::new();
+        }
+        let here = documents.components.iter().rev();
+        here.filter_map(|(pod, component)| Some((pod.cluster.clone(), *stale.get(&component.spec.hypervisor)?)))
+            .collect()
+    }
+
+    fn stale_machines(&self) -> impl Iterator<Item = &HypervisorName> {
+        self.refused.iter().filter(|(_, refused)| refused.is_stale()).map(|(name, _)| name)
     }
 
     /// Whether a component answers its health check.

@@ -9,7 +9,7 @@ use alloc::{
 use core::fmt;
 
 use keelway_api::{
-    Documents, Time,
+    Cluster, Documents, Shared, Time,
     fault::Faults,
     jiff::Timestamp,
     machine::{DISK_RESERVE, STATE_DIRECTORY, Seen, Silent},
@@ -17,8 +17,8 @@ use keelway_api::{
 };
 
 use crate::{
-    AgentOrder, MintRequest, Observation, access, birth, bundles, certificates, class, deletion, draining, enrollment,
-    installation, machine_deletion, placement, status, world::World,
+    AgentOrder, MintRequest, Observation, access, authorities, birth, bundles, certificates, class, deletion, draining,
+    enrollment, installation, machine_deletion, placement, status, world::World,
 };
 
 /// What one pass decided.
@@ -170,7 +170,7 @@ pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<
 /// # Errors
 /// A document does not mean anything.
 pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
-    let world = World::of(&documents)?;
+    let world = World::of_pass(&documents, seen)?;
     let mut plan = Plan {
         documents,
         mint: Vec::new(),
@@ -186,6 +186,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     if seen.stale() {
         return Ok(plan);
     }
+    wait_for_newer_documents(&mut plan, seen);
     class::plan_classes(&mut plan, &Time(now));
     bundles::restore_bundles(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
@@ -199,6 +200,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         enrollment::plan_agents(&mut plan, seen, &Time(now));
         status::plan_machines(&mut plan, part, seen, &Time(now));
     }
+    authorities::plan_authorities(&mut plan, seen, now);
     let overdue = certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, (seen, &overdue), &Time(now));
@@ -206,9 +208,11 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     Ok(plan)
 }
 
-/// When the next certificate has lived two thirds of its life. Those that have already are minted now, or nobody wants them.
+/// When the next certificate has lived two thirds of its life, or an authority all of its. Those that have already are minted now, or nobody
+/// wants them.
 fn due(seen: &Observation, now: Timestamp) -> Option<Timestamp> {
-    seen.certificates.values().map(|found| found.renew_at).filter(|date| *date > now).min()
+    let renewals = seen.certificates.values().map(|found| found.renew_at).filter(|date| *date > now);
+    renewals.chain(authorities::next_end(seen, now)).min()
 }
 
 /// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.
@@ -227,9 +231,21 @@ fn wait_for_machines(plan: &mut Plan, seen: &Observation, now: Timestamp) {
                 plan.wait(name, on.unwrap_or_else(|| format!("an answer: {why}")));
             }
             Seen::Unreachable { silent: Silent::Runtime, why } => plan.wait(name, silent_runtime(why)),
+            Seen::Unreachable { silent: Silent::Led, why } => plan.wait(name, format!("a mend: {why}")),
             Seen::Known(state) if state.disk_pressure => plan.wait(name, full_disk()),
             Seen::Known(_) => {}
         }
+    }
+}
+
+/// A cluster that stands still says so first of all.
+fn wait_for_newer_documents(plan: &mut Plan, seen: &Observation) {
+    let still = seen.standing_still(&plan.documents);
+    let stands = |(name, cluster): (&ClusterRef, &Shared<Cluster>)| Some((name.clone(), *still.get(cluster.id()?)?));
+    let all: Vec<_> = plan.documents.clusters.iter().filter_map(stands).collect();
+    for (name, machine) in all {
+        let Some(refused) = seen.refused.get(machine) else { continue };
+        plan.block_in(&name, &name, format!("a mend of {machine}, and nothing is done about it until then: {refused}"));
     }
 }
 

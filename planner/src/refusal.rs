@@ -1,6 +1,9 @@
 //! Machines that take nothing from these documents, whatever the documents say of them.
 
-use alloc::string::ToString;
+use alloc::{
+    format,
+    string::{String, ToString},
+};
 use core::fmt;
 
 use keelway_api::{
@@ -11,7 +14,15 @@ use keelway_api::{
     name::InstallationId,
 };
 
-use crate::{Observation, words::count};
+use crate::{
+    Observation,
+    term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, next_number},
+    words::count,
+};
+
+/// What is not done, and what to do.
+const STALE: &str = "nothing is done on this machine, nor about clusters with components on it; use the newest documents, or, where the \
+                     machine is lost for good, annotate its Hypervisor with keelway.dev/lost=true";
 
 /// Why a machine takes nothing. The text tells what mends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +44,16 @@ pub enum Refused {
         /// What it holds.
         applied: Applied,
     },
+    /// It was told of a leader of a term that no leader can have.
+    NoSuchTerm {
+        /// The term.
+        term: u64,
+    },
+    /// The documents tell of a config after which there is no number.
+    NoNumberLeft {
+        /// What they tell of.
+        issued: Applied,
+    },
     /// A kubelet runs its pods there.
     Kubelet {
         /// How many.
@@ -47,11 +68,14 @@ impl Refused {
         match self {
             Self::AnotherInstallation { .. } => Reason::AnotherInstallation,
             Self::Stale { .. } | Self::TwoWriters { .. } => Reason::StaleDocuments,
+            Self::NoSuchTerm { .. } => Reason::ObeysAnotherLeader,
+            Self::NoNumberLeft { .. } => Reason::NoNumberLeft,
             Self::Kubelet { .. } => Reason::UsedByKubelet,
         }
     }
 
-    /// Whether the fault is of the documents as a whole: what they say of other machines is as old.
+    /// Whether the documents are older than what the machine holds. What that means for others is [`Observation::stale`] and
+    /// [`Observation::standing_still`].
     #[must_use]
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Stale { .. } | Self::TwoWriters { .. })
@@ -64,7 +88,10 @@ pub fn refuse(documents: &Documents, seen: &mut Observation) {
         let Some(state) = seen.machine(name) else { continue };
         let Some(refused) = refusal(document, state) else { continue };
         seen.machines.insert(name.clone(), Seen::unreachable(refused.to_string()));
-        seen.refused.insert(name.clone(), refused);
+        // Of a machine that is lost for good nothing counts, not even what it says of the documents.
+        if !(refused.is_stale() && document.is_lost()) {
+            seen.refused.insert(name.clone(), refused);
+        }
     }
 }
 
@@ -79,8 +106,14 @@ pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<Refused> {
     if let Some(owner) = state.owner.as_ref().filter(|owner| Some(*owner) != installation) {
         return Some(Refused::AnotherInstallation { owner: owner.clone() });
     }
-    let applied = state.applied.as_ref()?;
+    if state.term > HIGHEST_NUMBER {
+        return Some(Refused::NoSuchTerm { term: state.term });
+    }
     let issued = status.and_then(|status| status.issued.as_ref());
+    if let Some(issued) = issued.filter(|issued| next_number(issued.generation).is_none()) {
+        return Some(Refused::NoNumberLeft { issued: issued.clone() });
+    }
+    let applied = state.applied.as_ref()?;
     let place = |applied: &Applied| (applied.term, applied.generation);
     match issued {
         Some(issued) if place(applied) < place(issued) => None,
@@ -92,9 +125,25 @@ pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<Refused> {
     }
 }
 
+/// Why a machine that obeys a later leader takes nothing, and what to do.
+#[must_use]
+pub fn later_leader(term: u64) -> String {
+    if term > HIGHEST_TOLD_TERM {
+        return format!(
+            "the machine says that it obeys the leader of term {term}, and no leader has such a term: its agent's record is \
+             damaged or forged; nothing is done on this machine until its agent is installed anew"
+        );
+    }
+    format!(
+        "the machine obeys the leader of term {term}, which is later than these documents and their Lease tell of: where another \
+         manager drives this machine, end one of the two; else set the annotation keelway.dev/term of the Lease keelway-manager \
+         to {term} and start the manager again"
+    )
+}
+
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |applied: &Applied| alloc::format!("{}.{}", applied.term, applied.generation);
+        let number = |applied: &Applied| format!("{}.{}", applied.term, applied.generation);
         match self {
             Self::AnotherInstallation { owner } => write!(
                 f,
@@ -107,13 +156,20 @@ impl fmt::Display for Refused {
                     Some(issued) => write!(f, "end at {}", number(issued))?,
                     None => write!(f, "tell of none")?,
                 }
-                write!(f, ": nothing is done from them anywhere; use the newest documents")
+                write!(f, ": {STALE}")
             }
             Self::TwoWriters { applied } => write!(
                 f,
                 "stale documents: the machine holds config {} with other content: somebody else went on from the same \
-                 documents; nothing is done from them anywhere; use the newest documents",
+                 documents; {STALE}",
                 number(applied)
+            ),
+            Self::NoSuchTerm { term } => f.write_str(&later_leader(*term)),
+            Self::NoNumberLeft { issued } => write!(
+                f,
+                "the documents tell of config {}, after which there is no number: put status.issued of its Hypervisor back \
+                 as `keelway reconcile` wrote it",
+                number(issued)
             ),
             Self::Kubelet { pods } => write!(
                 f,

@@ -87,6 +87,9 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
             Some(Seen::Unreachable { silent: Silent::Runtime, why }) => {
                 verdict(Status::False, Reason::RuntimeNotAnswering, format!("waits for {}", silent_runtime(why)))
             }
+            Some(Seen::Unreachable { silent: Silent::Led, why }) => {
+                verdict(Status::False, Reason::ObeysAnotherLeader, why.clone())
+            }
             // What was told last stands until somebody looks.
             None if is_told(document) => continue,
             None => verdict(Status::Unknown, Reason::NotObserved, "nobody looked yet"),

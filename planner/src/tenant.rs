@@ -39,6 +39,11 @@ impl<'a> Tenant<'a> {
         })
     }
 
+    /// Whether nothing is done about it for a machine that holds a later config than the documents tell of: nobody paused it.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.cluster.paused && !self.document.spec.paused
+    }
+
     /// Components of one role, by name.
     pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
         self.components.iter().copied().filter(move |(_, component)| component.spec.role == role)

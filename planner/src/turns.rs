@@ -40,6 +40,10 @@ impl<'a> Turns<'a> {
         seen: &Observation,
         wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
     ) {
+        if tenant.stands_still() {
+            self.hold_still(tenant, seen, wanted);
+            return;
+        }
         if tenant.cluster.paused {
             self.held.extend(tenant.components.iter().map(|(name, _)| *name));
             return;
@@ -67,6 +71,23 @@ impl<'a> Turns<'a> {
                 holds_up: Some((tenant.cluster.reference.clone(), Cause::UnderWay)),
             }));
             self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
+        }
+    }
+
+    /// Holds what is held at all times, so that machines are told nothing new, and what would be replaced.
+    fn hold_still(
+        &mut self,
+        tenant: &Tenant<'a>,
+        seen: &Observation,
+        wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
+    ) {
+        for role in Role::ALL {
+            let replicas = Replicas::of(tenant, seen, role, None);
+            if is_relied_on(role) && replicas.all.len() > 1 {
+                self.held.extend(replicas.all.iter().map(|(name, _)| *name));
+            } else {
+                self.held.extend(replicas.replaced(&wanted));
+            }
         }
     }
 

@@ -13,6 +13,8 @@ use keelway_api::{
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
+use crate::Observation;
+
 /// Machines and clusters after validation. Components and Secrets stay in the documents.
 pub struct World {
     pub(crate) machines: Shared<BTreeMap<HypervisorName, ValidatedHypervisor>>,
@@ -42,6 +44,19 @@ impl World {
         } else {
             Err(Faults(faults))
         }
+    }
+
+    /// The same for a pass: clusters that [stand still](Observation::standing_still) are as if they were paused.
+    ///
+    /// # Errors
+    /// As [`World::of`].
+    pub fn of_pass(documents: &Documents, seen: &Observation) -> Result<Self, Faults> {
+        let mut world = Self::of(documents)?;
+        let still = seen.standing_still(documents);
+        for (id, cluster) in world.clusters.values_mut() {
+            cluster.paused |= still.contains_key(id);
+        }
+        Ok(world)
     }
 
     /// Clusters that are looked after: all that are not paused.

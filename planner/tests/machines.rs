@@ -9,14 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use keelway_api::{
     Documents, Time,
     cluster::MemberPhase,
-    hypervisor::Applied,
+    documents::SecretName,
+    hypervisor::{Applied, LOST_ANNOTATION},
     jiff::Timestamp,
     machine::{Amount, DataState, Disk, MachineState, SandboxState, Seen, Silent, Start, SystemFacts},
-    name::{HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
 use keelway_planner::{
-    Health, Observation, Plan, Refused, highest_term, identify, invariants, machine_config, machine_configs,
-    note_issued, plan, refuse,
+    CertificateSeen, HIGHEST_NUMBER, Health, MintRequest, Observation, Plan, Refused, identify, invariants,
+    machine_config, machine_configs, note_issued, plan, refuse,
 };
 use model::{empty, mint};
 
@@ -102,6 +103,31 @@ impl World {
     fn phases(&self) -> BTreeSet<MemberPhase> {
         let status = self.documents.clusters.values().next().unwrap().status.clone().unwrap();
         status.etcd.unwrap().members.into_values().map(|member| member.phase).collect()
+    }
+
+    fn identify(&mut self) {
+        let mut number = self.documents.clusters.len();
+        identify(&mut self.documents, || {
+            number += 1;
+            format!("b{number:015x}")
+        })
+        .unwrap();
+    }
+
+    /// It holds what the documents tell of after all.
+    fn machine_is_sound(&mut self, name: &str) {
+        let applied = self.machine_applied(name);
+        self.seen.refused.clear();
+        let issued = self.documents.hypervisors[&name.parse().unwrap()].status.clone().unwrap().issued;
+        assert_ne!(applied, issued);
+        *self.seen.machines.get_mut(&name.parse().unwrap()).unwrap() =
+            Seen::Known(MachineState { applied: issued, ..empty() }).into();
+    }
+
+    fn machine_applied(&self, name: &str) -> Option<Applied> {
+        let document = &self.documents.hypervisors[&name.parse::<HypervisorName>().unwrap()];
+        let issued = document.status.as_ref().and_then(|status| status.issued.clone());
+        issued.map(|issued| Applied { generation: u64::MAX, ..issued })
     }
 
     fn refuse(&mut self) -> Vec<Refused> {
@@ -300,6 +326,173 @@ fn stale_documents_plan_nothing_anywhere() {
     assert_ne!(after, before);
 }
 
+fn reference(name: &str) -> ClusterRef {
+    ClusterRef { namespace: "default".to_owned(), name: name.to_owned() }
+}
+
+/// A cluster on hv-1 alone, and another one on the others. hv-1 holds a later config than the documents tell of.
+fn one_stale_machine() -> World {
+    let mut world = World::new();
+    let alone = |world: &mut World, open: fn(&str) -> bool| {
+        for (name, machine) in world.documents.hypervisors.iter_mut() {
+            machine.spec.unschedulable = !open(name.as_str());
+        }
+    };
+    let single = |name: &str| CLUSTER.replace("c1", name).replace("replicas: 3", "replicas: 1");
+    world.documents.clusters = Documents::read(single("c1").as_bytes()).unwrap().clusters;
+    world.identify();
+    alone(&mut world, |name| name == "hv-1");
+    let _ = (world.pass(), world.pass());
+    world.documents.clusters.extend(Documents::read(single("c2").as_bytes()).unwrap().clusters);
+    world.identify();
+    alone(&mut world, |name| name != "hv-1");
+    let _ = (world.pass(), world.pass());
+    alone(&mut world, |_| true);
+    world.machine("hv-1").applied.as_mut().unwrap().generation = u64::MAX;
+    assert!(matches!(world.refuse().as_slice(), [Refused::Stale { .. }]));
+    world
+}
+
+#[test]
+fn a_machine_that_holds_later_configs_stops_itself_and_its_clusters_alone() {
+    let mut world = one_stale_machine();
+    for cluster in world.documents.clusters.values_mut() {
+        cluster.spec.control_plane.kube_scheduler.replicas = Some(2);
+    }
+    let plan = world.plan();
+    assert_eq!(invariants::check_replicas(&plan), []);
+    let schedulers = |name: &str| {
+        let id = plan.documents.clusters[&reference(name)].id().unwrap().clone();
+        let of_it = plan.documents.components_of(&id);
+        of_it.filter(|(pod, _)| pod.component.as_str().starts_with("kube-scheduler")).count()
+    };
+    assert_eq!((schedulers("c1"), schedulers("c2")), (1, 2));
+    assert!(plan.waiting.iter().any(|waiting| waiting.to_string().starts_with("c1 waits for a mend of hv-1")));
+    let (waiting, condition) = told(&plan, "hv-1", "Ready");
+    assert!(waiting.contains("nothing is done on this machine") && waiting.contains("lost=true"), "{waiting}");
+    assert_eq!(condition, "False StaleDocuments");
+    let configs = machine_configs(&plan.documents, &world.seen).unwrap();
+    let given: Vec<&str> = configs.keys().map(HypervisorName::as_str).collect();
+    assert_eq!(given, ["hv-2", "hv-3"]);
+}
+
+/// The number and digest of each config.
+fn fences(world: &World) -> BTreeMap<HypervisorName, Applied> {
+    let configs = machine_configs(&world.documents, &world.seen).unwrap();
+    let fence = |(name, config): (HypervisorName, keelway_api::machine::MachineConfig)| {
+        (name, Applied { term: config.term, generation: config.generation, digest: config.digest() })
+    };
+    configs.into_iter().map(fence).collect()
+}
+
+#[test]
+fn a_cluster_that_stands_still_has_machines_told_nothing_new() {
+    let mut world = World::new();
+    for _ in 0..4 {
+        let _ = world.pass();
+    }
+    let before = fences(&world);
+    assert_eq!(before.len(), 3);
+    world.machine("hv-1").applied.as_mut().unwrap().generation += 1;
+    assert_eq!(world.refuse().len(), 1);
+    let plan = world.plan_unchecked();
+    world.documents = plan.documents;
+    let now = fences(&world);
+    assert_eq!(now.keys().map(HypervisorName::as_str).collect::<Vec<_>>(), ["hv-2", "hv-3"]);
+    assert!(now.iter().all(|(name, fence)| before[name] == *fence), "{before:?} {now:?}");
+}
+
+#[test]
+fn a_deleted_cluster_on_a_machine_that_holds_later_configs_is_left() {
+    let mut world = one_stale_machine();
+    for cluster in world.documents.clusters.values_mut() {
+        cluster.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    }
+    let before = world.documents.clone();
+    let plan = world.plan();
+    let stays = |name: &str| plan.documents.clusters.contains_key(&reference(name));
+    assert!(stays("c1"));
+    let of_it = |documents: &Documents| {
+        let id = before.clusters[&reference("c1")].id().unwrap().clone();
+        documents.components_of(&id).count()
+    };
+    assert_eq!(of_it(&plan.documents), of_it(&before));
+}
+
+#[test]
+fn a_machine_that_holds_later_configs_can_be_given_up() {
+    let mut world = one_stale_machine();
+    let name: HypervisorName = "hv-1".parse().unwrap();
+    let deleted = Some(Time(Timestamp::UNIX_EPOCH));
+    world.documents.hypervisors.get_mut(&name).unwrap().metadata.deletion_timestamp = deleted.clone();
+    world.documents.clusters.get_mut(&reference("c1")).unwrap().metadata.deletion_timestamp = deleted;
+    let applied = world.machine_applied("hv-1");
+    for _ in 0..3 {
+        world.documents = world.plan().documents;
+    }
+    assert!(world.documents.hypervisors.contains_key(&name), "it may come back with what it holds");
+
+    let machine = world.documents.hypervisors.get_mut(&name).unwrap();
+    machine.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
+    world.seen.refused.clear();
+    *world.seen.machines.get_mut(&name).unwrap() = Seen::Known(MachineState { applied, ..empty() }).into();
+    assert_eq!(world.refuse(), [], "it is as if it did not answer");
+    for _ in 0..4 {
+        world.documents = world.plan_unchecked().documents;
+    }
+    assert!(!world.documents.clusters.contains_key(&reference("c1")));
+    assert!(!world.documents.hypervisors.contains_key(&name));
+}
+
+#[test]
+fn nothing_is_done_where_most_machines_hold_later_configs() {
+    let mut world = one_stale_machine();
+    assert!(!world.seen.stale());
+    world.machine("hv-2").applied.as_mut().unwrap().generation += 7;
+    assert_eq!(world.refuse().len(), 2);
+    assert!(world.seen.stale());
+    let plan = world.plan_unchecked();
+    assert_eq!(plan.documents, world.documents);
+    assert!(machine_configs(&plan.documents, &world.seen).unwrap().is_empty());
+}
+
+#[test]
+fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
+    let mut world = one_stale_machine();
+    world.machine_is_sound("hv-1");
+    let [one, other] = ["c1", "c2"].map(|name| world.documents.clusters[&reference(name)].id().unwrap().clone());
+    let seen = |end: i64| CertificateSeen {
+        common_name: "etcd".to_owned(),
+        organizations: Vec::new(),
+        dns_names: Vec::new(),
+        addresses: Vec::new(),
+        renew_at: Timestamp::UNIX_EPOCH,
+        not_after: Timestamp::from_second(end).unwrap(),
+    };
+    for (id, end) in [(&one, 0), (&other, 3600)] {
+        world.seen.certificates.insert((SecretName::of(id, "etcd-ca"), "active".to_owned()), seen(end));
+    }
+    let plan = world.plan_unchecked();
+    // Nothing tells of the other certificates, so all of them are due.
+    let by_etcd = |id: &ClusterId| {
+        let of_it = |wanted: &&MintRequest| matches!(wanted, MintRequest::Certificate { authority, .. } if *authority == SecretName::of(id, "etcd-ca"));
+        plan.mint.iter().filter(of_it).count()
+    };
+    assert_eq!(by_etcd(&one), 0);
+    assert!(by_etcd(&other) > 0, "the others go on");
+    let condition = |name: &str| {
+        let status = plan.documents.clusters[&reference(name)].status.clone().unwrap();
+        let found = status.conditions.into_iter().find(|found| found.type_ == "AuthoritiesValid");
+        found.map(|found| (found.reason, found.message))
+    };
+    let (reason, message) = condition("c1").unwrap();
+    assert_eq!(reason, "AuthorityEnded");
+    assert!(message.contains("etcd-ca ended at 1970-01-01T00:00:00Z"), "{message}");
+    assert_eq!(condition("c2"), None);
+    assert!(plan.waiting.iter().any(|waiting| waiting.to_string().starts_with("c1 waits for an authority")));
+    assert_eq!(plan.due, Some(Timestamp::from_second(3600).unwrap()), "the next one to end is looked for");
+}
+
 #[test]
 fn the_same_number_with_other_content_is_of_two_writers() {
     let mut world = World::new();
@@ -341,16 +534,43 @@ fn a_new_leader_gives_no_new_number_to_what_a_machine_holds() {
 }
 
 #[test]
-fn who_is_alone_goes_on_with_the_highest_term() {
+fn a_term_that_a_machine_was_told_counts_for_that_machine() {
     let mut world = World::new();
-    assert_eq!(highest_term(&world.documents, &world.seen), 1);
     // A leader told one machine of itself, and gave it nothing.
     world.machine("hv-3").term = 5;
-    assert_eq!(highest_term(&world.documents, &world.seen), 5);
+    assert_eq!(world.refuse(), []);
     let _ = world.pass();
-    let held: BTreeSet<u64> =
-        ["hv-1", "hv-2", "hv-3"].iter().map(|name| world.machine(name).applied.clone().unwrap().term).collect();
-    assert_eq!(held, [5].into(), "what it decides anew is of that term everywhere");
+    let held = ["hv-1", "hv-2", "hv-3"].map(|name| world.machine(name).applied.clone().unwrap().term);
+    assert_eq!(held, [1, 1, 5]);
+}
+
+#[test]
+fn a_machine_that_claims_a_term_that_no_leader_has_is_refused_alone() {
+    for claims in [1 << 63, u64::MAX] {
+        let mut world = World::new();
+        world.machine("hv-3").term = claims;
+        assert_eq!(world.refuse(), [Refused::NoSuchTerm { term: claims }]);
+        let plan = world.plan();
+        let (waiting, condition) = told(&plan, "hv-3", "Ready");
+        assert!(waiting.contains("no leader has such a term") && waiting.contains("installed anew"), "{waiting}");
+        assert_eq!(condition, "False ObeysAnotherLeader");
+        assert_eq!(machine_configs(&plan.documents, &world.seen).unwrap().len(), 2, "the others go on");
+    }
+}
+
+#[test]
+fn the_number_after_the_last_one_is_given_to_nobody() {
+    let mut world = World::new();
+    let _ = world.pass();
+    let last = Applied { term: 1, generation: HIGHEST_NUMBER, digest: "other".to_owned() };
+    for document in world.documents.hypervisors.values_mut().take(1) {
+        document.status.get_or_insert_default().issued = Some(last.clone());
+    }
+    assert_eq!(machine_configs(&world.documents, &world.seen).unwrap().len(), 2);
+    assert_eq!(world.refuse(), [Refused::NoNumberLeft { issued: last }]);
+    let (waiting, condition) = told(&world.plan_unchecked(), "hv-1", "Ready");
+    assert!(waiting.contains("put status.issued"), "{waiting}");
+    assert_eq!(condition, "False NoNumberLeft");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use keelway_api::{
 };
 use keelway_planner::{
     CertificateSeen, Configs, Connections, Health, Neighbours, Observation, Part, Wants, World, bindings_digest,
-    highest_term, machine_config, machine_configs, plan, plan_part,
+    machine_config, machine_configs, plan, plan_part, term_alone,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -86,7 +86,7 @@ impl Model {
             let mut plan = plan_part(own.clone(), part, &seen, Timestamp::UNIX_EPOCH).unwrap();
             mint(&mut plan, &mut self.certificates);
             self.take(&own, &plan.documents);
-            let world = World::of(&plan.documents).unwrap();
+            let world = World::of_pass(&plan.documents, &seen).unwrap();
             let (wants, _) = Configs::of(&plan.documents, &world, &seen).wants();
             told.push((plan.documents, wants));
         }
@@ -127,7 +127,7 @@ impl Model {
             let removals = here.clone().flat_map(|(_, wants)| wants.removals().clone()).collect();
             let left: BTreeSet<_> = here.flat_map(|(_, wants)| wants.left()).collect();
             let is_looked_after = |id: &ClusterId| known.contains(id) && !left.contains(id);
-            let term = highest_term(&self.documents, seen);
+            let term = term_alone(&self.documents);
             let (config, fence) = machine_config(document, state, is_looked_after, (&digests, &removals), term)?;
             let config = MachineConfig { pods: pods.flatten().collect(), ..config };
             assert_eq!(fence.digest, config.digest());

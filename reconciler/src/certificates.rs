@@ -55,6 +55,7 @@ fn facts(pem: &str) -> Option<CertificateSeen> {
         dns_names: facts.dns_names,
         addresses: facts.ip_addresses,
         renew_at: facts.validity.renew_at(),
+        not_after: facts.validity.not_after(),
     })
 }
 
@@ -82,6 +83,7 @@ mod tests {
             dns_names: Vec::new(),
             addresses: Vec::new(),
             renew_at: Timestamp::UNIX_EPOCH,
+            not_after: Timestamp::UNIX_EPOCH,
         };
         let known: Certificates = [((name.clone(), "server".to_owned()), seen)].into();
         let read = Read::of(&before, known.clone());

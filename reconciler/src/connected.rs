@@ -8,7 +8,7 @@ mod network;
 mod runtime;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -252,17 +252,19 @@ impl ConnectedMachines {
 
 #[async_trait]
 impl Machines for ConnectedMachines {
-    fn introduce(&self, documents: &Documents) -> bool {
-        let met = self.introduction.learn(documents);
-        let mut held = self.held();
-        let before = held.len();
-        // Whoever was spoken with as somebody else is met anew.
-        held.retain(|place, _| match place {
-            Place::Socket(_) => true,
-            Place::Network { .. } => met.by_agents,
-            Place::Bare(..) => met.by_proxies,
+    fn introduce(&self, documents: &Documents) -> BTreeSet<HypervisorName> {
+        let changed = self.introduction.learn(documents);
+        let mut dropped = BTreeSet::new();
+        self.held().retain(|place, _| {
+            let (machine, stays) = match place {
+                Place::Socket(_) => return true,
+                Place::Network { machine, via, .. } => (machine, changed.keeps_agent(via.as_deref())),
+                Place::Bare(machine, cri) => (machine, changed.keeps_proxy(&cri.secret_ref)),
+            };
+            dropped.extend(machine.parse().ok().filter(|_: &HypervisorName| !stays));
+            stays
         });
-        held.len() != before
+        dropped
     }
 
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {

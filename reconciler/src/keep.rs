@@ -131,7 +131,7 @@ pub trait Watcher: Send {
 struct Keeper<'a> {
     context: &'a Context,
     driver: Driver,
-    /// The term of a later leader that a machine told of; 0 for none.
+    /// The term of a later leader that most machines told of; 0 for none.
     superseded: AtomicU64,
     minter: Mutex<&'a mut dyn Minter>,
     watcher: Mutex<&'a mut dyn Watcher>,
@@ -316,9 +316,7 @@ impl<'a> Keeper<'a> {
         // Whoever looks at a machine that is new does so as whom its document says.
         let met_anew = self.context.machines.introduce(&documents);
         self.state().take(documents);
-        if met_anew {
-            self.state().wake_machines();
-        }
+        self.state().wake_these(&met_anew);
         self.stage_anew();
         Ok(())
     }

@@ -75,9 +75,10 @@ pub struct StoreError {
 #[async_trait]
 pub trait Machines: Send + Sync {
     /// Learns from the documents as whom machines are spoken with that are reached over a network. Comes before anything else is
-    /// asked about machines of these documents. Returns whether connections were dropped, as machines are met anew.
-    fn introduce(&self, _documents: &Documents) -> bool {
-        false
+    /// asked about machines of these documents. Returns machines whose connections were dropped, as they are met anew: those whose way or
+    /// credentials changed.
+    fn introduce(&self, _documents: &Documents) -> BTreeSet<HypervisorName> {
+        BTreeSet::new()
     }
     /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState>;

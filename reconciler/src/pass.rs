@@ -271,7 +271,7 @@ async fn execute_on_machines(
     if busy.is_empty() {
         return Ok(Vec::new());
     }
-    let world = World::of(&plan.documents).map_err(PassError::Faults)?;
+    let world = World::of_pass(&plan.documents, seen).map_err(PassError::Faults)?;
     let configs = Configs::of(&plan.documents, &world, seen);
     let each = busy.into_iter().filter_map(|name| Some((name, plan.documents.hypervisors.get(name)?)));
     let places = Arc::new(Semaphore::new(ON_THEIR_WAY));

@@ -2,7 +2,7 @@
 
 use std::{error::Error, str};
 
-use keelway_api::{Secret, fault::Fault, jiff::Timestamp, registry::is_pull_secret};
+use keelway_api::{Secret, fault::Fault, registry::is_pull_secret};
 use keelway_pki::{
     AuthorityKeyring, CertificateFacts, EncryptionKeyring, KeyringError, PrivateKeyPem, SecretData,
     ServiceAccountKeyring, VerifyError, WireGuardKey, key_matches_certificate,
@@ -14,10 +14,10 @@ const BACK: &str = "put the Secret back as reconcile wrote it";
 
 /// Every fault of a Secret's values; no value is in any of them.
 ///
-/// A certificate of a component that has ended is none: the next pass issues it anew. An authority that has ended is:
-/// nothing that it signed is believed any more.
+/// Dates are none: a certificate of a component that has ended is issued anew by the next pass, and an authority that has ended is told of
+/// on its cluster.
 #[must_use]
-pub fn faults(secret: &Secret, now: Timestamp) -> Vec<Fault> {
+pub fn faults(secret: &Secret) -> Vec<Fault> {
     // What these hold is no key or certificate, and was looked at when they were read.
     if is_pull_secret(secret) {
         return Vec::new();
@@ -25,7 +25,7 @@ pub fn faults(secret: &Secret, now: Timestamp) -> Vec<Fault> {
     let data: SecretData = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
     let unreadable = |error: KeyringError| vec![of_keyring(&error)];
     match holds(secret.metadata.name.as_deref().unwrap_or_default()) {
-        Holds::Authority => AuthorityKeyring::from_secret_data(&data).map_or_else(unreadable, |ring| ended(&ring, now)),
+        Holds::Authority => AuthorityKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default(),
         Holds::ServiceAccountKey => {
             ServiceAccountKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default()
         }
@@ -50,15 +50,6 @@ fn told(error: &dyn Error) -> String {
     causes
         .map(ToString::to_string)
         .fold(error.to_string(), |told, cause| if told.ends_with(&cause) { told } else { format!("{told}: {cause}") })
-}
-
-fn ended(ring: &AuthorityKeyring, now: Timestamp) -> Vec<Fault> {
-    let facts = CertificateFacts::from_pem(ring.active.certificate().pem());
-    let end = facts.map(|facts| facts.validity.not_after());
-    let has_ended = end.as_ref().is_ok_and(|end| *end <= now);
-    let problem = end.map(|end| format!("the authority ended at {end}"));
-    let mend = "take the Secret away: a new authority is made, all that it signs is issued anew, and clients need a new kubeconfig";
-    problem.iter().filter(|_| has_ended).map(|problem| Fault::of_entry(DATA, "active.crt", problem, mend)).collect()
 }
 
 fn certificates(data: &SecretData) -> Vec<Fault> {
@@ -106,7 +97,11 @@ fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
 
 #[cfg(test)]
 mod tests {
-    use keelway_api::{ByteString, jiff::SignedDuration, secret::Metadata};
+    use keelway_api::{
+        ByteString,
+        jiff::{SignedDuration, Timestamp},
+        secret::Metadata,
+    };
     use keelway_pki::{Authority, EncryptionKey, LeafRequest, ServiceAccountKey, Usage, Validity};
     use rand::{SeedableRng, rngs::StdRng};
 
@@ -142,13 +137,13 @@ mod tests {
         data
     }
 
-    fn told_of(name: &str, data: SecretData, now: Timestamp) -> Vec<String> {
+    fn told_of(name: &str, data: SecretData) -> Vec<String> {
         let secret = Secret {
             metadata: Metadata { name: Some(name.to_owned()), ..Metadata::default() },
             data: Some(data.into_iter().map(|(key, value)| (key, ByteString(value))).collect()),
             ..Secret::default()
         };
-        faults(&secret, now).into_iter().map(|fault| format!("{}: {}", fault.field, fault.problem)).collect()
+        faults(&secret).into_iter().map(|fault| format!("{}: {}", fault.field, fault.problem)).collect()
     }
 
     /// Takes the entry from another Secret's data.
@@ -160,31 +155,22 @@ mod tests {
     #[test]
     fn what_was_minted_has_no_fault() {
         let nothing: Vec<String> = Vec::new();
-        assert_eq!(told_of("etcd-ca", AuthorityKeyring::first(authority(1)).to_secret_data(), now()), nothing);
+        assert_eq!(told_of("etcd-ca", AuthorityKeyring::first(authority(1)).to_secret_data()), nothing);
         let key = ServiceAccountKey::mint(&mut rng(1)).unwrap();
-        assert_eq!(told_of("service-account", ServiceAccountKeyring::first(key).to_secret_data(), now()), nothing);
+        assert_eq!(told_of("service-account", ServiceAccountKeyring::first(key).to_secret_data()), nothing);
         let key = EncryptionKey::mint(&mut rng(1));
-        assert_eq!(told_of("encryption", EncryptionKeyring::first(key).to_secret_data(), now()), nothing);
-        assert_eq!(told_of("etcd-0", certificate(2), now()), nothing);
+        assert_eq!(told_of("encryption", EncryptionKeyring::first(key).to_secret_data()), nothing);
+        assert_eq!(told_of("etcd-0", certificate(2)), nothing);
     }
 
     #[test]
     fn a_certificate_and_a_key_that_do_not_belong_together() {
-        let found = told_of("etcd-0", mixed(certificate(2), &certificate(3), "server.key"), now());
+        let found = told_of("etcd-0", mixed(certificate(2), &certificate(3), "server.key"));
         assert_eq!(found, ["data[server.crt]: the certificate is not of the key server.key"]);
         let [one, two] = [1, 2].map(|seed| AuthorityKeyring::first(authority(seed)).to_secret_data());
-        let found = told_of("kubernetes-ca", mixed(one, &two, "active.key"), now());
+        let found = told_of("kubernetes-ca", mixed(one, &two, "active.key"));
         assert!(found[0].starts_with("data[active.crt]: "), "{found:?}");
         assert_eq!(found.len(), 1);
-    }
-
-    #[test]
-    fn an_authority_that_has_ended_is_a_fault_and_a_certificate_is_issued_anew() {
-        let later = now() + SignedDuration::from_hours(25);
-        let data = AuthorityKeyring::first(authority(1)).to_secret_data();
-        let found = told_of("front-proxy-ca", data, later);
-        assert_eq!(found, ["data[active.crt]: the authority ended at 2026-01-02T00:00:00Z"]);
-        assert_eq!(told_of("etcd-0", certificate(2), later), Vec::<String>::new());
     }
 
     #[test]
@@ -202,7 +188,7 @@ mod tests {
                 Holds::ServiceAccountKey | Holds::EncryptionKey => SecretData::new(),
             };
             data.insert(entry.to_owned(), b"abracadabra".to_vec());
-            let found = told_of(name, data, now());
+            let found = told_of(name, data);
             assert_eq!(found.len(), 1, "{found:?}");
             let (generation, _) = entry.split_once('.').unwrap();
             assert!(found[0].starts_with(&format!("data[{generation}.")), "{found:?}");

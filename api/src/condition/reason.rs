@@ -13,8 +13,14 @@ pub enum Reason {
     AnotherInstallation,
     /// The machine holds a later config than these documents know.
     StaleDocuments,
+    /// The machine obeys a later leader than the one that looks at it.
+    ObeysAnotherLeader,
+    /// The documents tell of a config of the machine after which there is no number.
+    NoNumberLeft,
     /// A kubelet runs pods on the machine's runtime.
     UsedByKubelet,
+    /// The life of an authority of the cluster is over.
+    AuthorityEnded,
     /// No pass has looked at the machine yet.
     NotObserved,
     /// The machine's agent has a certificate of this installation.
@@ -107,6 +113,8 @@ pub const ALL: &[Reason] = &[
     Reason::RuntimeNotAnswering,
     Reason::AnotherInstallation,
     Reason::StaleDocuments,
+    Reason::ObeysAnotherLeader,
+    Reason::NoNumberLeft,
     Reason::UsedByKubelet,
     Reason::NotObserved,
     Reason::Certified,
@@ -142,6 +150,7 @@ pub const ALL: &[Reason] = &[
     Reason::CertificatesDue,
     Reason::Invalid,
     Reason::BeyondClass,
+    Reason::AuthorityEnded,
 ];
 
 impl Reason {
@@ -165,6 +174,8 @@ impl Reason {
             | Self::RuntimeNotAnswering
             | Self::AnotherInstallation
             | Self::StaleDocuments
+            | Self::ObeysAnotherLeader
+            | Self::NoNumberLeft
             | Self::UsedByKubelet
             | Self::TokenExpired
             | Self::Revoked
@@ -182,6 +193,7 @@ impl Reason {
             | Self::Blocked
             | Self::CertificatesDue
             | Self::Invalid
+            | Self::AuthorityEnded
             | Self::BeyondClass => true,
             Self::Answers
             | Self::NotObserved
@@ -239,6 +251,27 @@ impl Reason {
                 "Ready",
                 "the machine holds a later config than these documents know",
                 "go on with the newest documents: those that the last `keelway reconcile` wrote, or the file that an interrupted one named",
+            ),
+            Self::ObeysAnotherLeader => (
+                "ObeysAnotherLeader",
+                "Hypervisor",
+                "Ready",
+                "the machine says that it obeys a later leader than the one that looks at it; all other machines go on",
+                "end the manager that is one too many; where there is only one, its Lease was lost: set the annotation keelway.dev/term of the Lease keelway-manager to the term that the message names, and start the manager again. A term that no leader has is forged or damaged: install the machine's agent anew",
+            ),
+            Self::NoNumberLeft => (
+                "NoNumberLeft",
+                "Hypervisor",
+                "Ready",
+                "status.issued tells of a config after which there is no number; all other machines go on",
+                "put status.issued of the Hypervisor back as `keelway reconcile` wrote it",
+            ),
+            Self::AuthorityEnded => (
+                "AuthorityEnded",
+                "Cluster",
+                "AuthoritiesValid",
+                "the life of an authority of the cluster is over: nothing that it signed is believed any more, and it signs nothing; all other clusters go on",
+                "make a new cluster, with a longer `spec.certificates.authorityTTL`, and move to it",
             ),
             Self::UsedByKubelet => (
                 "UsedByKubelet",

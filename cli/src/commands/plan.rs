@@ -41,7 +41,7 @@ fn online(global: &Global, input: &Input) -> Result<Preview, Failure> {
 fn offline(input: &Input, file: &Path) -> Result<Preview, Failure> {
     let told = Input::read(&[file.to_owned()])?;
     let observation = Observation::read(&told.bytes).map_err(|faults| Failure::faults(faults, &told))?;
-    let documents = input.world_at(observation.timestamp.0)?;
+    let documents = input.world()?;
     preview_offline(&documents, observation, &mut session::minter()).map_err(Failure::other)
 }
 

@@ -11,6 +11,7 @@ use keelway_hypervisor_agent::{
     action::{Action, PodAction},
     converge::converge,
 };
+use keelway_planner::refusal;
 
 use super::world::World;
 
@@ -59,6 +60,10 @@ pub enum Bug {
     MintsForNoTime,
     /// What a machine tells of newer documents is not looked at.
     ActsOnStaleDocuments,
+    /// What one machine tells of newer documents is taken for the word of all.
+    StaleMachineStopsAll,
+    /// Where an authority of one cluster has ended, no document is read.
+    EndedAuthorityStopsAll,
     /// Agents do nothing.
     AgentsSleep,
     /// A component that cannot be built is left out of its machine's config.
@@ -71,7 +76,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -93,6 +98,8 @@ impl Bug {
         Self::TakesServersForDrained,
         Self::MintsForNoTime,
         Self::ActsOnStaleDocuments,
+        Self::StaleMachineStopsAll,
+        Self::EndedAuthorityStopsAll,
         Self::AgentsSleep,
         Self::LeavesOutWhatCannotBeBuilt,
         Self::RemovesDataWithoutAnOrder,
@@ -120,6 +127,12 @@ impl World {
             (Some(Bug::ActsOnStaleDocuments), Seen::Known(state)) if self.pass.stale => {
                 Seen::Known(MachineState { applied: None, ..state })
             }
+            (Some(Bug::StaleMachineStopsAll), Seen::Known(mut state)) if self.has_stale_machine() => {
+                if let Some(applied) = &mut state.applied {
+                    applied.term += 1;
+                }
+                Seen::Known(state)
+            }
             (Some(Bug::TakesServersForDrained), Seen::Known(mut state)) => {
                 for server in state.servers.values_mut().flat_map(BTreeMap::values_mut) {
                     server.admin = ServerAdmin::Drains;
@@ -128,6 +141,16 @@ impl World {
             }
             (_, seen) => seen,
         }
+    }
+
+    /// Whether a machine holds a later config than the documents tell of.
+    fn has_stale_machine(&self) -> bool {
+        let mut all = self.machines.iter();
+        all.any(|(name, machine)| {
+            let document = self.pass.loaded.hypervisors.get(name);
+            let refused = document.and_then(|document| refusal(document, &machine.state()));
+            refused.is_some_and(|refused| refused.is_stale())
+        })
     }
 
     /// What is saved instead of what was decided.

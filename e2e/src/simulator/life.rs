@@ -215,6 +215,7 @@ async fn come_to_rest(sim: &Sim) -> u64 {
     }
     sim.world().mend();
     give_up_what_lost_data(sim).await;
+    give_up_what_ended(sim).await;
     let before = sim.world().counts.passes;
     let end = drive(sim, Limits { once: false, timeout: PATIENCE }, CancellationToken::new()).await;
     let taken = sim.world().counts.passes - before;
@@ -251,6 +252,24 @@ async fn give_up_what_lost_data(sim: &Sim) {
         if end == Some(End::Settled) || !told {
             let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
             world.breaks("a store that lost data is told of", what);
+        }
+        world.delete(&name);
+    }
+}
+
+/// A cluster whose authority ended is told of, while all others go on, and it goes.
+async fn give_up_what_ended(sim: &Sim) {
+    let ended = sim.world().clusters_whose_authority_ended();
+    if ended.is_empty() {
+        return;
+    }
+    let end = drive(sim, Limits { once: false, timeout: TOLD_WITHIN }, CancellationToken::new()).await;
+    let mut world = sim.world();
+    for name in ended {
+        let told = world.waiting.iter().any(|waiting| waiting.starts_with(&format!("{name} waits for an authority")));
+        if end == Some(End::Settled) || !told {
+            let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
+            world.breaks("an authority that ended is told of on its cluster", what);
         }
         world.delete(&name);
     }

@@ -11,7 +11,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::{Observation, Refused as Refusal, refuse};
+use keelway_planner::{Observation, refuse};
 
 use super::{error::Refused, world::World};
 
@@ -244,9 +244,9 @@ impl World {
         self.put_back(|name| seen.refused.contains_key(name));
     }
 
-    /// Whether a machine told the last pass that the documents are stale.
+    /// Whether machines told the last pass that the documents are stale as a whole.
     pub(super) fn refused_as_stale(&self) -> bool {
-        self.refused().refused.values().any(is_stale)
+        self.refused().stale()
     }
 
     fn refused(&self) -> Observation {
@@ -347,10 +347,6 @@ impl Deeds {
     fn count(&mut self, deed: Deed) {
         *self.0.entry(deed).or_default() += 1;
     }
-}
-
-fn is_stale(why: &Refusal) -> bool {
-    matches!(why, Refusal::Stale { .. } | Refusal::TwoWriters { .. })
 }
 
 fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {

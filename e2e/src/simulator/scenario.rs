@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use keelway_api::{
-    Cluster, Hypervisor, ObjectMeta, Shared, Time,
+    Cluster, Hypervisor, ObjectMeta, Secret, Shared, Time,
     cluster::{CertificatesSpec, ClusterSpec, MemberPhase},
     duration::Span,
     hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec, PortRange},
@@ -12,6 +12,7 @@ use keelway_api::{
     role::Role,
     validated::ZONE_LABEL,
 };
+use keelway_pki::CertificateFacts;
 use serde_json::json;
 
 use super::{
@@ -75,6 +76,21 @@ impl World {
         };
         let clusters = self.saved.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && lost(cluster));
         clusters.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Clusters with an authority whose life is over.
+    pub(super) fn clusters_whose_authority_ended(&self) -> Vec<ClusterRef> {
+        let now = self.now();
+        let has_ended = |secret: &Secret| {
+            let pem = secret.data.as_ref().and_then(|data| std::str::from_utf8(&data.get("active.crt")?.0).ok());
+            let facts = pem.and_then(|pem| CertificateFacts::from_pem(pem).ok());
+            facts.is_some_and(|facts| facts.validity.not_after() <= now)
+        };
+        let ended = |cluster: &Cluster| {
+            let mut secrets = cluster.id().into_iter().flat_map(|id| self.saved.secrets_of(id));
+            !cluster.deleted() && secrets.any(|(_, secret)| has_ended(secret))
+        };
+        self.saved.clusters.iter().filter(|(_, cluster)| ended(cluster)).map(|(name, _)| name.clone()).collect()
     }
 
     /// All clusters go.
@@ -178,6 +194,11 @@ impl World {
         if self.random.once_in(3) {
             // Short enough for a jump of the clock to make them due.
             spec.certificates = CertificatesSpec { component_ttl: Span::hours(2), ..spec.certificates };
+        } else if self.random.once_in(4) {
+            // Authorities end with such a jump.
+            let short = Span::minutes(45);
+            spec.certificates =
+                CertificatesSpec { component_ttl: short, worker_ttl: short, admin_ttl: short, authority_ttl: short };
         }
         let mut cluster = Cluster::new(&reference.name, spec);
         cluster.metadata = ObjectMeta {

@@ -47,6 +47,9 @@ fn load(world: &mut World) -> Result<Documents, Refused> {
     let number = world.counts.passes;
     world.tell(format!("pass {number}"));
     world.read_what_a_person_wrote()?;
+    if world.bug == Some(Bug::EndedAuthorityStopsAll) && !world.clusters_whose_authority_ended().is_empty() {
+        return Err(Refused("an authority has ended".to_owned()));
+    }
     world.put_back_what_is_stale();
     let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
     if old.is_some() {
@@ -108,25 +111,26 @@ impl World {
         saved
     }
 
-    /// Documents of before, where each machine answers and one of them tells that there were newer ones.
+    /// Documents of before, where each machine answers and more than half of them tell that there were newer ones.
     pub(super) fn old_documents(&self) -> Option<Documents> {
         let now = Instant::now();
         if !self.machines.values().all(|machine| machine.answers(now) && machine.strangers.owner.is_none()) {
             return None;
         }
-        let holds_newer = |documents: &&Documents| {
-            documents.hypervisors.iter().any(|(name, document)| {
+        let hold_newer = |documents: &&Documents| {
+            let newer = documents.hypervisors.iter().filter(|(name, document)| {
                 let status = document.status.as_ref();
                 let issued = status.and_then(|status| status.issued.as_ref());
-                let disk = self.machines.get(name).map(|machine| &machine.disk);
+                let disk = self.machines.get(*name).map(|machine| &machine.disk);
                 let same_owner = disk
                     .is_some_and(|disk| disk.owner.as_ref() == status.and_then(|status| status.installation.as_ref()));
                 let applied = disk.and_then(|disk| disk.applied.as_ref());
                 let place = |applied: &Applied| (applied.term, applied.generation);
                 same_owner && applied.is_some_and(|applied| issued.is_none_or(|issued| place(issued) < place(applied)))
-            })
+            });
+            newer.count() * 2 > documents.hypervisors.len()
         };
-        self.history.iter().rev().find(holds_newer).cloned()
+        self.history.iter().rev().find(hold_newer).cloned()
     }
 }
 

@@ -114,8 +114,7 @@ impl Directory {
         block_in_place(|| {
             let mut held = self.held();
             let before = held.world.clone().ok_or(EditError::NotReady)?;
-            let Accepted { documents, refused, put_back: _ } =
-                accept(Some(&before), found, Keeper::Reader, Timestamp::now());
+            let Accepted { documents, refused, put_back: _ } = accept(Some(&before), found, Keeper::Reader);
             if !refused.is_empty() {
                 let faults = refused.into_iter().flat_map(|(path, faults)| {
                     let name = name_of(&path);

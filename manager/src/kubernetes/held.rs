@@ -10,11 +10,10 @@ use keelway_api::{
     Documents,
     document::{Document, DocumentName},
     fault::{Fault, Faults},
-    jiff::Timestamp,
 };
 use tokio::time::Instant;
 
-use super::object::{Version, is_missed};
+use super::object::Version;
 use crate::{
     accept::{Accepted, Found, Keeper, accept},
     place::{name_of, path_of},
@@ -248,7 +247,7 @@ impl Held {
     }
 
     /// Takes in what is other than at the last look.
-    pub(super) fn look(&mut self, now: Timestamp) -> Looked {
+    pub(super) fn look(&mut self) -> Looked {
         self.woken = false;
         let mut found = std::mem::take(&mut self.found);
         if found.is_empty()
@@ -265,7 +264,7 @@ impl Held {
         for (path, (bytes, _)) in &self.refused {
             found.entry(path.clone()).or_insert_with(|| Some(bytes.clone()));
         }
-        let Accepted { documents, refused, put_back } = self.accept(&found, now);
+        let Accepted { documents, refused, put_back } = accept(self.world.as_deref(), &found, Keeper::Server);
         let verdicts = self.note(&found, refused);
         let documents = documents.map(Arc::new);
         self.world.clone_from(&documents);
@@ -274,21 +273,6 @@ impl Held {
             return Looked { documents: Err(self.faults()), put_back: BTreeSet::new(), verdicts };
         }
         Looked { documents: Ok(documents.unwrap_or_default()), put_back, verdicts }
-    }
-
-    /// At first, what is not sound is left out only where nothing relies on it that counts.
-    fn accept(&self, found: &Found, now: Timestamp) -> Accepted {
-        let accepted = accept(self.world.as_deref(), found, Keeper::Server, now);
-        if accepted.documents.is_some() {
-            return accepted;
-        }
-        let without = accept(Some(&Documents::default()), found, Keeper::Server, now);
-        let world = without.documents.as_ref();
-        let is_missed = |path: &PathBuf| {
-            let bytes = found.get(path).and_then(Option::as_deref).unwrap_or_default();
-            world.is_none_or(|world| is_missed(path, bytes, world))
-        };
-        if without.refused.keys().any(is_missed) { accepted } else { without }
     }
 
     /// Writes down what does not count, and tells what is new of that.
@@ -352,7 +336,7 @@ mod tests {
             let version = Version { number, ..Version::default() };
             held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
         }
-        held.look(Timestamp::UNIX_EPOCH)
+        held.look()
     }
 
     #[test]
@@ -365,7 +349,7 @@ mod tests {
             let version = Version { number, ..Version::default() };
             held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
         }
-        let documents = held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
+        let documents = held.look().documents.unwrap();
         // Nobody has loaded them yet.
         let mut together = documents.clone();
         assert!(!held.put_together(&mut together) && Arc::ptr_eq(&together, &documents));
@@ -386,13 +370,13 @@ mod tests {
             |text: &str| serde_json::to_vec(&serde_saphyr::from_str::<serde_json::Value>(text).unwrap()).unwrap();
         let path = PathBuf::from("hypervisors/hv-1.yaml");
         held.seen(&"all".into(), path.clone(), version(1), Some(json(MACHINE)));
-        held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
+        held.look().documents.unwrap();
         // This store writes its second version, somebody else the third.
         let deleted = MACHINE.replace("{name: hv-1}", "{name: hv-1, deletionTimestamp: '2026-01-01T00:00:00Z'}");
         held.seen(&"all".into(), path.clone(), version(3), Some(json(&deleted)));
         held.wrote(path.clone(), version(2));
         assert!(held.is_news());
-        let documents = held.look(Timestamp::UNIX_EPOCH).documents.unwrap();
+        let documents = held.look().documents.unwrap();
         assert!(documents.hypervisors.values().all(|machine| machine.deleted()));
         // Told late, its own writes are none.
         held.wrote(path.clone(), version(5));
@@ -407,7 +391,10 @@ mod tests {
         let clusters = |files: &[(&str, &str)]| look(files).documents.map(|documents| documents.clusters.len()).ok();
         assert_eq!(clusters(&[machine, cluster, (secret, SECRET)]), Some(1));
         let empty = SECRET.replace("eA==", "''");
-        assert_eq!(clusters(&[machine, cluster, (secret, &empty)]), None, "a key of a cluster that counts");
+        assert_eq!(clusters(&[machine, cluster, (secret, &empty)]), Some(0), "one whose key is spoilt waits alone");
+        let other = CLUSTER.replace("c1", "c2").replace("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
+        let other = ("clusters/team-a/c2.yaml", other.as_str());
+        assert_eq!(clusters(&[machine, cluster, other, (secret, &empty)]), Some(1), "the others go on");
         let broken = CLUSTER.replace("1.37.0", "1.2.3");
         let spoilt = ("clusters/team-a/c1.yaml", broken.as_str());
         assert_eq!(clusters(&[machine, spoilt, (secret, SECRET)]), Some(0), "one that is spoilt waits alone");

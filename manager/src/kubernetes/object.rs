@@ -1,14 +1,9 @@
 //! An object of an API as a document, and what beside it matters to a store.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use keelway_api::{
     Documents, cluster,
-    document::DocumentName,
     documents::SecretName,
     hypervisor::{self, CriEndpoint, Endpoint, SecretReference},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
@@ -18,7 +13,7 @@ use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
 use super::{verdict::ACCEPTED, write::INSTALLATION_PREFIX};
-use crate::place::{name_of, path_of_object};
+use crate::place::path_of_object;
 
 /// What `kubectl apply` notes: the whole document, with all that a Secret holds.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -151,25 +146,6 @@ fn pull_secrets<'a>(
         let namespace = reference["namespace"].as_str().unwrap_or(namespace).to_owned();
         Some(SecretName { namespace, name: reference["name"].as_str()?.to_owned() })
     })
-}
-
-/// Whether what counts relies on a document that does not. A Cluster holds up nobody but itself: what is of it waits with it, and machines
-/// leave alone what nobody tells of. Without one of the classes, Clusters would be held against another one, or against none.
-pub(super) fn is_missed(path: &Path, bytes: &[u8], world: &Documents) -> bool {
-    let has = |id: &ClusterId| world.clusters.values().any(|cluster| cluster.id() == Some(id));
-    match name_of(path) {
-        Some(DocumentName::Hypervisor(_)) => {
-            let json: Json = serde_json::from_slice(bytes).unwrap_or_default();
-            json.pointer("/status/issued").is_some()
-        }
-        Some(DocumentName::Component(pod)) => has(&pod.cluster),
-        Some(DocumentName::Secret(name)) if name.is_of_a_cluster() => {
-            ClusterId::of_namespace(&name.namespace).is_some_and(|id| has(&id))
-        }
-        Some(DocumentName::Secret(name)) => name.namespace.starts_with(INSTALLATION_PREFIX),
-        Some(DocumentName::ClusterClass(_)) => true,
-        Some(DocumentName::Cluster(_)) | None => false,
-    }
 }
 
 /// Whether a Secret with one of our labels is where Keelway's own are. Anybody may write labels.

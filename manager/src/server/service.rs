@@ -4,10 +4,9 @@ use std::{collections::BTreeSet, pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt, stream};
 use keelway_api::{
-    Asked, Documents, Secret,
+    Asked, Documents,
     document::DocumentName,
     fault::{Fault, Faults},
-    jiff::Timestamp,
 };
 use keelway_reconciler::secret_faults;
 use tokio::sync::watch;
@@ -55,9 +54,7 @@ impl documents_server::Documents for Service {
 
     async fn apply(&self, request: Request<proto::ApplyRequest>) -> Result<Response<proto::ApplyResponse>, Status> {
         let peer = Peer::of(&request)?;
-        let now = Timestamp::now();
-        let keys = |secret: &Secret| secret_faults(secret, now);
-        let asked = Asked { keys: Some(&keys), whole: false };
+        let asked = Asked { keys: Some(&secret_faults), whole: false };
         let documents =
             Documents::read_apart(&request.get_ref().documents, asked).map_err(|faults| refused(&faults))?;
         let denied = documents.all_names().filter_map(|name| {

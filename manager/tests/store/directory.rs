@@ -134,15 +134,26 @@ async fn what_passes_tell_is_kept_beside_a_broken_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_done_from_files_that_never_were_sound() {
+async fn a_cluster_whose_file_never_was_sound_is_left_out_until_it_is_mended() {
     let place = Place::new();
     drop(place.with_world().await);
     place.write(CLUSTER, "apiVersion: [");
     let store = place.open();
-    let error = store.load().await.unwrap_err();
-    assert!(error.cause.to_string().contains("cannot be used"), "{error}");
+    let documents = store.load().await.unwrap();
+    assert_eq!(documents.clusters.len() + documents.components.len(), 0);
+    assert!(!documents.hypervisors.is_empty(), "the others go on");
+    assert!(store.refused().contains_key(Path::new(CLUSTER)));
     place.write(CLUSTER, &world().text_of(&name_of_cluster()).unwrap());
     assert_eq!(written(&next(&store).await), written(&world()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_done_without_a_class_that_never_was_sound() {
+    let place = Place::new();
+    drop(place.with_world().await);
+    place.write("clusterclasses/small.yaml", "apiVersion: [");
+    let error = place.open().load().await.unwrap_err();
+    assert!(error.cause.to_string().contains("cannot be used"), "{error}");
 }
 
 fn name_of_cluster() -> DocumentName {

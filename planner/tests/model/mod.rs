@@ -34,6 +34,7 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
                     dns_names: subject.dns_names.clone(),
                     addresses: subject.addresses.clone(),
                     renew_at: Timestamp::MAX,
+                    not_after: Timestamp::MAX,
                 };
                 certificates.insert((secret.clone(), name.clone()), seen);
                 (secret, vec![format!("{name}.crt"), format!("{name}.key")])

@@ -1,7 +1,7 @@
 //! The way to machines on a network, and as whom they are spoken with.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -84,6 +84,11 @@ impl Direct {
         let machines = documents.hypervisors.iter();
         Self(machines.filter_map(|(name, machine)| Some((name.clone(), place(machine)?))).collect())
     }
+
+    /// Those that are elsewhere than before, or no longer there.
+    fn moved_since(&self, before: &Self) -> BTreeSet<HypervisorName> {
+        before.0.iter().filter(|(name, place)| self.0.get(*name) != Some(place)).map(|(name, _)| name.clone()).collect()
+    }
 }
 
 /// As whom the driver of the documents is known to agents.
@@ -149,10 +154,31 @@ fn client(via: &str, direct: &Direct, identity: Arc<keelway_tls::Client>) -> Res
     }
 }
 
-/// Whether the driver is whom it was, for those that it met.
-pub(super) struct Met {
-    pub(super) by_agents: bool,
-    pub(super) by_proxies: bool,
+/// What is other than it was, so that connections are worth nothing any more.
+pub(super) struct Changed {
+    /// As whom agents are spoken with.
+    driver: bool,
+    /// Agents that others are reached through, and that are elsewhere.
+    direct: BTreeSet<HypervisorName>,
+    /// Whose proxies are spoken with.
+    installation: bool,
+    /// What proxies are spoken with by.
+    given: BTreeSet<SecretName>,
+}
+
+impl Changed {
+    /// Whether a connection to an agent is as good as before. Where the agent itself is, is part of its place.
+    pub(super) fn keeps_agent(&self, via: Option<&str>) -> bool {
+        let moved = |via: &str| self.direct.iter().any(|name| name.as_str() == via);
+        !self.driver && !via.is_some_and(moved)
+    }
+
+    /// Whether a connection to a proxy is as good as before.
+    pub(super) fn keeps_proxy(&self, secret: &SecretReference) -> bool {
+        let SecretReference { namespace, name } = secret;
+        let is_it = |changed: &SecretName| changed.namespace == *namespace && changed.name == *name;
+        !self.installation && !self.given.iter().any(is_it)
+    }
 }
 
 /// What was learnt last.
@@ -171,17 +197,18 @@ struct Learnt {
 }
 
 impl Introduction {
-    /// Learns as whom machines are spoken with, and through which agents others are. Returns whether that is what it was before.
-    pub(super) fn learn(&self, documents: &Documents) -> Met {
+    /// Learns as whom machines are spoken with, and through which agents others are. Returns what of that changed.
+    pub(super) fn learn(&self, documents: &Documents) -> Changed {
         let found = driver(&self.clients, documents).map_err(|error| chain_text(&error));
         let direct = Direct::of(documents);
         let mut held = self.held();
         // A client is made once of the same certificates.
         let same = matches!((&held.driver, &found), (Some(Ok(known)), Ok(now)) if Arc::ptr_eq(known, now));
-        let by_agents = same && held.direct == direct;
+        let moved = direct.moved_since(&held.direct);
         held.driver = Some(found);
         held.direct = direct;
-        Met { by_agents, by_proxies: held.remember(documents) }
+        let (installation, given) = held.remember(documents);
+        Changed { driver: !same, direct: moved, installation, given }
     }
 
     /// The runtime of a machine without an agent, and whose helper it gets.
@@ -203,15 +230,15 @@ impl Introduction {
 }
 
 impl Learnt {
-    /// Returns whether proxies are shown what they were before.
-    fn remember(&mut self, documents: &Documents) -> bool {
+    /// Returns whether there is another installation, and Secrets that are others, of which proxies are shown something.
+    fn remember(&mut self, documents: &Documents) -> (bool, BTreeSet<SecretName>) {
         let held = &mut self.documents;
-        let same = held.given == documents.given && held.installation() == documents.installation();
-        if !same || !held.hypervisors.is_one_with(&documents.hypervisors) {
-            held.given.clone_from(&documents.given);
-            held.hypervisors.clone_from(&documents.hypervisors);
-        }
-        same
+        let is_other = held.installation() != documents.installation();
+        let names = held.given.keys().chain(documents.given.keys());
+        let changed = names.filter(|name| held.given.get(name) != documents.given.get(name)).cloned().collect();
+        held.given.clone_from(&documents.given);
+        held.hypervisors.clone_from(&documents.hypervisors);
+        (is_other, changed)
     }
 }
 
@@ -237,6 +264,42 @@ stringData: {values}
 "
         );
         Documents::read(text.as_bytes()).unwrap()
+    }
+
+    /// Agents at these addresses.
+    fn agents(addresses: &[&str]) -> Documents {
+        let machine = |(number, address): (usize, &&str)| {
+            format!(
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec: {{role: Private, \
+                 endpoint: {{agent: {{address: '{address}:7443'}}}}, addresses: {{private: [10.0.0.{number}]}}}}\n"
+            )
+        };
+        let text: String = (1..).zip(addresses).map(machine).collect();
+        Documents::read(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn connections_are_dropped_to_those_alone_whose_way_or_credentials_changed() {
+        let since = |before: &Documents, after: &Documents| {
+            let mut held = Learnt::default();
+            let _ = held.remember(before);
+            let (installation, given) = held.remember(after);
+            Changed { driver: false, direct: Direct::of(after).moved_since(&Direct::of(before)), installation, given }
+        };
+        let (two, three) = (agents(&["10.0.0.1", "10.0.0.2"]), agents(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+        let added = since(&two, &three);
+        assert!(added.keeps_agent(None) && added.keeps_agent(Some("hv-1")), "one that is added concerns nobody else");
+        let moved = since(&two, &agents(&["10.0.0.9", "10.0.0.2"]));
+        assert!(moved.keeps_agent(None) && moved.keeps_agent(Some("hv-2")) && !moved.keeps_agent(Some("hv-1")));
+        let gone = since(&three, &two);
+        assert!(gone.keeps_agent(Some("hv-1")) && !gone.keeps_agent(Some("hv-3")));
+
+        let secret = |name: &str| SecretReference { namespace: "default".to_owned(), name: name.to_owned() };
+        let (one, other) =
+            (documents("{tls.crt: a, tls.key: k, ca.crt: c}"), documents("{tls.crt: b, tls.key: k, ca.crt: c}"));
+        let changed = since(&one, &other);
+        assert!(!changed.keeps_proxy(&secret("hv-1")) && changed.keeps_proxy(&secret("hv-2")));
+        assert!(since(&one, &one).keeps_proxy(&secret("hv-1")));
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     shared::Map,
 };
-use keelway_planner::{Configs, Health, Observation, Plan, Refused, Wants, World, identify_clusters, refuse};
+use keelway_planner::{Configs, Health, Observation, Plan, Wants, World, identify_clusters, refuse};
 use tokio::{
     sync::{Notify, futures::OwnedNotified},
     time::{Instant, sleep, sleep_until, timeout},
@@ -177,6 +177,7 @@ impl Keeper<'_> {
             if idle {
                 let settled = outcome.as_ref().filter(|outcome| outcome.settled);
                 if let Some(outcome) = settled {
+                    self.state().settles(name, true);
                     let ids = outcome.plan.documents.clusters.values().filter_map(|cluster| cluster.id());
                     ids.for_each(|id| self.context.components.rest(id));
                 }
@@ -292,7 +293,7 @@ impl Keeper<'_> {
         let Some((decided, staged)) = decided else { return Ok(Relied::TooMuch) };
         let Decided { plan, saved, mut wants, seen } = decided;
         let (wrote, says_more) = (matches!(staged, StagedPart::Waits(_)), saved != plan.documents);
-        if seen.refused.values().any(Refused::is_stale) {
+        if seen.stale() || (self.has_told(name) && !seen.standing_still(&loaded).is_empty()) {
             wants = None;
         }
         if wrote && only_tells(&loaded, &saved) {
@@ -328,16 +329,20 @@ impl Keeper<'_> {
     /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
     /// waits for it. What cannot be made from them may only lack a key that the pass would mint, so nothing of it goes.
     fn tell_as_saved(&self, name: &ClusterRef) {
-        let has_told = self.state().clusters.get(name).is_none_or(|cluster| !cluster.wants.is_empty());
-        let Some(view) = self.view(name).filter(|_| !has_told) else { return };
+        let Some(view) = self.view(name).filter(|_| !self.has_told(name)) else { return };
         let mut seen = Observation { machines: view.seen, ..Observation::default() };
         refuse(&view.loaded, &mut seen);
-        if let Ok(world) = World::of(&view.loaded) {
+        if let Ok(world) = World::of_pass(&view.loaded, &seen) {
             let ids = view.loaded.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
             let (wants, _) = Configs::of(&view.loaded, &world, &seen).wants();
             let wants = wants.into_iter().map(|(machine, wants)| (machine, wants.leaving_the_rest(&ids))).collect();
             drop(self.state().wants(name, (view.loaded.clone(), &BTreeSet::new()), wants));
         }
+    }
+
+    /// Whether machines know what a cluster wants of them.
+    fn has_told(&self, name: &ClusterRef) -> bool {
+        self.state().clusters.get(name).is_none_or(|cluster| !cluster.wants.is_empty())
     }
 
     /// What the cluster's own API is to be told, and what came of the pass.
@@ -356,8 +361,9 @@ impl Keeper<'_> {
 
     /// The same for a pass: what its task was woken for until now is in it.
     fn newest_view(&self, name: &ClusterRef) -> Option<View> {
-        let state = self.state();
+        let mut state = self.state();
         let _ = state.clusters.get(name)?.wake.notified().now_or_never();
+        state.settles(name, false);
         View::of(&state, name)
     }
 

@@ -163,7 +163,7 @@ fn wanted(
     now: Timestamp,
 ) -> Result<(Plan, BTreeMap<HypervisorName, Wants>), PassError> {
     let (wants, waiting) = {
-        let world = World::of(&plan.documents).map_err(PassError::Faults)?;
+        let world = World::of_pass(&plan.documents, seen).map_err(PassError::Faults)?;
         let configs = Configs::of(&plan.documents, &world, seen);
         let (wants, unbuildable) = configs.wants();
         (wants, [configs.waiting(), &unbuildable].concat())

@@ -10,7 +10,7 @@ use keelway_api::{
     Documents, Hypervisor,
     machine::{MachineState, Seen},
 };
-use keelway_planner::term_of_documents;
+use keelway_planner::{term_alone, term_of_documents, term_told_by_most};
 use tokio::time::timeout;
 
 use super::Keeper;
@@ -39,20 +39,23 @@ pub enum Driver {
 pub enum Kept {
     /// It was told to stop.
     Stopped,
-    /// A machine was told of a later leader.
+    /// Most machines were told of a later leader.
     Superseded {
         /// The term of that.
         term: u64,
     },
 }
 
-/// The highest term that documents know, and machines that answer: a new leader has a higher one.
+/// The highest term that documents know, or more than half of the machines that answer: a new leader has a higher one.
 pub async fn highest_known_term(machines: &dyn Machines, documents: &Documents) -> u64 {
     machines.introduce(documents);
     let asked = documents.hypervisors.values().map(|machine| timeout(ASKED, machines.fence(machine, 0)));
-    let told = stream::iter(asked).buffer_unordered(AT_ONCE);
-    let highest = told.fold(0, async |highest, told| told.ok().and_then(Result::ok).unwrap_or_default().max(highest));
-    highest.await.max(term_of_documents(documents))
+    let told: Vec<u64> = stream::iter(asked)
+        .buffer_unordered(AT_ONCE)
+        .filter_map(async |told| told.ok().and_then(Result::ok))
+        .collect()
+        .await;
+    term_told_by_most(told).max(term_of_documents(documents))
 }
 
 /// Whether a machine can be told of a leader: it has an agent, and its document says whose it is.
@@ -64,38 +67,45 @@ impl Keeper<'_> {
     /// The driver's, for configs that it decides now.
     pub(super) fn term(&self) -> u64 {
         match self.driver {
-            Driver::Alone => self.state().highest_term(),
+            Driver::Alone => term_alone(&self.state().documents),
             Driver::Leader { term } => term,
         }
     }
 
     /// Looks at a machine, once that obeys this leader: nobody else changes it from then on. `obeys`: it does already.
-    pub(super) async fn look(&self, machine: &Hypervisor, obeys: &mut bool) -> Seen<MachineState> {
-        let Driver::Leader { term } = self.driver else { return self.context.machines.observe(machine).await };
+    ///
+    /// # Errors
+    /// The machine says that it obeys a later leader, of this term: nothing is done there.
+    pub(super) async fn look(&self, machine: &Hypervisor, obeys: &mut bool) -> Result<Seen<MachineState>, u64> {
+        let Driver::Leader { term } = self.driver else { return Ok(self.context.machines.observe(machine).await) };
         // An agent of a machine that holds nothing forgets it when it ends.
         for _ in 0..2 {
             if !*obeys {
                 match self.context.machines.fence(machine, term).await {
-                    Ok(newest) if newest > term => return self.superseded(newest),
+                    Ok(newest) if newest > term => return Err(newest),
                     Ok(_) => *obeys = true,
-                    Err(why) => return Seen::unreachable(why),
+                    Err(why) => return Ok(Seen::unreachable(why)),
                 }
             }
             let seen = self.context.machines.observe(machine).await;
             match seen.known().map(|state| state.term) {
-                Some(newest) if newest > term => return self.superseded(newest),
+                Some(newest) if newest > term => {
+                    *obeys = false;
+                    return Err(newest);
+                }
                 Some(newest) if newest < term && remembers(machine) => *obeys = false,
-                Some(_) | None => return seen,
+                Some(_) | None => return Ok(seen),
             }
         }
-        Seen::unreachable("its agent forgets who leads again and again")
+        Ok(Seen::unreachable("its agent forgets who leads again and again"))
     }
 
-    /// Another one leads by now: nothing more is done.
-    fn superseded(&self, by: u64) -> Seen<MachineState> {
-        self.superseded.fetch_max(by, Ordering::Relaxed);
-        self.context.run.stop.cancel();
-        Seen::unreachable("it obeys a later leader")
+    /// Ends where most machines obey a later leader. Where a few say so, that is their own fault.
+    pub(super) fn give_way(&self) {
+        if let Some(term) = self.state().term_of_later_leader() {
+            self.superseded.fetch_max(term, Ordering::Relaxed);
+            self.context.run.stop.cancel();
+        }
     }
 
     pub(super) fn end(&self) -> Kept {

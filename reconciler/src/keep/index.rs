@@ -71,18 +71,13 @@ impl Index {
         &self.ids
     }
 
-    /// The clusters that these documents are of; none where one is of them all.
-    pub(super) fn clusters_of(
-        &self,
-        changed: &BTreeSet<DocumentName>,
-        before: &Documents,
-        now: &Documents,
-    ) -> Option<BTreeSet<ClusterRef>> {
-        let mut clusters = BTreeSet::new();
+    /// Whom changes of documents concern.
+    pub(super) fn concerned(&self, changed: &BTreeSet<DocumentName>, before: &Documents, now: &Documents) -> Concerned {
+        let mut concerned = Concerned::default();
         for name in changed {
             let id = match name {
                 DocumentName::Cluster(cluster) => {
-                    clusters.insert(cluster.clone());
+                    concerned.clusters.insert(cluster.clone());
                     continue;
                 }
                 DocumentName::Component(pod) => pod.cluster.clone(),
@@ -90,28 +85,47 @@ impl Index {
                     let Some(id) = ClusterId::of_namespace(&secret.namespace) else { continue };
                     id
                 }
-                DocumentName::Hypervisor(machine) if is_told_of_anew(machine, before, now) => {
-                    clusters.extend(self.clusters_on(now, machine).into_keys().cloned());
+                DocumentName::Hypervisor(machine) if means_the_same(machine, before, now) => {
+                    concerned.clusters.extend(self.clusters_on(now, machine).into_keys().cloned());
+                    concerned.has_unsettled |= !is_told_of_anew(machine, before, now);
                     continue;
                 }
-                DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) | DocumentName::Secret(_) => return None,
+                DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) | DocumentName::Secret(_) => {
+                    concerned.has_all = true;
+                    continue;
+                }
             };
-            clusters.extend(self.ids.get(&id).cloned());
+            concerned.clusters.extend(self.ids.get(&id).cloned());
         }
-        Some(clusters)
+        concerned
     }
 }
 
-/// Whether a machine is as it was, and only more is told of it: who has nothing there decides nothing else.
+/// Whom changes of documents concern.
+#[derive(Default)]
+pub(super) struct Concerned {
+    pub(super) clusters: BTreeSet<ClusterRef>,
+    /// Those that wait for something as well: a machine came or went.
+    pub(super) has_unsettled: bool,
+    pub(super) has_all: bool,
+}
+
+/// Whether a machine means the same to clusters: who is settled, and has nothing there, decides nothing else.
+fn means_the_same(machine: &HypervisorName, before: &Documents, now: &Documents) -> bool {
+    let of = |machine: &Hypervisor| {
+        let installation = machine.status.as_ref().and_then(|status| status.installation.clone());
+        (machine.metadata.clone(), installation)
+    };
+    let (before, now) = (before.hypervisors.get(machine), now.hypervisors.get(machine));
+    before.zip(now).is_some_and(|(before, now)| before.spec == now.spec && of(before) == of(now))
+}
+
+/// Whether it is also as it was, and only more is told of it.
 fn is_told_of_anew(machine: &HypervisorName, before: &Documents, now: &Documents) -> bool {
     let truths = |machine: &Hypervisor| -> Vec<(String, String)> {
         let conditions = machine.status.iter().flat_map(|status| &status.conditions);
         conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
     };
-    let of = |machine: &Hypervisor| {
-        let status = machine.status.as_ref();
-        (machine.metadata.clone(), status.and_then(|status| status.installation.clone()), truths(machine))
-    };
     let (before, now) = (before.hypervisors.get(machine), now.hypervisors.get(machine));
-    before.zip(now).is_some_and(|(before, now)| before.spec == now.spec && of(before) == of(now))
+    before.zip(now).is_some_and(|(before, now)| truths(before) == truths(now))
 }

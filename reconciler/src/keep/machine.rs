@@ -10,7 +10,7 @@ use futures::FutureExt;
 use keelway_api::{
     Documents, Hypervisor, Shared,
     hypervisor::Applied,
-    machine::{Digest, MachineConfig, Pod, Seen},
+    machine::{Digest, MachineConfig, Pod, Seen, Silent},
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_hypervisor_agent::{
@@ -20,7 +20,7 @@ use keelway_hypervisor_agent::{
     report::chain_text,
     rest,
 };
-use keelway_planner::{Wants, World, check_config, machine_config, refusal};
+use keelway_planner::{Wants, World, check_config, later_leader, machine_config, refusal};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -143,7 +143,9 @@ impl Keeper<'_> {
 
     /// Returns whether it answers. `obeys`: it obeys this leader already.
     async fn look_at(&self, name: &HypervisorName, document: &Hypervisor, obeys: &mut bool) -> bool {
-        let seen = self.look(document, obeys).instrument(debug_span!("observe")).await;
+        let looked = self.look(document, obeys).instrument(debug_span!("observe")).await;
+        let later = looked.as_ref().err().copied();
+        let seen = looked.unwrap_or_else(|term| Seen::Unreachable { silent: Silent::Led, why: later_leader(term) });
         self.watcher().looked(name, &seen);
         let answers = matches!(seen, Seen::Known(_));
         let now = self.now();
@@ -152,6 +154,9 @@ impl Keeper<'_> {
             state.heard(name, now);
         }
         state.saw(name, seen);
+        state.obeys_later(name, later);
+        drop(state);
+        self.give_way();
         answers
     }
 

@@ -83,7 +83,8 @@ impl Keeper<'_> {
             return Ok(None);
         }
         let met_anew = self.context.machines.introduce(&plan.documents);
-        if met_anew || all.installation() != plan.documents.installation() || !plan.mint.is_empty() {
+        self.state().wake_these(&met_anew);
+        if all.installation() != plan.documents.installation() || !plan.mint.is_empty() {
             self.state().wake_all();
         }
         let (mut effects, mut failures) = (0, Vec::new());

@@ -14,7 +14,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName},
     shared::Map,
 };
-use keelway_planner::{Wants, refusal, term_of_documents, term_of_machine};
+use keelway_planner::{HIGHEST_TOLD_TERM, Observation, Wants, refuse};
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use super::{Changing, Task, common::Common, index::Index};
@@ -50,6 +50,8 @@ pub(super) struct Machine {
     facts: Option<Shared<Seen<MachineState>>>,
     /// Clusters that have something there.
     holds: BTreeSet<ClusterId>,
+    /// The term of a later leader that it obeys.
+    obeys_later: Option<u64>,
     /// When it was heard of last.
     pub(super) heard: Option<Timestamp>,
     /// Told when it was looked at for the first time.
@@ -82,6 +84,8 @@ pub(super) struct Cluster {
     pub(super) documents: Arc<Documents>,
     /// Wakes its task.
     pub(super) wake: Arc<Notify>,
+    /// Whether it waits for nothing since its last pass: what happens on machines where it has nothing does not concern it.
+    settled: bool,
 }
 
 impl State {
@@ -152,11 +156,9 @@ impl State {
 
     /// Takes documents that others may have changed.
     pub(super) fn take(&mut self, documents: Arc<Documents>) {
-        let was_stale = self.is_stale();
+        let staleness = self.staleness();
         let (before, changed) = self.replace(documents);
-        if was_stale && !self.is_stale() {
-            self.wake_all();
-        }
+        self.wake_for_staleness(staleness);
         let now = &*self.documents;
         for name in &changed {
             match name {
@@ -176,12 +178,15 @@ impl State {
                 | DocumentName::Secret(_) => {}
             }
         }
-        if let Some(clusters) = self.index.clusters_of(&changed, &before, now) {
-            let woken = clusters.iter().filter_map(|name| self.clusters.get(name));
-            woken.for_each(|cluster| cluster.wake.notify_one());
-        } else {
+        let concerned = self.index.concerned(&changed, &before, now);
+        if concerned.has_all || concerned.has_unsettled {
             self.all_machines.notify_one();
-            self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
+        }
+        for (name, cluster) in &self.clusters {
+            let waits = concerned.has_unsettled && !cluster.settled;
+            if concerned.has_all || waits || concerned.clusters.contains(name) {
+                cluster.wake.notify_one();
+            }
         }
     }
 
@@ -213,7 +218,7 @@ impl State {
 
     /// Takes a look at a machine. Whoever relies on what changed is woken.
     pub(super) fn saw(&mut self, name: &HypervisorName, seen: Seen<MachineState>) {
-        let was_stale = self.is_stale();
+        let staleness = self.staleness();
         let has_config = self.has_its_config(name, &seen);
         let Some(machine) = self.machines.get_mut(name) else { return };
         if has_config {
@@ -223,9 +228,7 @@ impl State {
         machine.facts = seen.known().map(|state| Seen::Known(state.facts()).into());
         let before = machine.seen.replace(seen.into());
         machine.looked.notify_waiters();
-        if was_stale && !self.is_stale() {
-            self.wake_all();
-        }
+        self.wake_for_staleness(staleness);
         let Some(machine) = self.machines.get(name) else { return };
         let now = machine.seen.as_deref();
         if before.as_deref() == now {
@@ -237,7 +240,7 @@ impl State {
         for (cluster, known) in &self.clusters {
             let own = here.get(cluster).is_some_and(|id| came || part(before.as_deref(), id) != part(now, id));
             // One that waits for room may have it now.
-            if own || (came && !here.contains_key(cluster)) {
+            if own || (came && !here.contains_key(cluster) && !known.settled) {
                 known.wake.notify_one();
             }
         }
@@ -287,6 +290,13 @@ impl State {
         woken.filter_map(|name| self.machines.get(name)).map(wake).collect()
     }
 
+    /// A pass of a cluster begins, or ended with nothing left to wait for.
+    pub(super) fn settles(&mut self, name: &ClusterRef, settled: bool) {
+        if let Some(cluster) = self.clusters.get_mut(name) {
+            cluster.settled = settled;
+        }
+    }
+
     /// Whether each cluster with components on a machine has told what it wants of it.
     pub(super) fn is_all_told(&self, machine: &HypervisorName) -> bool {
         let here = self.index.clusters_on(&self.documents, machine);
@@ -309,31 +319,54 @@ impl State {
         documents.any(|document| !tells_everything(document))
     }
 
-    /// Wakes every machine's task.
-    pub(super) fn wake_machines(&self) {
-        self.machines.values().for_each(|machine| machine.wake.notify_one());
+    /// Wakes the tasks of these machines.
+    pub(super) fn wake_these(&self, names: &BTreeSet<HypervisorName>) {
+        names.iter().filter_map(|name| self.machines.get(name)).for_each(|machine| machine.wake.notify_one());
     }
 
     /// Wakes every task of a machine or a cluster.
     pub(super) fn wake_all(&self) {
-        self.wake_machines();
+        self.machines.values().for_each(|machine| machine.wake.notify_one());
         self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
     }
 
-    /// Whether a machine tells that the documents are not the newest: then nothing is done anywhere.
+    /// Whether machines tell that the documents are not the newest, so that nothing is done anywhere.
     pub(super) fn is_stale(&self) -> bool {
-        self.machines.iter().any(|(name, machine)| {
-            let (document, seen) =
-                (self.documents.hypervisors.get(name), machine.seen.as_deref().and_then(Seen::known));
-            let refused = document.zip(seen).and_then(|(document, state)| refusal(document, state));
-            refused.is_some_and(|refused| refused.is_stale())
-        })
+        self.staleness().0
     }
 
-    /// The highest term that documents or machines know; 1 where nobody drove them yet.
-    pub(super) fn highest_term(&self) -> u64 {
-        let seen = self.machines.values().filter_map(|machine| machine.seen.as_deref()?.known());
-        seen.map(term_of_machine).max().unwrap_or_default().max(term_of_documents(&self.documents)).max(1)
+    /// The same, and clusters that stand still for a machine of theirs.
+    fn staleness(&self) -> (bool, BTreeSet<ClusterId>) {
+        let seen = self.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.seen.clone()?)));
+        let mut seen = Observation { machines: seen.collect(), ..Observation::default() };
+        refuse(&self.documents, &mut seen);
+        (seen.stale(), seen.standing_still(&self.documents).into_keys().collect())
+    }
+
+    /// Wakes whoever stood still, or does from now on.
+    fn wake_for_staleness(&self, (was_stale, before): (bool, BTreeSet<ClusterId>)) {
+        let (is_stale, now) = self.staleness();
+        if was_stale && !is_stale {
+            self.wake_all();
+        }
+        let names = before.symmetric_difference(&now).filter_map(|id| self.index.ids().get(id));
+        names.filter_map(|name| self.clusters.get(name)).for_each(|cluster| cluster.wake.notify_one());
+    }
+
+    /// The term of a later leader, where more than half of the machines obey one, of those that answer and those that nobody looked at
+    /// yet.
+    pub(super) fn term_of_later_leader(&self) -> Option<u64> {
+        let later: Vec<u64> = self.machines.values().filter_map(|machine| machine.obeys_later).collect();
+        let others = self.machines.values().filter(|machine| machine.obeys_later.is_none());
+        let others = others.filter(|machine| machine.seen.as_deref().is_none_or(|seen| seen.known().is_some())).count();
+        later.iter().max().copied().filter(|_| later.len() > others)
+    }
+
+    /// A machine obeys a later leader, or does no longer. A term that no leader has is that machine's fault.
+    pub(super) fn obeys_later(&mut self, name: &HypervisorName, term: Option<u64>) {
+        if let Some(machine) = self.machines.get_mut(name) {
+            machine.obeys_later = term.filter(|term| *term <= HIGHEST_TOLD_TERM);
+        }
     }
 
     /// What a cluster sees of the documents.

@@ -82,6 +82,30 @@ async fn a_machine_that_goes_silent_was_heard_of_until_then() {
     .await;
 }
 
+/// A machine that comes and goes concerns clusters with components there, and nobody else.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_flaps_wakes_nobody_who_has_nothing_there() {
+    let world = World::new(MACHINES, CLUSTERS);
+    undisturbed(&world, async {
+        world.settles().await;
+        sleep(Duration::from_secs(120)).await;
+        world.fleet.forget_who_was_asked();
+        for silent in [Some("hv-1"), None] {
+            world.fleet.silence(silent);
+            sleep(Duration::from_secs(60)).await;
+        }
+        let asked = world.fleet.asked_clusters();
+        let names = (0..CLUSTERS).map(|number| format!("c{number}"));
+        let (on, others): (Vec<_>, Vec<_>) = names.partition(|name| world.store.is_on(name, "hv-1"));
+        assert!(!on.is_empty() && !others.is_empty(), "{on:?} {others:?}");
+        assert!(on.iter().all(|name| asked.contains(&world.store.id(name))), "who relies on it looks at itself");
+        let woken: Vec<_> = others.iter().filter(|name| asked.contains(&world.store.id(name))).collect();
+        assert_eq!(woken, Vec::<&String>::new());
+        world.settles().await;
+    })
+    .await;
+}
+
 /// What many clusters decide is saved together. One of which a store takes nothing holds up none of the others.
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_cannot_be_saved_is_alone() {

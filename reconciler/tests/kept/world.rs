@@ -280,6 +280,12 @@ impl Memory {
         self.documents().components_of(&self.id(cluster)).map(|(pod, _)| pod.clone()).collect()
     }
 
+    /// Whether a cluster has components on a machine.
+    pub(crate) fn is_on(&self, cluster: &str, machine: &str) -> bool {
+        let documents = self.documents();
+        documents.components_of(&self.id(cluster)).any(|(_, component)| component.spec.hypervisor.as_str() == machine)
+    }
+
     fn edit(&self, name: &str, edit: impl FnOnce(&mut Cluster)) {
         self.edit_all(|documents| edit(documents.clusters.get_mut(&reference(name)).unwrap()));
     }
@@ -439,6 +445,11 @@ impl Fleet {
     pub(crate) fn asked_after(&self, saves: usize) -> BTreeSet<PodName> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|(before, _)| *before == saves).map(|(_, pod)| pod.clone()).collect()
+    }
+
+    /// Clusters of which a component was asked how it is.
+    pub(crate) fn asked_clusters(&self) -> BTreeSet<ClusterId> {
+        self.asked.lock().unwrap().iter().map(|(_, pod)| pod.cluster.clone()).collect()
     }
 
     /// From now on only who is asked from now on counts.

@@ -142,15 +142,14 @@ fn documents() -> Documents {
 
 /// Leads until the machine was looked at.
 async fn lead(machine: &Arc<Machine>, term: u64) -> Kept {
-    let store = Arc::new(Nobody(Mutex::new(Arc::new(documents()))));
-    let run = Run { stop: machine.looked.clone(), progress: Arc::new(Silent) };
-    let context = Context {
-        store: store.clone(),
-        machines: machine.clone(),
-        components: store.clone(),
-        clock: Arc::new(Timestamp::now),
-        run,
-    };
+    lead_over(&machine.looked, machine.clone(), documents(), term).await
+}
+
+async fn lead_over(stop: &CancellationToken, machines: Arc<dyn Machines>, documents: Documents, term: u64) -> Kept {
+    let store = Arc::new(Nobody(Mutex::new(Arc::new(documents))));
+    let run = Run { stop: stop.clone(), progress: Arc::new(Silent) };
+    let context =
+        Context { store: store.clone(), machines, components: store.clone(), clock: Arc::new(Timestamp::now), run };
     let mut minter: Box<dyn Minter> = Box::new(PkiMinter::new(StdRng::seed_from_u64(1)));
     keep(&context, Driver::Leader { term }, &mut *minter, &*store, &mut Nobody::default()).await
 }
@@ -182,5 +181,62 @@ async fn a_new_leader_asks_documents_and_machines_for_the_highest_term() {
     assert_eq!(highest_known_term(&machine, &documents()).await, 3);
     machine.newest.store(6, Ordering::Relaxed);
     assert_eq!(highest_known_term(&machine, &documents()).await, 6);
-    assert_eq!(machine.asked(), ["fence 0", "fence 0"]);
+    machine.newest.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!(highest_known_term(&machine, &documents()).await, 3, "no leader has such a term");
+    assert_eq!(machine.asked(), ["fence 0", "fence 0", "fence 0"]);
+}
+
+/// Three machines, of which one claims a term; each of the others is looked at.
+struct Three {
+    claims: u64,
+    others: Machine,
+    looks: AtomicU64,
+}
+
+#[async_trait]
+impl Machines for Three {
+    async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
+        let seen = self.others.observe(machine).await;
+        if self.looks.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.others.looked.cancel();
+        }
+        seen
+    }
+
+    async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {
+        if machine.metadata.name.as_deref() == Some("hv-1") {
+            return Ok(self.claims);
+        }
+        self.others.fence(machine, term).await
+    }
+
+    async fn apply(&self, machine: &Hypervisor, config: Handover, actions: Vec<Action>, run: &Run) -> Applying {
+        self.others.apply(machine, config, actions, run).await
+    }
+
+    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<Connection> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
+    async fn changed(&self, _: &[&Hypervisor]) {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[tokio::test]
+async fn one_machine_that_claims_a_later_term_ends_no_leader() {
+    let others = ["hv-2", "hv-3"].map(|name| {
+        MACHINE
+            .replace("hv-1", name)
+            .replace("10.0.0.1", &format!("10.0.0.{}", &name[3..]))
+            .replace("agent.sock", &format!("{name}.sock"))
+    });
+    let world = Documents::read(format!("{MACHINE}---\n{}---\n{}", others[0], others[1]).as_bytes()).unwrap();
+    for claims in [9, 1 << 63, u64::MAX] {
+        let machines = Arc::new(Three { claims, others: Machine::default(), looks: AtomicU64::new(0) });
+        assert_eq!(highest_known_term(&*machines, &world).await, 3, "one machine's word moves no term");
+        let led = lead_over(&machines.others.looked, machines.clone(), world.clone(), 4).await;
+        assert_eq!(led, Kept::Stopped, "{claims}");
+        assert!(machines.looks.load(Ordering::Relaxed) > 0, "the others are looked at");
+    }
 }

@@ -1,0 +1,71 @@
+//! Authorities whose lives are over. Nothing that such an authority signed is believed any more, and it signs nothing: its cluster reports
+//! that, and all others go on.
+
+use alloc::{format, string::ToString, vec::Vec};
+
+use keelway_api::{
+    Time,
+    condition::{self, Status, reason::Reason},
+    documents::SecretName,
+    jiff::Timestamp,
+    name::{ClusterId, ClusterRef},
+};
+
+use crate::{
+    Observation,
+    certificates::{ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES},
+    plan::Plan,
+    status::verdict,
+    words::listed,
+};
+
+/// The certificate of the generation that signs.
+const ACTIVE: &str = "active";
+/// The condition of a Cluster, which is there while it is not so.
+const VALID: &str = "AuthoritiesValid";
+
+/// Tells of each cluster with an authority that has ended.
+pub(crate) fn plan_authorities(plan: &mut Plan, seen: &Observation, now: Timestamp) {
+    let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
+    for name in names {
+        let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
+        let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
+        let told = |secret: &str| Some(format!("{secret} ended at {}", ended(seen, id, secret, now)?));
+        let ended: Vec<_> = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE].into_iter().filter_map(told).collect();
+        let is_told =
+            cluster.status.as_ref().is_some_and(|status| status.conditions.iter().any(|one| one.type_ == VALID));
+        // What stays as it is stays shared.
+        if ended.is_empty() && !is_told {
+            continue;
+        }
+        let message = format!(
+            "an authority that is valid: {}; no certificate is issued by it any more: make a new cluster, with a longer \
+             spec.certificates.authorityTTL, and move to it",
+            listed(ended.iter())
+        );
+        if !ended.is_empty() {
+            plan.block_in(&name, &name, message.clone());
+        }
+        let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
+        let generation = cluster.metadata.generation;
+        let conditions = &mut cluster.status.get_or_insert_default().conditions;
+        if ended.is_empty() {
+            conditions.retain(|condition| condition.type_ != VALID);
+        } else {
+            let says = verdict(Status::False, Reason::AuthorityEnded, format!("waits for {message}"));
+            condition::set(conditions, VALID, says, generation, &Time(now));
+        }
+    }
+}
+
+/// When the life of an authority ended, where it did.
+pub(crate) fn ended(seen: &Observation, id: &ClusterId, secret: &str, now: Timestamp) -> Option<Timestamp> {
+    let found = seen.certificates.get(&(SecretName::of(id, secret), ACTIVE.to_string()))?;
+    Some(found.not_after).filter(|end| *end <= now)
+}
+
+/// When the next authority ends.
+pub(crate) fn next_end(seen: &Observation, now: Timestamp) -> Option<Timestamp> {
+    let signs = seen.certificates.iter().filter(|((_, name), _)| name == ACTIVE);
+    signs.map(|(_, found)| found.not_after).filter(|end| *end > now).min()
+}
