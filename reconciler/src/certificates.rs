@@ -54,6 +54,7 @@ fn facts(pem: &str) -> Option<CertificateSeen> {
         organizations: facts.organizations,
         dns_names: facts.dns_names,
         addresses: facts.ip_addresses,
+        not_before: facts.validity.not_before(),
         renew_at: facts.validity.renew_at(),
     })
 }
@@ -81,6 +82,7 @@ mod tests {
             organizations: Vec::new(),
             dns_names: Vec::new(),
             addresses: Vec::new(),
+            not_before: Timestamp::UNIX_EPOCH,
             renew_at: Timestamp::UNIX_EPOCH,
         };
         let known: Certificates = [((name.clone(), "server".to_owned()), seen)].into();

@@ -46,6 +46,7 @@ fn load(world: &mut World) -> Result<Documents, Refused> {
     world.counts.passes += 1;
     let number = world.counts.passes;
     world.tell(format!("pass {number}"));
+    world.put_back_what_is_missed();
     world.read_what_a_person_wrote()?;
     world.put_back_what_is_stale();
     let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
