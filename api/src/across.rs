@@ -2,10 +2,11 @@
 
 mod class;
 
+use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Cluster, Component, Documents, Shared,
+    Cluster, Component, Documents, Hypervisor, Shared,
     cluster::MemberPhase,
     component::Stage,
     document::DocumentName,
@@ -29,8 +30,19 @@ pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
 
 /// The same, each with the document that it is about.
 pub(crate) fn faults_between(documents: &Documents, seen: &Seen<'_>) -> Found {
-    let checks =
-        [class::defaults, ids, owners, endpoints, vias, components, secrets, secrets_of_installations, ports, users];
+    let checks = [
+        class::defaults,
+        ids,
+        owners,
+        machines_apart,
+        endpoints,
+        vias,
+        components,
+        secrets,
+        secrets_of_installations,
+        ports,
+        users,
+    ];
     checks.iter().flat_map(|check| check(documents, seen)).take(MOST_FAULTS).collect()
 }
 
@@ -148,6 +160,43 @@ fn owners(documents: &Documents, _: &Seen<'_>) -> Found {
         }
     }
     found
+}
+
+/// Two Hypervisors are never one machine: members of one store would share it, and each would undo what the other asked for.
+fn machines_apart(documents: &Documents, _: &Seen<'_>) -> Found {
+    let mut first: BTreeMap<(&str, String), &HypervisorName> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (name, machine) in &documents.hypervisors {
+        for (field, what, value) in whereabouts(machine) {
+            let Some(other) = first.insert((what, value.clone()), name).filter(|other| *other != name) else {
+                continue;
+            };
+            let problem = format!("{value} is the {what} of Hypervisor {other} as well");
+            let mend = "write this machine's own, or remove one of both documents";
+            found.push((DocumentName::Hypervisor(name.clone()), Fault::of(field, problem, mend)));
+        }
+    }
+    found
+}
+
+/// What is of one machine alone: the field, what it is, and its value.
+fn whereabouts(machine: &Hypervisor) -> Vec<(String, &'static str, String)> {
+    let one = |field: &str, what, value: &str| (field.to_owned(), what, value.to_owned());
+    let listener = |text: &str| text.parse::<SocketAddr>().map_or_else(|_| text.to_lowercase(), |at| at.to_string());
+    let way = match machine.spec.endpoint.way() {
+        Way::Runtime(path) => Some(one("spec.endpoint.unix.path", "socket", path)),
+        Way::Agent(path) => Some(one("spec.endpoint.agent.unix.path", "socket", path)),
+        Way::Cri(cri) => Some(one("spec.endpoint.cri.address", "proxy's address", &listener(&cri.address))),
+        Way::Network(OnNetwork { address: Some(address), .. }) => {
+            Some(one("spec.endpoint.agent.address", "agent's address", &listener(address)))
+        }
+        Way::Network(OnNetwork { address: None, .. }) => None,
+    };
+    let private = machine.spec.addresses.private.iter().enumerate().map(|(index, text)| {
+        let address = text.parse::<IpAddr>().map_or_else(|_| text.clone(), |address| address.to_string());
+        (item("spec.addresses.private", index), "private address", address)
+    });
+    way.into_iter().chain(private).collect()
 }
 
 /// What a machine's endpoint refers to is there.

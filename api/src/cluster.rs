@@ -230,7 +230,7 @@ pub struct SecretReference {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CertificatesSpec {
-    /// Certificates of components.
+    /// Certificates of components, at most: each lives two thirds of it to all of it, so that those of replicas do not end together.
     #[serde(default = "component_ttl", rename = "componentTTL")]
     pub component_ttl: Span,
     /// Certificates of workers, and so for how long an address rests that a worker had.
@@ -378,6 +378,10 @@ pub struct ClusterStatus {
     /// Addresses where users reach the API: `https://HOST:PORT`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
+    /// Its authorities and keys, each minted once in its life: the name of each Secret, with a digest that tells it from another one. A
+    /// cluster of which one is missing, or is another one, is `Blocked`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub minted: BTreeMap<String, String>,
     /// The store's birth and members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdStatus>,

@@ -29,6 +29,12 @@ impl Span {
         Self(hours * 3600)
     }
 
+    /// A span of this many seconds.
+    #[must_use]
+    pub const fn of_seconds(seconds: u64) -> Self {
+        Self(seconds)
+    }
+
     /// The length in seconds.
     #[must_use]
     pub const fn seconds(self) -> u64 {

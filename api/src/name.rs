@@ -5,6 +5,8 @@ use core::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::documents::SecretName;
+
 /// The longest name of a Cluster or Hypervisor, in characters.
 ///
 /// Names derived from it (`NAME-kube-controller-manager-99`) stay within the 63 characters of an RFC 1123 label.
@@ -194,6 +196,49 @@ impl InstallationId {
     #[must_use]
     pub fn namespace(&self) -> String {
         format!("{INSTALLATION_NAMESPACE_PREFIX}{self}")
+    }
+}
+
+/// Whether a namespace is one that Keelway makes: a cluster's or an installation's.
+#[must_use]
+pub fn is_own_namespace(namespace: &str) -> bool {
+    ClusterId::of_namespace(namespace).is_some() || namespace.starts_with(INSTALLATION_NAMESPACE_PREFIX)
+}
+
+/// The longest name of a namespace, in characters.
+pub(crate) const LONGEST_NAMESPACE: usize = 63;
+
+/// A namespace, where the text can be the name of one.
+fn namespace(text: &str) -> Result<String, NameError> {
+    let expected = "a namespace: an RFC 1123 label of at most 63 characters";
+    let read = is_label(text, LONGEST_NAMESPACE).then(|| text.to_owned());
+    read.ok_or_else(|| NameError { value: text.to_owned(), expected })
+}
+
+impl ClusterRef {
+    /// Reads the namespace and the name of a Cluster.
+    ///
+    /// # Errors
+    /// One of them can be none of a Cluster.
+    pub fn parse(namespace: &str, name: &str) -> Result<Self, NameError> {
+        let expected = "an RFC 1123 label of at most 32 characters";
+        if !is_label(name, LONGEST_NAME) {
+            return Err(NameError { value: name.to_owned(), expected });
+        }
+        Ok(Self { namespace: self::namespace(namespace)?, name: name.to_owned() })
+    }
+}
+
+impl SecretName {
+    /// Reads the namespace and the name of a Secret.
+    ///
+    /// # Errors
+    /// One of them can be none of a Secret.
+    pub fn parse(namespace: &str, name: &str) -> Result<Self, NameError> {
+        if !is_subdomain(name) {
+            return Err(NameError { value: name.to_owned(), expected: "an RFC 1123 subdomain" });
+        }
+        Ok(Self { namespace: self::namespace(namespace)?, name: name.to_owned() })
     }
 }
 

@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         self.count += 1;
         match owner(&tree.root) {
             Ok(Owner::Foreign) => {
-                self.documents.give(&tree);
+                self.give(&tree, None);
                 self.foreign(chunk);
             }
             Ok(Owner::Ours(kind)) => self.ours(kind, &tree, Stands { chunk, item: None }),
@@ -177,6 +177,18 @@ impl<'a> Reader<'a> {
     fn refuse(&mut self, line: u64, fault: Fault) {
         self.seen.broken.extend(Kind::OF_GROUP);
         self.faults.push(Fault { line, document: format!("document {}", self.count), ..fault });
+    }
+
+    /// Takes in a document that is its user's own, where documents may refer to it.
+    fn give(&mut self, tree: &Tree<'_>, item: Option<usize>) {
+        let Err(faults) = self.documents.give(tree) else { return };
+        self.seen.broken.insert(Kind::Secret);
+        let document = format!("{} ({})", self.position(item), title(&identity(Kind::Secret, &tree.root)));
+        self.faults.extend(faults.into_iter().map(|fault| Fault {
+            line: tree.root.line_of(&fault.field),
+            document: document.clone(),
+            ..fault
+        }));
     }
 
     fn foreign(&mut self, chunk: Chunk<'a>) {
@@ -412,17 +424,22 @@ fn touches(one: &str, other: &str) -> bool {
 
 impl Documents {
     /// Takes in a Secret of the user's, where the document is one that is sound. The first of a name stays.
-    fn give(&mut self, tree: &Tree<'_>) {
+    fn give(&mut self, tree: &Tree<'_>) -> Result<(), Vec<Fault>> {
         let is_secret = text(&tree.root, "apiVersion") == Some("v1") && text(&tree.root, "kind") == Some("Secret");
         if !is_secret || tree.excess.is_some() || !tree.faults.is_empty() {
-            return;
+            return Ok(());
         }
         let (json, _) = schema::check(Kind::Secret, &tree.root);
-        if let Ok(Document::Secret(secret)) = typed(Kind::Secret, json)
-            && let DocumentName::Secret(name) = DocumentName::of_secret(&secret)
-        {
+        let Ok(Document::Secret(secret)) = typed(Kind::Secret, json) else { return Ok(()) };
+        // Where an API server is to make up its name, nothing refers to it.
+        if secret.metadata.name.is_none() {
+            return Ok(());
+        }
+        validated::given_secret(&secret)?;
+        if let DocumentName::Secret(name) = DocumentName::of_secret(&secret) {
             self.given.get_or_insert_with(name, || secret);
         }
+        Ok(())
     }
 
     /// Takes in one document of ours. The first of a name stays.

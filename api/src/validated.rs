@@ -5,6 +5,7 @@ mod class;
 mod cluster;
 mod component;
 mod hypervisor;
+mod labels;
 mod network;
 mod secret;
 
@@ -29,7 +30,7 @@ pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
 pub(crate) use network::{POD_SIZES, RESERVED, SERVICE_SIZES, Sizes, VPN_SIZES};
-pub(crate) use secret::secret;
+pub(crate) use secret::{given_secret, secret};
 
 /// A Hypervisor whose every field means something.
 #[derive(Debug, Clone, PartialEq)]

@@ -51,6 +51,11 @@ fn metadata(name: &str, namespace: Option<String>, note: String) -> ObjectMeta {
     }
 }
 
+/// A value of a label, and what YAML could take for something else.
+fn label() -> impl Strategy<Value = String> {
+    prop_oneof!["([A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?)?", Just("yes".to_owned()), Just("1.10".to_owned())]
+}
+
 fn machine(note: String, zone: String) -> Hypervisor {
     let spec = HypervisorSpec {
         role: HypervisorRole::Private,
@@ -100,7 +105,7 @@ fn secret(id: &ClusterId, name: &str, value: Vec<u8>, note: String) -> Secret {
 
 /// A whole world: one machine, one cluster, one component, one Secret.
 fn world() -> impl Strategy<Value = Documents> {
-    (id(), text(), text(), text(), prop::collection::vec(any::<u8>(), 1..200)).prop_map(
+    (id(), text(), label(), text(), prop::collection::vec(any::<u8>(), 1..200)).prop_map(
         |(id, note, zone, placement, value)| {
             let mut documents = Documents::default();
             documents.hypervisors.insert("hv-1".parse().unwrap(), machine(note.clone(), zone));

@@ -1,11 +1,14 @@
 //! Which file is whose.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
 
 use keelway_api::{
     document::DocumentName,
     documents::SecretName,
-    name::{ClusterRef, NAMESPACE_PREFIX, PodName},
+    name::{ClusterRef, LONGEST_NAME, NAMESPACE_PREFIX, PodName, is_label},
 };
 
 /// Folders of the store, by kind as `kubectl` names many of them.
@@ -21,9 +24,7 @@ pub(crate) fn path_of(name: &DocumentName) -> PathBuf {
         DocumentName::Component(_) => "components",
         DocumentName::Secret(_) => "secrets",
     };
-    let mut path = PathBuf::from(folder);
-    path.extend(name.namespace());
-    path.join(format!("{}{SUFFIX}", name.name()))
+    file(folder, name.namespace().as_deref(), name.name())
 }
 
 /// The file of an object of an API.
@@ -36,9 +37,30 @@ pub(crate) fn path_of_object(kind: &str, namespace: Option<&str>, name: &str) ->
         "Secret" => "secrets",
         _ => return None,
     };
+    Some(file(folder, namespace, name))
+}
+
+/// A path below the store's folder, whatever the strings are. Those of sound documents stand in it as they are.
+fn file(folder: &str, namespace: Option<&str>, name: &str) -> PathBuf {
     let mut path = PathBuf::from(folder);
-    path.extend(namespace);
-    Some(path.join(format!("{name}{SUFFIX}")))
+    path.extend(namespace.map(plain));
+    path.join(format!("{}{SUFFIX}", plain(name)))
+}
+
+/// A string as one part of a path that is neither empty nor hidden, nor leads anywhere else.
+fn plain(text: &str) -> String {
+    let is_plain =
+        |at: usize, byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || byte == b'.' && at > 0;
+    let mut plain = String::with_capacity(text.len());
+    for (at, byte) in text.bytes().enumerate() {
+        if is_plain(at, byte) {
+            plain.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(plain, "%{byte:02X}");
+        }
+    }
+    if plain.is_empty() { "%".to_owned() } else { plain }
 }
 
 /// Whether a file holds a document: those with a dot in front are of editors, or half written.
@@ -54,20 +76,65 @@ pub(crate) fn is_document(path: &Path) -> bool {
 pub(crate) fn name_of(path: &Path) -> Option<DocumentName> {
     let parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
     Some(match parts[..] {
-        ["clusterclasses", file] => DocumentName::ClusterClass(file.strip_suffix(SUFFIX)?.to_owned()),
+        ["clusterclasses", file] => {
+            let name = file.strip_suffix(SUFFIX).filter(|name| is_label(name, LONGEST_NAME))?;
+            DocumentName::ClusterClass(name.to_owned())
+        }
         ["hypervisors", file] => DocumentName::Hypervisor(file.strip_suffix(SUFFIX)?.parse().ok()?),
         ["clusters", namespace, file] => {
-            let name = file.strip_suffix(SUFFIX)?.to_owned();
-            DocumentName::Cluster(ClusterRef { namespace: namespace.to_owned(), name })
+            DocumentName::Cluster(ClusterRef::parse(namespace, file.strip_suffix(SUFFIX)?).ok()?)
         }
         ["components", namespace, file] => {
             let cluster = namespace.strip_prefix(NAMESPACE_PREFIX)?.parse().ok()?;
             DocumentName::Component(PodName { cluster, component: file.strip_suffix(SUFFIX)?.parse().ok()? })
         }
         ["secrets", namespace, file] => {
-            let name = file.strip_suffix(SUFFIX)?.to_owned();
-            DocumentName::Secret(SecretName { namespace: namespace.to_owned(), name })
+            DocumentName::Secret(SecretName::parse(namespace, file.strip_suffix(SUFFIX)?).ok()?)
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, path::Component};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KINDS: [&str; 5] = ["ClusterClass", "Hypervisor", "Cluster", "Component", "Secret"];
+
+    proptest! {
+        #[test]
+        fn no_string_leads_out_of_the_store(
+            kind in proptest::sample::select(&KINDS[..]),
+            namespace in proptest::option::of("\\PC*|[./a\\\\-]{0,8}"),
+            name in "\\PC*|[./a\\\\-]{0,8}",
+        ) {
+            let path = path_of_object(kind, namespace.as_deref(), &name).unwrap();
+            let parts: Vec<Component<'_>> = path.components().collect();
+            prop_assert!(parts.iter().all(|part| matches!(part, Component::Normal(_))), "{}", path.display());
+            prop_assert_eq!(parts.len(), 2 + usize::from(namespace.is_some()));
+            prop_assert!(FOLDERS.iter().any(|folder| path.starts_with(folder)));
+            let secret = DocumentName::Secret(SecretName { namespace: namespace.unwrap_or_default(), name });
+            prop_assert!(path_of(&secret).components().all(|part| matches!(part, Component::Normal(_))));
+        }
+
+        #[test]
+        fn two_names_have_two_files(names in proptest::collection::btree_set("[./%aA\\\\]{0,4}", 1..20)) {
+            let files: BTreeSet<PathBuf> = names.iter().map(|name| file("secrets", Some("a"), name)).collect();
+            prop_assert_eq!(files.len(), names.len());
+        }
+    }
+
+    #[test]
+    fn a_file_is_of_the_document_whose_file_it_is() {
+        let name = DocumentName::Secret(SecretName { namespace: "team-a".to_owned(), name: "a.b-c".to_owned() });
+        assert_eq!(path_of(&name), Path::new("secrets/team-a/a.b-c.yaml"));
+        assert_eq!(name_of(&path_of(&name)), Some(name));
+        for other in ["secrets/../x.yaml", "secrets/A/x.yaml", "clusters/a/X.yaml", "clusterclasses/...yaml"] {
+            assert_eq!(name_of(Path::new(other)), None, "{other}");
+        }
+    }
 }

@@ -13,7 +13,8 @@ use keelway_api::{
     component::ComponentSpec,
     documents::SecretName,
     duration::Span,
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
+    machine::sha256_hex,
     name::{ClusterId, ClusterRef, PodName},
     reserved,
     role::Role,
@@ -87,12 +88,13 @@ pub(crate) type Overdue = BTreeMap<ClusterRef, Vec<String>>;
 /// What one certificate of a cluster says, by Secret and name.
 type Certified<'a> = ((&'a str, &'a str), &'a CertificateSeen);
 
-/// Asks for each key that is not there, and for each certificate that is not there, says something else than it should, or
+/// Asks for each key that a cluster never had, and for each certificate that is not there, says something else than it should, or
 /// has lived two thirds of its life.
 ///
 /// Of paused clusters nothing is asked for: returns what would be.
 pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) -> Overdue {
     let mut overdue = Overdue::new();
+    let mut blocked = Vec::new();
     let Plan { documents, mint, .. } = plan;
     let public = public_addresses(world);
     for tenant in Tenant::all(documents, world).filter(|tenant| !tenant.document.deleted()) {
@@ -106,18 +108,29 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
             spec: &component.spec,
         });
         let wanted = [driver(), driver_of_etcd()].into_iter().chain(sites.flat_map(|site| site.certificates()));
-        let due = wanted.filter(|want| signs(want) && want.is_due(&tenant, &seen, now));
+        let signed = wanted.filter(|want| signs(want) && !tenant.cannot_use(want.authority));
+        let due = signed.filter(|want| want.is_due(&tenant, &seen, now));
         if tenant.cluster.paused {
             let due: Vec<String> = due.map(|want| format!("{}/{}", want.secret, want.name)).collect();
             overdue.insert(tenant.cluster.reference.clone(), due);
             continue;
         }
+        blocked.extend(awaited(&tenant));
         mint.extend(authorities(&tenant));
         let ttl = tenant.cluster.certificates.component_ttl;
         mint.extend(due.map(|want| want.request(tenant.id, ttl)));
         mint.extend(wireguard_keys(&tenant));
     }
+    for (cluster, secret, on) in blocked {
+        plan.block_in(&cluster, &format!("{cluster}/{secret}"), on);
+    }
     overdue
+}
+
+/// The authorities and keys of a cluster that somebody has to bring back, each with what is waited for.
+fn awaited<'a>(tenant: &'a Tenant) -> impl Iterator<Item = (ClusterRef, &'static str, String)> + use<'a> {
+    let unusable = tenant.unusable.into_iter().flatten();
+    unusable.map(|(secret, why)| (tenant.cluster.reference.clone(), *secret, why.awaits(tenant.id, secret)))
 }
 
 /// Addresses of all public machines.
@@ -135,7 +148,8 @@ fn certificates_of<'a>(seen: &'a Observation, id: &ClusterId) -> Vec<Certified<'
 
 fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
     let ttl = tenant.cluster.certificates.authority_ttl;
-    let missing = |name: &str| (!tenant.has_secret(name)).then(|| SecretName::of(tenant.id, name));
+    let is_minted = |name: &str| !tenant.has_secret(name) && !tenant.cannot_use(name);
+    let missing = |name: &str| is_minted(name).then(|| SecretName::of(tenant.id, name));
     let authority = |(name, common_name): (&str, &str)| {
         missing(name).map(|secret| {
             let common_name = common_name.to_string();
@@ -170,20 +184,51 @@ impl Wanted<'_> {
         if !tenant.has_secret(self.authority) {
             return true;
         }
-        let found = seen.binary_search_by_key(&(self.secret, self.name), |(name, _)| *name);
-        let found = found.ok().and_then(|place| seen.get(place));
-        found.is_none_or(|(_, found)| found.renew_at <= now || !says(found, &self.subject))
+        let found = |secret, name| {
+            let place = seen.binary_search_by_key(&(secret, name), |(name, _)| *name).ok()?;
+            seen.get(place).map(|(_, found)| *found)
+        };
+        let authority = found(self.authority, AUTHORITY);
+        found(self.secret, self.name)
+            .is_none_or(|found| !holds_at(found, authority, now) || !says(found, &self.subject))
     }
 
     fn request(self, id: &ClusterId, ttl: Span) -> MintRequest {
+        let secret = SecretName::of(id, self.secret);
+        let ttl = shortened(ttl, &secret);
         MintRequest::Certificate {
-            secret: SecretName::of(id, self.secret),
+            secret,
             name: self.name.to_string(),
             authority: SecretName::of(id, self.authority),
             subject: self.subject,
             ttl,
         }
     }
+}
+
+/// The certificate of an authority within its Secret.
+pub(crate) const AUTHORITY: &str = "active";
+
+/// How far ahead the clock may have been by which a certificate was minted. A certificate begins five minutes before that, and machines may
+/// be behind by as much.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// Whether a certificate holds, and two thirds of its life are not over. One that holds later only was minted by a clock that was ahead; a new one
+/// holds no earlier than its authority.
+pub(crate) fn holds_at(found: &CertificateSeen, authority: Option<&CertificateSeen>, now: Timestamp) -> bool {
+    let begins = authority.map_or(Timestamp::MIN, |authority| authority.not_before);
+    let is_early = now.duration_until(found.not_before) > CLOCK_SKEW && found.not_before > begins;
+    found.renew_at > now && !is_early
+}
+
+/// How long the certificates of one Secret live: two thirds of what they may, to all of it. Those of a cluster are minted at once; so its
+/// replicas do not all lose theirs in one second where nobody renews them.
+fn shortened(ttl: Span, secret: &SecretName) -> Span {
+    let digest = sha256_hex(format!("{}/{}", secret.namespace, secret.name).as_bytes());
+    let share = digest.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
+    // `share` is below 2^32.
+    let less = (u128::from(ttl.seconds() / 3) * u128::from(share)) >> 32;
+    Span::of_seconds(ttl.seconds() - u64::try_from(less).unwrap_or_default())
 }
 
 pub(crate) fn says(found: &CertificateSeen, wanted: &Subject) -> bool {

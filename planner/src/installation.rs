@@ -20,9 +20,9 @@ use keelway_api::{
 };
 
 use crate::{
-    Certificates, Identity, MintRequest, Observation, Subject,
+    CertificateSeen, Certificates, Identity, MintRequest, Observation, Subject,
     access::DRIVER,
-    certificates::{DRIVER_SECRET, INFRASTRUCTURE, client, says},
+    certificates::{AUTHORITY, DRIVER_SECRET, INFRASTRUCTURE, client, holds_at, says},
     plan::Plan,
     world::World,
 };
@@ -102,7 +102,8 @@ fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: 
         ttl: ttl.authority_ttl,
     });
     // What a lost authority signed is worth nothing under the next one.
-    let is_due = |want: &Wanted| first.is_some() || want.is_due(documents, seen, now);
+    let signer = seen.get(&(authority.clone(), AUTHORITY.to_string()));
+    let is_due = |want: &Wanted| first.is_some() || want.is_due(documents, (seen, signer), now);
     let due: Vec<Wanted> =
         [driver(id)].into_iter().chain(by_hand.into_iter().map(|name| agent(id, name))).filter(is_due).collect();
     let certificate = |Wanted { identity, subject }| MintRequest::Certificate {
@@ -170,11 +171,16 @@ fn agent(id: &InstallationId, machine: &HypervisorName) -> Wanted {
 }
 
 impl Wanted {
-    fn is_due(&self, documents: &Documents, seen: &Certificates, now: Timestamp) -> bool {
+    fn is_due(
+        &self,
+        documents: &Documents,
+        (seen, authority): (&Certificates, Option<&CertificateSeen>),
+        now: Timestamp,
+    ) -> bool {
         let Identity { secret, name } = &self.identity;
         let data = documents.secrets.get(secret).and_then(|secret| secret.data.as_ref());
         let has_key = data.is_some_and(|data| data.contains_key(&format!("{name}.key")));
         let found = seen.get(&(secret.clone(), String::from(*name)));
-        !has_key || found.is_none_or(|found| found.renew_at <= now || !says(found, &self.subject))
+        !has_key || found.is_none_or(|found| !holds_at(found, authority, now) || !says(found, &self.subject))
     }
 }

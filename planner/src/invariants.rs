@@ -12,8 +12,9 @@ use core::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
-    Cluster, Component, Documents, Hypervisor, Shared,
+    Cluster, Component, Documents, Hypervisor, Secret, Shared,
     cluster::MemberPhase,
+    documents::SecretName,
     hypervisor::HypervisorRole,
     machine::{Amount, MachineConfig, Pod, PortFacts, ServerAdmin, Start},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
@@ -48,7 +49,7 @@ struct Step<'a> {
 
 type Invariant = fn(&Step) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 23] = [
+const INVARIANTS: [(&str, Invariant); 24] = [
     ("a port of a machine is one component's", ports_are_given_once),
     ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -73,6 +74,7 @@ const INVARIANTS: [(&str, Invariant); 23] = [
     ("a component is known until its machine was seen without it, or is lost for good", components_are_known),
     ("the documents of a deleted cluster go last", documents_go_last),
     ("Secrets go only with their cluster or component", secrets_stay),
+    ("a cluster whose store was born is given no authority and no key anew", keys_are_minted_once),
     ("nothing is done about a cluster that is paused, or stands still", clusters_that_are_left_stay),
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
 ];
@@ -107,7 +109,7 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     for (name, cluster) in
         plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && !cluster.spec.paused)
     {
-        let Some(id) = cluster.id() else { continue };
+        let Some(id) = cluster.id().filter(|_| !lacks_keys(&plan.documents, cluster)) else { continue };
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
             // One replica waits, or all of a role do.
@@ -301,8 +303,9 @@ fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
         let beside = ingresses.any(|spec| {
             (spec.role, spec.index) == (Role::Ingress, gateway.spec.index) && spec.hypervisor == gateway.spec.hypervisor
         });
-        // What a person takes away of one that is left alone is not mended.
-        !beside && cluster.is_some_and(|cluster| !cluster.deleted() && !step.is_left(cluster))
+        // What a person takes away of one that is left alone is not restored.
+        let is_restored = |cluster: &Cluster| !cluster.deleted() && !step.is_left(cluster) && !lacks_keys(step.after, cluster);
+        !beside && cluster.is_some_and(|cluster| is_restored(cluster))
     });
     alone.map(|(pod, _)| pod.to_string()).collect()
 }
@@ -594,6 +597,28 @@ fn secrets_stay(step: &Step) -> Vec<String> {
     })
     .map(|name| format!("{}/{}", name.namespace, name.name))
     .collect()
+}
+
+/// What is minted once in a cluster's life.
+const MINTED_ONCE: [&str; 6] =
+    ["kubernetes-ca", "etcd-ca", "front-proxy-ca", "infrastructure-ca", "service-account", "encryption"];
+
+/// Of a cluster whose store was born: the keys that it has in the documents, those that are missing among them.
+fn keys<'a>(documents: &'a Documents, cluster: &'a Cluster) -> impl Iterator<Item = Option<&'a Shared<Secret>>> {
+    let born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
+    let id = cluster.id().filter(|_| born && !cluster.deleted());
+    id.into_iter().flat_map(|id| MINTED_ONCE.map(|name| documents.secrets.get(&SecretName::of(id, name))))
+}
+
+fn keys_are_minted_once(step: &Step) -> Vec<String> {
+    let stay = step.before.clusters.iter().filter(|(name, _)| step.after.clusters.contains_key(*name));
+    let changed = stay.filter(|(_, cluster)| !keys(step.before, cluster).eq(keys(step.after, cluster)));
+    changed.map(|(name, _)| name.to_string()).collect()
+}
+
+/// Whether a cluster lacks an authority or a key of its own: then nothing is done about it before somebody brings that back.
+fn lacks_keys(documents: &Documents, cluster: &Cluster) -> bool {
+    keys(documents, cluster).any(|key| key.is_none())
 }
 
 fn keys_stay_in_secrets(step: &Step) -> Vec<String> {

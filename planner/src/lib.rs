@@ -26,6 +26,7 @@ mod installation;
 pub mod invariants;
 mod machine_deletion;
 mod mint;
+mod minted;
 mod observation;
 mod placement;
 mod plan;

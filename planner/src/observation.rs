@@ -44,6 +44,8 @@ pub struct CertificateSeen {
     pub dns_names: Vec<String>,
     /// Addresses that it stands for.
     pub addresses: Vec<IpAddr>,
+    /// From when on it holds.
+    pub not_before: Timestamp,
     /// When two thirds of its life are over.
     pub renew_at: Timestamp,
     /// When its life is over.

@@ -14,14 +14,15 @@ use keelway_api::{
     name::ClusterRef,
 };
 
-use crate::{Cause, Observation, Plan, Waiting, status::verdict, words::listed};
+use crate::{Cause, Observation, Plan, Waiting, minted::note_minted, status::verdict, words::listed};
 
-/// Writes down of each cluster what its plan waits for, once all of that is known: whose turn it is to be replaced follows from
-/// configs. Names alone are told: what they wait for may be told in other words in each pass.
+/// Writes down of each cluster what was minted for it, and what its plan waits for, once all of that is known: whose turn it is to be
+/// replaced follows from configs. Names alone are told: what they wait for may be told in other words in each pass.
 pub fn plan_progress(plan: &mut Plan, seen: &Observation, now: Timestamp) {
     if seen.stale() {
         return;
     }
+    note_minted(&mut plan.documents);
     let Plan { documents, waiting, .. } = plan;
     let mut of: BTreeMap<&ClusterRef, Vec<(&Waiting, Cause)>> = BTreeMap::new();
     for waiting in waiting.iter() {

@@ -11,7 +11,7 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
-use crate::world::World;
+use crate::{minted::UnusableSecrets, world::World};
 
 /// A cluster's documents.
 pub(crate) struct Tenant<'a> {
@@ -22,6 +22,8 @@ pub(crate) struct Tenant<'a> {
     pub(crate) components: Vec<(&'a PodName, &'a Component)>,
     /// Those that name who pulls its images.
     pub(crate) pull_secrets: Vec<PullSecret>,
+    /// Its authorities and keys that cannot be used; none of a cluster that has all of its own.
+    pub(crate) unusable: Option<&'a UnusableSecrets>,
     /// By name.
     secrets: Vec<(&'a str, &'a Secret)>,
 }
@@ -35,7 +37,8 @@ impl<'a> Tenant<'a> {
             let pull_secrets = cluster.pull_secrets.iter().filter_map(|name| documents.secrets.get(name));
             let pull_secrets = pull_secrets.filter_map(|secret| PullSecret::of(secret).ok()).collect();
             let secrets = documents.secrets_of(id).collect();
-            Some(Self { id, document, cluster, components, pull_secrets, secrets })
+            let unusable = world.unusable(name);
+            Some(Self { id, document, cluster, components, pull_secrets, unusable, secrets })
         })
     }
 
@@ -47,6 +50,11 @@ impl<'a> Tenant<'a> {
     /// Components of one role, by name.
     pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
         self.components.iter().copied().filter(move |(_, component)| component.spec.role == role)
+    }
+
+    /// Whether a Secret holds another authority or key than the cluster's own, or lacks it.
+    pub(crate) fn cannot_use(&self, secret: &str) -> bool {
+        self.unusable.is_some_and(|unusable| unusable.contains_key(secret))
     }
 
     /// Whether there is a Secret of this name.
@@ -73,7 +81,11 @@ impl<'a> Tenant<'a> {
         has(".key") && has(".pub")
     }
 
+    /// What is made from another authority or key than the cluster's own is of no use to it.
     fn secret(&self, name: &str) -> Option<&'a Secret> {
+        if self.cannot_use(name) {
+            return None;
+        }
         let found = self.secrets.binary_search_by_key(&name, |(name, _)| *name).ok()?;
         self.secrets.get(found).map(|(_, secret)| *secret)
     }

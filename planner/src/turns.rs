@@ -31,7 +31,8 @@ pub(crate) struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is; of a paused one, all.
+    /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is; of one that is paused, or lacks an
+    /// authority or key of its own, all.
     ///
     /// A replica that does the work of its role alone is not held: nobody could take over.
     pub(crate) fn take(
@@ -44,7 +45,7 @@ impl<'a> Turns<'a> {
             self.hold_still(tenant, seen, wanted);
             return;
         }
-        if tenant.cluster.paused {
+        if tenant.cluster.paused || tenant.unusable.is_some() {
             self.held.extend(tenant.components.iter().map(|(name, _)| *name));
             return;
         }

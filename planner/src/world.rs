@@ -13,12 +13,17 @@ use keelway_api::{
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
-use crate::Observation;
+use crate::{
+    Observation,
+    minted::{self, UnusableSecrets},
+};
 
 /// Machines and clusters after validation. Components and Secrets stay in the documents.
 pub struct World {
     pub(crate) machines: Shared<BTreeMap<HypervisorName, ValidatedHypervisor>>,
     pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
+    /// Of clusters that lack an authority or a key of theirs, or have another one's.
+    unusable: BTreeMap<ClusterRef, UnusableSecrets>,
     ranges_of_machines: Shared<OnceCell<Vec<IpNet>>>,
 }
 
@@ -40,7 +45,8 @@ impl World {
         }
         let clusters = clusters(documents, &mut faults);
         if faults.is_empty() {
-            Ok(Self { machines: machines.into(), clusters, ranges_of_machines: Shared::default() })
+            let unusable = unusable(documents, &clusters);
+            Ok(Self { machines: machines.into(), clusters, unusable, ranges_of_machines: Shared::default() })
         } else {
             Err(Faults(faults))
         }
@@ -59,10 +65,15 @@ impl World {
         Ok(world)
     }
 
-    /// Clusters that are looked after: all that are not paused.
+    /// Clusters that are looked after: all that are not paused, and have the authorities and keys that were minted for them.
     pub(crate) fn looked_after(&self) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &ValidatedCluster)> {
         let all = self.clusters.iter().map(|(name, (id, cluster))| (name, id, cluster));
-        all.filter(|(_, _, cluster)| !cluster.paused)
+        all.filter(|(name, _, cluster)| !cluster.paused && !self.unusable.contains_key(*name))
+    }
+
+    /// The authorities and keys of a cluster that cannot be used; none of one that has all of its own.
+    pub(crate) fn unusable(&self, name: &ClusterRef) -> Option<&UnusableSecrets> {
+        self.unusable.get(name)
     }
 
     /// Reads documents whose machines are mostly those of others that were read before: they are read once where they are the same.
@@ -76,7 +87,11 @@ impl World {
         let mut faults = Vec::new();
         let clusters = clusters(documents, &mut faults);
         let (machines, ranges_of_machines) = (self.machines.clone(), self.ranges_of_machines.clone());
-        if faults.is_empty() { Ok(Self { machines, clusters, ranges_of_machines }) } else { Err(Faults(faults)) }
+        if !faults.is_empty() {
+            return Err(Faults(faults));
+        }
+        let unusable = unusable(documents, &clusters);
+        Ok(Self { machines, clusters, unusable, ranges_of_machines })
     }
 
     /// All addresses of all machines, in as few ranges as hold them and nothing else.
@@ -107,6 +122,18 @@ fn clusters(documents: &Documents, faults: &mut Vec<Fault>) -> BTreeMap<ClusterR
         }
     }
     clusters
+}
+
+/// The authorities and keys that cannot be used, of those clusters that have such.
+fn unusable(
+    documents: &Documents,
+    clusters: &BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
+) -> BTreeMap<ClusterRef, UnusableSecrets> {
+    let each = clusters.iter().filter_map(|(name, (id, _))| {
+        let unusable = minted::unusable(documents, id, documents.clusters.get(name)?);
+        (!unusable.is_empty()).then(|| (name.clone(), unusable))
+    });
+    each.collect()
 }
 
 /// Whether machines mean the same to what is on them, in both: their status means nothing to that, nor whether they are to go.

@@ -191,17 +191,26 @@ fn a_paused_cluster_is_left_alone_by_plans_of_parts_too() {
     (0..12).for_each(|_| pass(&mut whole, &mut parts));
     let runs = |model: &Model| model.machines.values().map(|state| state.sandboxes.clone()).collect::<Vec<_>>();
     let before = runs(&whole);
+    let is_key = |name: &SecretName, id: &ClusterId| *name == SecretName::of(id, "service-account");
+    let mut key = None;
     for model in [&mut whole, &mut parts] {
         model.documents.clusters.values_mut().next().unwrap().spec.paused = true;
         let id = model.documents.clusters.values().next().unwrap().id().unwrap().clone();
         let is_lost = |pod: &PodName| pod.cluster == id && pod.component.as_str() == "kube-scheduler-0";
         model.documents.components.retain(|pod, _| !is_lost(pod));
-        model.documents.secrets.retain(|name, _| name.namespace != id.namespace() || name.name != "service-account");
+        key = model.documents.secrets.iter().find(|(name, _)| is_key(name, &id)).map(|(a, b)| (a.clone(), b.clone()));
+        model.documents.secrets.retain(|name, _| !is_key(name, &id));
     }
     (0..4).for_each(|_| pass(&mut whole, &mut parts));
     assert_eq!((&runs(&whole), &runs(&parts)), (&before, &before));
     for model in [&mut whole, &mut parts] {
         model.documents.clusters.values_mut().next().unwrap().spec.paused = false;
+    }
+    // Its key is made anew by nobody.
+    (0..4).for_each(|_| pass(&mut whole, &mut parts));
+    assert_eq!((&runs(&whole), &runs(&parts)), (&before, &before));
+    for model in [&mut whole, &mut parts] {
+        model.documents.secrets.extend(key.clone());
     }
     (0..12).for_each(|_| pass(&mut whole, &mut parts));
     let running: BTreeSet<_> = runs(&parts).into_iter().flatten().map(|sandbox| sandbox.pod).collect();

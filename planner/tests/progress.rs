@@ -6,14 +6,15 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Cluster, Condition, Documents, Time,
+    ByteString, Cluster, Condition, Documents, Time,
     documents::SecretName,
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
     machine::{MachineState, Seen},
     name::{HypervisorName, PodName},
 };
 use keelway_planner::{
-    CertificateSeen, Health, Observation, Plan, bindings_digest, configure, invariants, plan, plan_progress,
+    CertificateSeen, Health, MintRequest, Observation, Plan, bindings_digest, configure, invariants, plan,
+    plan_progress,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -289,8 +290,14 @@ fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
     world.settle();
     assert!(is_as_before(&world), "a Component was taken away");
 
-    // Once it is looked after again, what is not there is made anew.
+    // Once it is looked after again, certificates and controllers are made anew. An authority is not: somebody brings it back.
     world.cluster().spec.paused = false;
+    world.settle();
+    assert_eq!((world.progressing().0, world.progressing().1), ("False", "Blocked"));
+    assert!(is_as_before(&world), "a cluster without its authority was changed");
+    for name in secrets.keys().filter(|name| ["front-proxy-ca", "service-account"].contains(&name.name.as_str())) {
+        world.documents.secrets.insert(name.clone(), secrets[name].clone());
+    }
     world.settle();
     assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
     assert!(world.documents.secrets.keys().eq(secrets.keys()));
@@ -317,4 +324,132 @@ fn a_paused_cluster_that_is_deleted_loses_nothing_with_its_keys() {
         }
     }
     assert!(world.documents.clusters.is_empty());
+}
+
+const MINTED_ONCE: [&str; 6] =
+    ["encryption", "etcd-ca", "front-proxy-ca", "infrastructure-ca", "kubernetes-ca", "service-account"];
+
+impl World {
+    fn secret(&self, name: &str) -> SecretName {
+        self.documents.secrets.keys().find(|secret| secret.name == name).unwrap().clone()
+    }
+
+    fn minted(&mut self) -> BTreeMap<String, String> {
+        self.cluster().status.as_ref().unwrap().minted.clone()
+    }
+
+    /// Passes do nothing to what runs, and ask for nobody else's keys, until `name` is back as it was.
+    fn is_blocked_until(&mut self, (name, why): (&str, &str), before: &Documents, what: &str) {
+        let runs = self.machines.clone();
+        for _ in 0..4 {
+            let plan = self.planned();
+            assert_eq!(plan.mint, [], "{name} {what}");
+            assert_eq!(plan.decisions, [], "{name} {what}");
+        }
+        let ran = |(one, other): (&MachineState, &MachineState)| {
+            (&one.sandboxes, &one.containers, &one.servers) == (&other.sandboxes, &other.containers, &other.servers)
+        };
+        assert!(runs.values().zip(self.machines.values()).all(ran), "{name} {what}: something was replaced");
+        let (status, reason, message) = self.progressing();
+        assert_eq!((status, reason), ("False", "Blocked"), "{name} {what}");
+        assert!(message.contains(&format!("/{name}, which {why}")), "{message}");
+        assert!(message.contains(": restore it from a backup, or go back to the last documents"), "{message}");
+        let secret = before.secrets.keys().find(|secret| secret.name == name).unwrap();
+        self.documents.secrets.insert(secret.clone(), before.secrets[secret].clone());
+        self.settle();
+        assert_eq!(self.progressing(), ("False", "Settled", "it is as its document says"), "{name} {what}");
+        assert!(self.documents.secrets == before.secrets, "{name} {what}");
+        assert!(runs.values().zip(self.machines.values()).all(ran), "{name} {what}: something was replaced later");
+    }
+}
+
+/// A second authority would cut off every worker and kubeconfig of the cluster for good.
+#[test]
+fn a_living_cluster_is_given_no_second_authority() {
+    let mut world = World::settled();
+    assert!(world.minted().keys().eq(MINTED_ONCE));
+    let before = world.documents.clone();
+    for name in MINTED_ONCE {
+        let secret = world.secret(name);
+        world.documents.secrets.remove(&secret);
+        world.is_blocked_until((name, "is missing"), &before, "was taken away");
+        let data = world.documents.secrets.get_mut(&secret).unwrap().data.as_mut().unwrap();
+        let keys: Vec<_> = data.keys().cloned().collect();
+        data.extend(keys.into_iter().map(|key| (key, ByteString(b"of another one".to_vec()))));
+        world.is_blocked_until((name, "holds another key"), &before, "is another one");
+    }
+}
+
+/// Its authorities are those that are there; where one of them is not, none of the others is taken for granted.
+#[test]
+fn a_cluster_of_a_release_that_wrote_nothing_down_has_its_authorities_already() {
+    let mut world = World::settled();
+    let before = world.documents.clone();
+    for name in MINTED_ONCE {
+        world.cluster().status.as_mut().unwrap().minted.clear();
+        let secret = world.secret(name);
+        world.documents.secrets.remove(&secret);
+        world.is_blocked_until((name, "is missing"), &before, "was taken away");
+        let known = before.clusters.values().next().unwrap().status.as_ref().unwrap().minted.clone();
+        assert_eq!(world.minted(), known, "what is there is written down");
+    }
+}
+
+/// A save may be cut off between any two Secrets: the cluster has not begun by then.
+#[test]
+fn a_cluster_that_never_had_an_authority_is_given_it() {
+    let mut world = World::new(&["Private", "Private", "Private", "Public"]);
+    let begun = world.documents.clone();
+    world.pass();
+    let (kept, secret) = (world.documents.clone(), world.secret("etcd-ca"));
+    let mut cut = begun;
+    cut.secrets.insert(secret.clone(), kept.secrets[&secret].clone());
+    world.documents = cut;
+    world.settle();
+    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+    assert!(world.documents.secrets[&secret] == kept.secrets[&secret]);
+    assert!(world.minted().keys().eq(MINTED_ONCE));
+}
+
+/// The clock of a manager was ahead, and is not any more.
+#[test]
+fn a_certificate_that_holds_later_only_is_minted_anew() {
+    let mut world = World::settled();
+    world.now = "2026-01-01T00:00:00Z".parse().unwrap();
+    world.settle();
+    let minutes = |minutes| world.now + SignedDuration::from_mins(minutes);
+    let (five, six) = (minutes(5), minutes(6));
+    let leaf = (world.secret("etcd-0"), "server".to_owned());
+    let minted = |world: &mut World| -> Vec<String> { world.planned().mint.iter().map(ToString::to_string).collect() };
+    world.certificates.get_mut(&leaf).unwrap().not_before = five;
+    assert_eq!(minted(&mut world), [""; 0], "machines' clocks may be behind by as much");
+    world.certificates.get_mut(&leaf).unwrap().not_before = six;
+    assert_eq!(minted(&mut world), ["mint certificate etcd-0/server"]);
+    assert_eq!(minted(&mut world), [""; 0]);
+
+    // The next one would hold no earlier than what signs it.
+    let authority = CertificateSeen { not_before: six, ..world.certificates[&leaf].clone() };
+    world.certificates.insert((world.secret("etcd-ca"), "active".to_owned()), authority);
+    world.certificates.get_mut(&leaf).unwrap().not_before = six;
+    assert_eq!(minted(&mut world), [""; 0]);
+}
+
+#[test]
+fn certificates_of_replicas_do_not_end_in_one_second() {
+    let world = World::new(&["Private", "Private", "Private", "Public"]);
+    let asked = || plan(world.documents.clone(), &world.observe(), world.now).unwrap().mint;
+    let mut lives: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+    for request in asked() {
+        let MintRequest::Certificate { secret, ttl, .. } = request else { continue };
+        lives.entry(secret.name).or_default().insert(ttl.seconds());
+    }
+    let year = 8760 * 3600;
+    let all: Vec<u64> = lives.values().flatten().copied().collect();
+    assert!(all.iter().all(|life| (year * 2 / 3..=year).contains(life)), "{lives:?}");
+    assert!(lives.values().all(|lives| lives.len() == 1), "a replica's are renewed together: {lives:?}");
+    for one in ["etcd", "kube-apiserver"] {
+        let of_role: Vec<_> = lives.iter().filter(|(name, _)| name.starts_with(one)).map(|(_, lives)| lives).collect();
+        assert!(of_role.iter().collect::<BTreeSet<_>>().len() == of_role.len(), "{lives:?}");
+    }
+    assert_eq!(asked(), asked());
 }

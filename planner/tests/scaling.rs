@@ -7,7 +7,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Component, Documents, Shared, argument,
+    Component, Documents, Secret, Shared, argument,
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
     jiff::Timestamp,
@@ -16,7 +16,7 @@ use keelway_api::{
     role::Role,
 };
 use keelway_planner::{
-    Cause, CertificateSeen, Health, Observation, Plan, bindings_digest, invariants, machine_configs, plan,
+    Cause, CertificateSeen, Health, Holds, Observation, Plan, bindings_digest, holds, invariants, machine_configs, plan,
 };
 use model::{apply, empty, hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
@@ -73,6 +73,8 @@ struct World {
     documents: Documents,
     machines: BTreeMap<HypervisorName, MachineState>,
     certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+    /// An authority or a key that somebody took away, and brings back before the next round.
+    missed: Option<(SecretName, Shared<Secret>)>,
 }
 
 impl World {
@@ -80,7 +82,7 @@ impl World {
         let machines = ["Private", "Private", "Private", "Public", "Public"];
         let text: String = std::iter::once(CLUSTER.to_owned()).chain(hypervisors(&machines)).collect();
         let (documents, machines) = identified(&text);
-        Self { documents, machines, certificates: BTreeMap::new() }
+        Self { documents, machines, certificates: BTreeMap::new(), missed: None }
     }
 
     fn ask(&mut self, round: &Round) {
@@ -89,9 +91,11 @@ impl World {
         spec.control_plane.replicas = round.servers;
         spec.ingress.replicas = round.ingresses;
         spec.paused = round.paused;
+        self.documents.secrets.extend(self.missed.take());
         let lost = round.lost.and_then(|lost| lost.checked_rem(self.documents.secrets.len()));
         if let Some(name) = lost.and_then(|lost| self.documents.secrets.keys().nth(lost)).cloned() {
-            self.documents.secrets.remove(&name);
+            let secret = self.documents.secrets.remove(&name).unwrap();
+            self.missed = (holds(&name.name) != Holds::Certificates).then_some((name, secret));
         }
     }
 

@@ -54,6 +54,7 @@ fn facts(pem: &str) -> Option<CertificateSeen> {
         organizations: facts.organizations,
         dns_names: facts.dns_names,
         addresses: facts.ip_addresses,
+        not_before: facts.validity.not_before(),
         renew_at: facts.validity.renew_at(),
         not_after: facts.validity.not_after(),
     })
@@ -82,6 +83,7 @@ mod tests {
             organizations: Vec::new(),
             dns_names: Vec::new(),
             addresses: Vec::new(),
+            not_before: Timestamp::UNIX_EPOCH,
             renew_at: Timestamp::UNIX_EPOCH,
             not_after: Timestamp::UNIX_EPOCH,
         };

@@ -452,7 +452,7 @@ impl Reason {
                 "Cluster",
                 "Progressing",
                 "the cluster gets no further before somebody does something; the message says what is waited for",
-                "what the message says: mend a machine, bring another one, or change the document",
+                "what the message says: mend a machine, bring another one, put a Secret back, or change the document",
             ),
             Self::Paused => (
                 "Paused",

@@ -21,7 +21,7 @@ impl<'a> Reader<'a> {
             match owner(&within.root) {
                 Ok(Owner::Ours(kind)) => self.ours(kind, &within, Stands { chunk, item: Some(index) }),
                 Ok(Owner::Foreign) => {
-                    self.documents.give(&within);
+                    self.give(&within, Some(index));
                     let text = Foreign(format!("---\n{}\n", schema::raw(&within.root)));
                     self.documents.places.push(Place::Foreign(text));
                 }

@@ -8,6 +8,7 @@ use crate::{
     schema,
     split::{self, Chunk},
     tree::{self, Tree},
+    validated,
 };
 
 impl Document {
@@ -97,7 +98,10 @@ fn given(tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     }
     let document = typed(Kind::Secret, json)?;
     let name = match &document {
-        Document::Secret(secret) => DocumentName::of_secret(secret),
+        Document::Secret(secret) => {
+            validated::given_secret(secret)?;
+            DocumentName::of_secret(secret)
+        }
         Document::ClusterClass(_) | Document::Hypervisor(_) | Document::Cluster(_) | Document::Component(_) => {
             return Err(Vec::new());
         }

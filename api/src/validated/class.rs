@@ -11,7 +11,7 @@ use crate::{
     tree::{field, item},
 };
 
-use super::{Faults, check_name, cluster::check_registry};
+use super::{Faults, check_name, cluster::check_registry, labels::check_metadata};
 
 /// The operators of a selector's expressions, and whether they take values.
 pub(crate) const OPERATORS: [(&str, bool); 4] =
@@ -22,6 +22,7 @@ pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
     let mut faults = Faults::default();
     let name = document.metadata.name.clone().unwrap_or_default();
     check_name(Some(&name), &mut faults);
+    check_metadata(&document.metadata, &mut faults);
     if document.metadata.namespace.is_some() {
         faults.add("metadata.namespace", "a ClusterClass is in no namespace", "leave it out");
     }

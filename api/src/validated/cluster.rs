@@ -16,7 +16,7 @@ use crate::{
     tree::{field, item},
 };
 
-use super::{Faults, ValidatedCluster, arguments, check_name, network};
+use super::{Faults, ValidatedCluster, arguments, check_name, labels::check_metadata, network};
 
 /// The most members of etcd: more make writes slower and survive no fault that happens (etcd's FAQ, "What is maximum cluster size?").
 const MOST_MEMBERS: u32 = 7;
@@ -35,6 +35,7 @@ impl ValidatedCluster {
         let spec = &document.spec;
         let reference = document.reference();
         check_name(Some(&reference.name), &mut faults);
+        check_metadata(&document.metadata, &mut faults);
         if !is_label(&reference.namespace, 63) {
             faults.add(
                 "metadata.namespace",

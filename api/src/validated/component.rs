@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Component, fault::Fault, name::PodName, release, schema::removal, tree::field};
 
-use super::Faults;
+use super::{Faults, labels::check_metadata};
 
 const PORTS: &str = "spec.ports";
 const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
@@ -12,6 +12,7 @@ const MADE: &str = "Components are made by Keelway: take it from what reconcile 
 /// The component's name, where every field of the document agrees with it.
 pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
     let mut faults = Faults::default();
+    check_metadata(&document.metadata, &mut faults);
     let spec = &document.spec;
     let name = spec.pod();
     if let Ok(name) = &name {

@@ -11,7 +11,7 @@ use crate::{
     tree::item,
 };
 
-use super::{Faults, ValidatedHypervisor, ZONE_LABEL, check_name};
+use super::{Faults, ValidatedHypervisor, ZONE_LABEL, check_name, labels::check_metadata};
 
 /// The first port that an unprivileged process may listen on.
 pub(crate) const FIRST_PORT: u16 = 1024;
@@ -30,6 +30,7 @@ impl ValidatedHypervisor {
         let metadata = &document.metadata;
         let spec = &document.spec;
         check_name(metadata.name.as_deref(), &mut faults);
+        check_metadata(metadata, &mut faults);
         if metadata.namespace.is_some() {
             faults.add("metadata.namespace", "a Hypervisor is in no namespace", "take it away");
         }

@@ -4,13 +4,16 @@ use crate::{
     entries::Entries,
     fault::Fault,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
-    name::{ClusterId, InstallationId, is_subdomain},
+    name::{ClusterId, InstallationId, LONGEST_NAMESPACE, is_label, is_own_namespace, is_subdomain},
     registry::{self, PullSecret},
-    secret::Secret,
+    secret::{Metadata, Secret},
     tree::field,
 };
 
-use super::Faults;
+use super::{
+    Faults,
+    labels::{check_annotations, check_labels},
+};
 
 const MADE: &str = "Secrets of clusters are made by Keelway: take it from what reconcile wrote";
 
@@ -21,6 +24,7 @@ pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
     }
     let mut faults = Faults::default();
     let metadata = &document.metadata;
+    check_labels_of(metadata, &mut faults);
     let owner = faults.take(owner(document));
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     if let Some((kind, wanted)) = &owner
@@ -41,11 +45,8 @@ pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
 /// Every fault of a Secret for pulling images, which people make.
 fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
     let mut faults = Faults::default();
-    let name = document.metadata.name.as_deref().unwrap_or_default();
-    if !is_subdomain(name) {
-        let mend = "use lowercase letters, digits, - and ., with a letter or digit at both ends";
-        faults.add("metadata.name", format!("{name:?} is no RFC 1123 subdomain"), mend);
-    }
+    check_place(document, &mut faults);
+    check_labels_of(&document.metadata, &mut faults);
     if let Err(error) = PullSecret::of(document) {
         faults.add(
             "data",
@@ -54,6 +55,41 @@ fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
         );
     }
     faults.or(Some(()))
+}
+
+/// Every fault of the place of a Secret that is its user's own. What is in it is not Keelway's to judge.
+pub(crate) fn given_secret(document: &Secret) -> Result<(), Vec<Fault>> {
+    let mut faults = Faults::default();
+    check_place(document, &mut faults);
+    check_labels_of(&document.metadata, &mut faults);
+    faults.or(Some(()))
+}
+
+fn check_labels_of(metadata: &Metadata, faults: &mut Faults) {
+    check_labels(metadata.labels.iter().flatten(), faults);
+    let annotations = metadata.rest.as_ref().and_then(|rest| rest.annotations.as_ref());
+    check_annotations(annotations, faults);
+}
+
+/// Name and namespace of a Secret that people make. Stores keep it under both.
+fn check_place(document: &Secret, faults: &mut Faults) {
+    let name = document.metadata.name.as_deref().unwrap_or_default();
+    if !is_subdomain(name) {
+        let mend = "use lowercase letters, digits, - and ., with a letter or digit at both ends";
+        faults.add("metadata.name", format!("{name:?} is no RFC 1123 subdomain"), mend);
+    }
+    let Some(namespace) = document.metadata.namespace.as_deref() else { return };
+    if !is_label(namespace, LONGEST_NAMESPACE) {
+        let mend = "use lowercase letters, digits and -, with a letter or digit at both ends";
+        faults.add("metadata.namespace", format!("{namespace:?} is no RFC 1123 label"), mend);
+    } else if is_own_namespace(namespace) {
+        let problem = format!("{namespace} is a namespace of Keelway's own, and Keelway did not make this Secret");
+        let mend = format!(
+            "move it to another namespace; if Keelway made it, put its label {CLUSTER_LABEL} or {INSTALLATION_LABEL} \
+             back, and its type Opaque"
+        );
+        faults.add("metadata.namespace", problem, mend);
+    }
 }
 
 /// What a Secret belongs to, a cluster or an installation, and the namespace of that.

@@ -159,9 +159,9 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "certificates-before-two-thirds",
-        question: "What is done an hour before that?",
+        question: "What is done before any of them has lived two thirds of its life, which is two thirds of a year at least?",
         from: worlds::three,
-        change: |world| world.wait(8760 * 2 / 3 - 1),
+        change: |world| world.wait(8760 * 4 / 9 - 1),
     },
     Scenario {
         name: "certificates-ended",
@@ -174,6 +174,16 @@ pub(super) const ALL: &[Scenario] = &[
         question: "What is done when an authority has a month left?",
         from: worlds::one,
         change: |world| world.wait(87_600 - 720),
+    },
+    Scenario {
+        name: "authority-of-another",
+        question: "What is done where the Secret of etcd's authority holds that of another cluster?",
+        from: worlds::one,
+        change: |world| {
+            let id = world.pod("c1/etcd-0").cluster;
+            let other = world.documents.secrets[&SecretName::of(&id, "front-proxy-ca")].data.clone();
+            world.documents.secrets.get_mut(&SecretName::of(&id, "etcd-ca")).unwrap().data = other;
+        },
     },
     Scenario {
         name: "authority-lost",

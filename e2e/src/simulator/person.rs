@@ -11,7 +11,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::{Observation, refuse};
+use keelway_planner::{Holds, Observation, Refused as Refusal, holds, refuse};
 
 use super::{error::Refused, world::World};
 
@@ -192,10 +192,12 @@ impl World {
             }
             Ok(documents) => {
                 self.tell(format!("what a person made of {changed:?} is read"));
-                if let Document::Hypervisor(name) = changed {
-                    self.replaced.insert(name);
-                }
                 let before = std::mem::replace(&mut self.saved, documents);
+                match changed {
+                    Document::Hypervisor(name) => drop(self.replaced.insert(name)),
+                    Document::Secret(name) => self.miss_what_is_minted_once(name, &before),
+                    Document::Cluster(_) | Document::Component(_) => {}
+                }
                 self.history.push(before);
                 self.forget_what_was_taken_back();
                 Ok(())
@@ -208,6 +210,27 @@ impl World {
                 self.did(Deed::IsRefused);
                 self.tell(format!("refused, and put back: {faults}"));
                 Err(Refused(faults.to_string()))
+            }
+        }
+    }
+
+    /// Nobody makes an authority or a key of a living cluster anew: who took it away brings it back.
+    fn miss_what_is_minted_once(&mut self, name: SecretName, before: &Documents) {
+        let is_minted_once =
+            matches!(holds(&name.name), Holds::Authority | Holds::ServiceAccountKey | Holds::EncryptionKey);
+        if let Some(secret) = before.secrets.get(&name).filter(|_| is_minted_once && name.is_of_a_cluster()) {
+            self.missed.insert(name, secret.clone());
+        }
+    }
+
+    /// Who is told that a cluster misses its authority brings that back.
+    pub(super) fn put_back_what_is_missed(&mut self) {
+        for (name, secret) in std::mem::take(&mut self.missed) {
+            let of_it = |cluster: &Shared<Cluster>| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
+            let is_there = self.saved.clusters.values().any(of_it);
+            if is_there && !self.saved.secrets.contains_key(&name) {
+                self.tell(format!("a person puts {}/{} back", name.namespace, name.name));
+                self.saved.secrets.insert(name, secret);
             }
         }
     }

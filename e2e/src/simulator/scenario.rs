@@ -107,6 +107,7 @@ impl World {
         self.weather.calm = true;
         self.uses_old_documents = false;
         self.by_hand = None;
+        self.put_back_what_is_missed();
         self.put_back_what_is_stale();
         self.reopen_machines();
         for machine in self.machines.values_mut() {

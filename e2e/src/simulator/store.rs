@@ -46,6 +46,7 @@ fn load(world: &mut World) -> Result<Documents, Refused> {
     world.counts.passes += 1;
     let number = world.counts.passes;
     world.tell(format!("pass {number}"));
+    world.put_back_what_is_missed();
     world.read_what_a_person_wrote()?;
     if world.bug == Some(Bug::EndedAuthorityStopsAll) && !world.clusters_whose_authority_ended().is_empty() {
         return Err(Refused("an authority has ended".to_owned()));

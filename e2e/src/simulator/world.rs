@@ -7,7 +7,8 @@ use std::{
 };
 
 use keelway_api::{
-    Documents,
+    Documents, Secret, Shared,
+    documents::SecretName,
     jiff::{SignedDuration, Timestamp},
     machine::{MachineConfig, ServerAdmin},
     name::{ClusterId, HypervisorName, PodName},
@@ -71,6 +72,8 @@ pub(super) struct World {
     pub(super) by_hand: Option<ByHand>,
     /// Hypervisors whose documents a person took away, or put older copies in the place of.
     pub(super) replaced: BTreeSet<HypervisorName>,
+    /// Authorities and keys of clusters that a person took away.
+    pub(super) missed: BTreeMap<SecretName, Shared<Secret>>,
     pub(super) deeds: Deeds,
     trace: Vec<String>,
     began: Instant,
@@ -129,6 +132,7 @@ impl World {
             uses_old_documents: false,
             by_hand: None,
             replaced: BTreeSet::new(),
+            missed: BTreeMap::new(),
             deeds: Deeds::default(),
             trace: Vec::new(),
             began: Instant::now(),

@@ -7,7 +7,7 @@ use keelway_api::{
     documents::SecretName,
     hypervisor::{self, CriEndpoint, Endpoint, SecretReference},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
-    name::ClusterId,
+    name::{ClusterId, is_own_namespace},
 };
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
@@ -155,7 +155,7 @@ pub(super) fn is_at_home(object: &DynamicObject) -> bool {
 
 /// Whether a namespace is one of Keelway's own.
 pub(super) fn is_home(namespace: &str) -> bool {
-    ClusterId::of_namespace(namespace).is_some() || namespace.starts_with(INSTALLATION_PREFIX)
+    is_own_namespace(namespace)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use keelway_api::{
     Documents,
     document::DocumentName,
     documents::SecretName,
-    name::{ClusterRef, NAMESPACE_PREFIX, PodName},
+    name::{ClusterRef, LONGEST_NAME, NAMESPACE_PREFIX, PodName, is_label},
 };
 
 use crate::{directory::Outcome, proto};
@@ -23,14 +23,14 @@ impl From<&DocumentName> for proto::DocumentName {
 pub(super) fn name_of(name: &proto::DocumentName) -> Option<DocumentName> {
     let namespace = if name.namespace.is_empty() { "default" } else { &name.namespace };
     Some(match name.kind.as_str() {
-        "ClusterClass" => DocumentName::ClusterClass(name.name.clone()),
+        "ClusterClass" if is_label(&name.name, LONGEST_NAME) => DocumentName::ClusterClass(name.name.clone()),
         "Hypervisor" => DocumentName::Hypervisor(name.name.parse().ok()?),
-        "Cluster" => DocumentName::Cluster(ClusterRef { namespace: namespace.to_owned(), name: name.name.clone() }),
+        "Cluster" => DocumentName::Cluster(ClusterRef::parse(namespace, &name.name).ok()?),
         "Component" => {
             let cluster = namespace.strip_prefix(NAMESPACE_PREFIX)?.parse().ok()?;
             DocumentName::Component(PodName { cluster, component: name.name.parse().ok()? })
         }
-        "Secret" => DocumentName::Secret(SecretName { namespace: namespace.to_owned(), name: name.name.clone() }),
+        "Secret" => DocumentName::Secret(SecretName::parse(namespace, &name.name).ok()?),
         _ => return None,
     })
 }

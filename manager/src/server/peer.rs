@@ -1,7 +1,11 @@
 //! Who asks, and what they may see and write.
 
-use keelway_api::document::DocumentRef;
-use keelway_api::{documents::is_ours, registry::is_pull_secret};
+use keelway_api::{
+    document::{DocumentName, DocumentRef},
+    documents::is_ours,
+    name::NAMESPACE_PREFIX,
+    registry::is_pull_secret,
+};
 use rustix::process::geteuid;
 use tonic::{Request, Status, transport::server::UdsConnectInfo};
 
@@ -26,18 +30,89 @@ impl Peer {
         self == Self::Owner || !matches!(document, DocumentRef::Secret(_))
     }
 
-    /// Why they do not write a document of this kind.
-    pub(super) fn may_write(self, document: DocumentRef<'_>) -> Result<(), &'static str> {
-        match document {
-            _ if self == Self::Owner => Ok(()),
-            DocumentRef::Component(_) => Err("Components are the manager's own: change their Cluster"),
-            DocumentRef::Secret(secret) if is_ours(secret) && !is_pull_secret(secret) => {
-                Err("Secrets of clusters are the manager's own: only root writes them")
-            }
-            DocumentRef::ClusterClass(_)
-            | DocumentRef::Hypervisor(_)
-            | DocumentRef::Cluster(_)
-            | DocumentRef::Secret(_) => Ok(()),
+    /// Why they neither write nor delete the document of this name. `versions` are the one that is there, and the one that is to be.
+    pub(super) fn may_write<'a>(
+        self,
+        name: &DocumentName,
+        versions: impl IntoIterator<Item = DocumentRef<'a>>,
+    ) -> Result<(), &'static str> {
+        if self == Self::Owner {
+            return Ok(());
         }
+        versions.into_iter().try_for_each(belongs_to_people)?;
+        match name.namespace() {
+            Some(namespace) if namespace.starts_with(NAMESPACE_PREFIX) => {
+                Err("namespaces that begin with keelway- are the manager's own: only root writes there")
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Why a document is not people's to write.
+fn belongs_to_people(document: DocumentRef<'_>) -> Result<(), &'static str> {
+    match document {
+        DocumentRef::Component(_) => Err("Components are the manager's own: change their Cluster"),
+        DocumentRef::Secret(secret) if is_ours(secret) && !is_pull_secret(secret) => {
+            Err("Secrets of clusters are the manager's own: only root writes them")
+        }
+        DocumentRef::ClusterClass(_)
+        | DocumentRef::Hypervisor(_)
+        | DocumentRef::Cluster(_)
+        | DocumentRef::Secret(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::{Asked, Documents, documents::SecretName};
+
+    use super::*;
+
+    const ID: &str = "0123456789abcdef";
+
+    fn secret(namespace: &str, labels: &str, kind: &str) -> Documents {
+        let text = format!(
+            "{{apiVersion: v1, kind: Secret, type: {kind}, metadata: {{name: kubernetes-ca, namespace: {namespace}, \
+             labels: {{{labels}}}}}, data: {{active.crt: YQ==}}}}"
+        );
+        Documents::read_apart(text.as_bytes(), Asked::default()).unwrap()
+    }
+
+    fn only(documents: &Documents) -> (DocumentName, DocumentRef<'_>) {
+        let name = documents.all_names().next().unwrap();
+        let document = documents.get(&name).unwrap();
+        (name, document)
+    }
+
+    /// Found as `keelway apply` of a plain Secret in the place of a cluster's authority: "configured".
+    #[test]
+    fn what_is_replaced_is_judged_as_well_as_what_replaces_it() {
+        let own = secret(&format!("keelway-{ID}"), &format!("keelway.dev/cluster-id: {ID}"), "Opaque");
+        let users = secret("default", "", "Opaque");
+        let (name, own) = only(&own);
+        let (users_name, users) = only(&users);
+        assert_eq!(Peer::Member.may_write(&users_name, [users, users]), Ok(()));
+        assert!(Peer::Member.may_write(&users_name, [own, users]).unwrap_err().contains("only root"));
+        assert!(Peer::Member.may_write(&users_name, [users, own]).unwrap_err().contains("only root"));
+        assert!(Peer::Member.may_write(&name, [own]).is_err());
+        assert_eq!(Peer::Owner.may_write(&name, [own, users]), Ok(()));
+    }
+
+    #[test]
+    fn nobody_but_the_owner_writes_into_namespaces_of_keelways() {
+        let users = secret("default", "", "Opaque");
+        let (_, document) = only(&users);
+        let refused = |namespace: &str| {
+            let name = DocumentName::Secret(SecretName { namespace: namespace.to_owned(), name: "a".to_owned() });
+            let told = Peer::Member.may_write(&name, [document]);
+            assert_eq!(told, Peer::Member.may_write(&name, []), "{namespace}: a deletion is a write, too");
+            assert_eq!(Peer::Owner.may_write(&name, [document]), Ok(()));
+            told.is_err()
+        };
+        for own in ["keelway-0123456789abcdef", "keelway-installation-0123456789abcdef", "keelway-other"] {
+            assert!(refused(own), "{own}");
+        }
+        assert!(!refused("default") && !refused("team-keelway-a"));
     }
 }

@@ -57,8 +57,10 @@ impl documents_server::Documents for Service {
         let asked = Asked { keys: Some(&secret_faults), whole: false };
         let documents =
             Documents::read_apart(&request.get_ref().documents, asked).map_err(|faults| refused(&faults))?;
+        let there = self.store.documents().borrow().clone();
         let denied = documents.all_names().filter_map(|name| {
-            let why = peer.may_write(documents.get(&name)?).err()?;
+            let versions = there.get(&name).into_iter().chain(documents.get(&name));
+            let why = peer.may_write(&name, versions).err()?;
             let fault = Fault::of("", "this is not yours to write", why);
             Some(Fault { document: name.to_string(), ..fault })
         });
@@ -78,8 +80,8 @@ impl documents_server::Documents for Service {
         let peer = Peer::of(&request)?;
         let names = names(&request.get_ref().names)?;
         let documents = self.store.documents().borrow().clone();
-        for document in names.iter().filter_map(|name| documents.get(name)) {
-            peer.may_write(document).map_err(Status::permission_denied)?;
+        for name in &names {
+            peer.may_write(name, documents.get(name)).map_err(Status::permission_denied)?;
         }
         let deleted = self.store.delete(&names).map_err(failed)?;
         let deleted = deleted.into_iter().map(|(name, gone)| proto::Deleted { name: Some((&name).into()), gone });

@@ -64,6 +64,7 @@ const BEYOND: &[&str] = &[
     "hypervisor-in-a-namespace",
     "hypervisor-twice",
     "installation-ill-formed",
+    "machines-that-are-one",
     "member-phase-unknown",
     "merge-key",
     "secret-cluster-gone",

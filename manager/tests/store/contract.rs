@@ -21,7 +21,7 @@ const SECOND_MACHINE: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: Hypervisor
 metadata: {name: hv-2}
-spec: {role: Private, endpoint: {unix: {path: /run/containerd/containerd.sock}}, addresses: {private: [10.0.0.2]}}
+spec: {role: Private, endpoint: {unix: {path: /run/hv-2/containerd.sock}}, addresses: {private: [10.0.0.2]}}
 ";
 const CLASS: &str = "\
 apiVersion: keelway.dev/v1alpha1

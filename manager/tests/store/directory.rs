@@ -5,10 +5,14 @@ use std::{fs, path::Path, time::Duration};
 use keelway_api::{
     Asked, Documents, Time,
     document::{Document, DocumentName},
+    documents::SecretName,
+    jiff::Timestamp,
     name::ClusterRef,
 };
 use keelway_manager::directory::{Directory, DirectoryError, LockError};
-use keelway_reconciler::{Changing, Store};
+use keelway_planner::MintRequest;
+use keelway_reconciler::{Changing, Minter, PkiMinter, Store};
+use rand::{SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
 use crate::contract;
@@ -98,6 +102,41 @@ async fn what_could_not_be_read_is_read_later() {
         timeout(Duration::from_secs(10), store.changed()).await.unwrap();
     }
     assert_eq!(store.load().await.unwrap().clusters.len(), 1);
+}
+
+/// An authority that lost its label is not a Secret of a user's: it stays what it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_keelways_stays_where_a_plain_one_takes_its_file() {
+    let place = Place::new();
+    let store = place.open();
+    store.load().await.unwrap();
+    let mut documents = world();
+    let id = documents.clusters.values().find_map(|cluster| cluster.id().cloned()).unwrap();
+    let authority = SecretName::of(&id, "kubernetes-ca");
+    let minted = [MintRequest::Authority {
+        secret: authority.clone(),
+        common_name: "kubernetes".to_owned(),
+        revokes: false,
+        ttl: "87600h".parse().unwrap(),
+    }];
+    PkiMinter::new(StdRng::seed_from_u64(1)).mint(&mut documents, &minted, Timestamp::now()).unwrap();
+    store.save(&documents).await.unwrap();
+    drop(store);
+    let store = place.open();
+    store.load().await.unwrap();
+    let file = format!("secrets/keelway-{id}/kubernetes-ca.yaml");
+    for labelled in [place.read(&file), documents.text_of(&DocumentName::Secret(authority.clone())).unwrap()] {
+        let plain = labelled.replace("keelway.dev/cluster-id", "example.com/cluster-id");
+        assert_ne!(plain, labelled);
+        place.write(&file, &plain);
+        let after = next(&store).await;
+        assert_eq!(after.secrets.get(&authority), documents.secrets.get(&authority));
+        assert!(after.given.is_empty());
+        assert_eq!(store.refused().len(), 1);
+        place.write(&file, &labelled);
+        next(&store).await;
+        assert!(store.refused().is_empty());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

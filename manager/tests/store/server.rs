@@ -132,6 +132,24 @@ async fn of_what_is_not_sound_nothing_is_taken() {
     assert!(!served.place.path("clusters/default/c2.yaml").exists());
 }
 
+/// Found as a Secret in the namespace `../hypervisors`: "created", and there was a file `hypervisors/x.yaml` in the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_is_written_nowhere_but_in_its_folder() {
+    let mut served = Served::new().await;
+    let outside = served.place.path("outside");
+    for namespace in ["../hypervisors", "..", outside.to_str().unwrap(), "a/b", "."] {
+        let secret = format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: x, namespace: {namespace:?}}}\ndata: {{a: YQ==}}\n"
+        );
+        let error = served.client.apply(secret.into_bytes()).await.unwrap_err();
+        let told = error.to_string();
+        assert!(matches!(error, ClientError::Refused(_)) && told.contains("metadata.namespace"), "{told}");
+        assert_eq!(told.matches("RFC 1123").count(), 1, "{told}");
+    }
+    assert!(!served.place.path("hypervisors/x.yaml").exists() && !outside.exists());
+    assert_eq!(written(&served.everything().await), written(&world()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_is_marked_and_what_does_not_is_gone() {
     let mut served = Served::new().await;

@@ -33,6 +33,7 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
                     organizations: subject.organizations.clone(),
                     dns_names: subject.dns_names.clone(),
                     addresses: subject.addresses.clone(),
+                    not_before: Timestamp::UNIX_EPOCH,
                     renew_at: Timestamp::MAX,
                     not_after: Timestamp::MAX,
                 };

@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use keelway_api::{
-    Cluster, Documents, Health, Hypervisor, Time,
+    Cluster, Documents, Health, Hypervisor, Secret, Shared, Time,
     condition::is_true,
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
@@ -254,9 +254,16 @@ impl Memory {
     }
 
     /// Somebody takes a Secret of a cluster away.
-    pub(crate) fn take_secret(&self, cluster: &str, name: &str) {
+    pub(crate) fn take_secret(&self, cluster: &str, name: &str) -> (SecretName, Shared<Secret>) {
         let secret = SecretName::of(&self.id(cluster), name);
-        self.edit_all(|documents| drop(documents.secrets.remove(&secret).unwrap()));
+        let mut taken = None;
+        self.edit_all(|documents| taken = documents.secrets.remove(&secret));
+        (secret, taken.unwrap())
+    }
+
+    /// Somebody puts a Secret back.
+    pub(crate) fn put_secret(&self, (name, secret): (SecretName, Shared<Secret>)) {
+        self.edit_all(|documents| drop(documents.secrets.insert(name, secret)));
     }
 
     /// Somebody takes a Component of a cluster away.

@@ -1,0 +1,103 @@
+//! Labels and annotations, as every API server takes them: "Labels and Selectors" and "Annotations" of Kubernetes' documentation.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::{name::is_subdomain, tree::field};
+
+use super::Faults;
+
+/// The longest value of a label, and the longest name within a key, in characters.
+const LONGEST: usize = 63;
+/// The most bytes of all annotations of a document, keys and values (`TotalAnnotationSizeLimitB`).
+const MOST_ANNOTATIONS: usize = 256 << 10;
+
+/// Keys and values of labels, and keys of annotations.
+pub(super) fn check_metadata(metadata: &ObjectMeta, faults: &mut Faults) {
+    check_labels(metadata.labels.iter().flatten(), faults);
+    check_annotations(metadata.annotations.as_ref(), faults);
+}
+
+pub(super) fn check_labels<'a>(labels: impl Iterator<Item = (&'a String, &'a String)>, faults: &mut Faults) {
+    for (key, value) in labels {
+        check_key("metadata.labels", key, "label", faults);
+        if !is_value(value) {
+            let mend = format!(
+                "use at most {LONGEST} letters, digits, -, _ and ., with a letter or digit at both ends; or leave it empty"
+            );
+            faults.add(&field("metadata.labels", key), format!("{value:?} is no value of a label"), mend);
+        }
+    }
+}
+
+pub(super) fn check_annotations(annotations: Option<&BTreeMap<String, String>>, faults: &mut Faults) {
+    let mut bytes = 0;
+    for (key, value) in annotations.into_iter().flatten() {
+        check_key("metadata.annotations", key, "annotation", faults);
+        bytes += key.len() + value.len();
+    }
+    if bytes > MOST_ANNOTATIONS {
+        let problem = format!("the annotations have {bytes} bytes");
+        faults.add("metadata.annotations", problem, format!("write at most {MOST_ANNOTATIONS}"));
+    }
+}
+
+fn check_key(map: &str, key: &str, of: &str, faults: &mut Faults) {
+    // API servers read keys of annotations without their case.
+    let is_key = if of == "annotation" { is_key(&key.to_lowercase()) } else { is_key(key) };
+    if !is_key {
+        let mend = format!(
+            "write NAME or PREFIX/NAME: NAME has at most {LONGEST} letters, digits, -, _ and ., with a letter or digit at \
+             both ends, and PREFIX is a DNS name"
+        );
+        faults.add(
+            &field(map, key),
+            format!("{key:?} is no key of a{} {of}", if of == "label" { "" } else { "n" }),
+            mend,
+        );
+    }
+}
+
+fn is_key(key: &str) -> bool {
+    match key.split_once('/') {
+        Some((prefix, name)) => is_subdomain(prefix) && is_name(name),
+        None => is_name(key),
+    }
+}
+
+fn is_value(value: &str) -> bool {
+    value.is_empty() || is_name(value)
+}
+
+fn is_name(text: &str) -> bool {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= LONGEST
+        && text.starts_with(edge)
+        && text.ends_with(edge)
+        && text.chars().all(|c| edge(c) || matches!(c, '-' | '_' | '.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the tests of Kubernetes' own validation have them (`apimachinery/pkg/util/validation`).
+    #[test]
+    fn keys_and_values_are_those_of_kubernetes() {
+        let longest = "a".repeat(LONGEST);
+        for key in ["simple", "now-with-dashes", "1-starts-with-num", "a.b/1-c", "Example.Com_x", "1/2", &longest] {
+            assert!(is_key(key), "{key}");
+        }
+        let long = format!("{longest}a");
+        for key in ["", "/a", "a/", "a/b/c", "nospecial%", "no space", "-a", "a-", "A.b/c", &long, "ü"] {
+            assert!(!is_key(key), "{key}");
+        }
+        for value in ["", "1", "a_b.c-D", &longest] {
+            assert!(is_value(value), "{value}");
+        }
+        for value in ["Frankfurt am Main", "a/b", ".a", "a.", &long, "ü"] {
+            assert!(!is_value(value), "{value}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What is minted once in a cluster's life: its authorities and its keys. Whatever trusts the first one is cut off by a second one, for good.
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Cluster, Documents, Secret,
+    documents::SecretName,
+    machine::sha256_hex,
+    name::{ClusterId, ClusterRef},
+};
+
+use crate::certificates::{ENCRYPTION, ETCD, FRONT_PROXY, Holds, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, holds};
+
+/// The Secrets of a cluster that are minted once.
+const ONCE: [&str; 6] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE, SERVICE_ACCOUNT, ENCRYPTION];
+
+/// Why a Secret that was minted for a living cluster cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// It is not there, or holds no key.
+    Missing,
+    /// It holds another key than was minted.
+    Another,
+}
+
+impl Unusable {
+    /// What the cluster waits for.
+    pub(crate) fn awaits(self, id: &ClusterId, secret: &str) -> String {
+        let what = match self {
+            Self::Missing => "is missing",
+            Self::Another => "holds another key than was minted for this cluster",
+        };
+        format!(
+            "the Secret {}/{secret}, which {what}: restore it from a backup, or go back to the last documents; nothing of \
+             the cluster changes until then",
+            id.namespace()
+        )
+    }
+}
+
+/// What of a cluster cannot be used, by the name of its Secret.
+pub(crate) type UnusableSecrets = BTreeMap<&'static str, Unusable>;
+
+/// The Secrets of a cluster that were minted once and are missing, or are others by now. A cluster that never had one gets it.
+pub(crate) fn unusable(documents: &Documents, id: &ClusterId, cluster: &Cluster) -> UnusableSecrets {
+    if cluster.deleted() {
+        return UnusableSecrets::new();
+    }
+    let known = facts(cluster);
+    // Releases before this one wrote none down. They minted all of them before they wrote down that a store was born.
+    let had_all = known.is_none() && is_living(cluster);
+    let judged = ONCE.into_iter().filter_map(|name| {
+        let known = known.and_then(|known| known.get(name));
+        let found = found(documents, id, name);
+        match (known, found) {
+            (Some(_), None) => Some((name, Unusable::Missing)),
+            (None, None) if had_all => Some((name, Unusable::Missing)),
+            (Some(known), Some(found)) if *known != found => Some((name, Unusable::Another)),
+            (Some(_) | None, _) => None,
+        }
+    });
+    judged.collect()
+}
+
+/// Writes down what was minted for each cluster, which has to be saved with the Secrets.
+pub(crate) fn note_minted(documents: &mut Documents) {
+    let mut minted: Vec<(ClusterRef, BTreeMap<String, String>)> = Vec::new();
+    for (name, cluster) in &documents.clusters {
+        let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.spec.paused) else { continue };
+        let is_known = |secret: &str| facts(cluster).is_some_and(|known| known.contains_key(secret));
+        let mut unknown = ONCE.into_iter().filter(|secret| !is_known(secret)).peekable();
+        // What is not known of a cluster that lacks something else is not known to be its own.
+        if unknown.peek().is_none() || !unusable(documents, id, cluster).is_empty() {
+            continue;
+        }
+        let found = unknown.filter_map(|secret| Some((secret.to_string(), found(documents, id, secret)?)));
+        minted.push((name.clone(), found.collect()));
+    }
+    for (name, found) in minted.into_iter().filter(|(_, found)| !found.is_empty()) {
+        if let Some(cluster) = documents.clusters.get_mut(&name) {
+            cluster.status.get_or_insert_default().minted.extend(found);
+        }
+    }
+}
+
+fn facts(cluster: &Cluster) -> Option<&BTreeMap<String, String>> {
+    cluster.status.as_ref().map(|status| &status.minted).filter(|minted| !minted.is_empty())
+}
+
+/// Whether the first members of its store were written down, which is saved after its keys.
+fn is_living(cluster: &Cluster) -> bool {
+    cluster.is_initialized() || cluster.status.as_ref().is_some_and(|status| status.etcd.is_some())
+}
+
+fn found(documents: &Documents, id: &ClusterId, secret: &str) -> Option<String> {
+    documents.secrets.get(&SecretName::of(id, secret)).and_then(|found| fingerprint(secret, found))
+}
+
+/// What tells the key of a Secret from every other one, and tells nothing of the key.
+fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
+    let entry = match holds(name) {
+        Holds::Authority => "active.crt",
+        Holds::ServiceAccountKey | Holds::EncryptionKey => "active.key",
+        Holds::Certificates => return None,
+    };
+    let value = secret.data.as_ref()?.get(entry)?;
+    Some(sha256_hex(&[name.as_bytes(), &[0], &value.0].concat()))
+}
