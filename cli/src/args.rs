@@ -56,7 +56,7 @@ Environment:
   COLUMNS          how wide the terminal is; tables that are written elsewhere are never cut
   KEELWAY_SERVER   the socket of the manager that is asked
   KEELWAY_CACHE    images and programs for local hypervisors [default: ~/.cache/keelway]
-  XDG_STATE_HOME   documents of runs that go on or were killed [default: ~/.local/state]";
+  XDG_STATE_HOME   documents of runs that go on or were killed, and what was written last [default: ~/.local/state]";
 
 #[derive(Args)]
 pub(crate) struct Global {

@@ -4,13 +4,21 @@ use std::{
     borrow::Cow,
     fs,
     io::{IsTerminal, Read},
-    path::PathBuf,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context;
 use keelway_api::{Asked, Documents};
 
-use crate::exit::Failure;
+use crate::{
+    directories::state_directory,
+    exit::Failure,
+    kept::{self, shell_word},
+};
 
 /// What a command read, before it means anything.
 #[derive(Clone)]
@@ -19,6 +27,8 @@ pub(crate) struct Input {
     pub(crate) name: String,
     /// Byte for byte.
     pub(crate) bytes: Vec<u8>,
+    /// The one file that it came from, also where that is stdin.
+    file: Option<PathBuf>,
 }
 
 impl Input {
@@ -30,12 +40,15 @@ impl Input {
         let mut all = Self {
             name: files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", "),
             bytes: Vec::new(),
+            file: if let [file] = files { Some(file.clone()) } else { None },
         };
         for file in files {
             let bytes = if file.as_os_str() == "-" {
-                Self::stdin()?.bytes
+                let stdin = Self::stdin()?;
+                all.file = all.file.and(stdin.file);
+                stdin.bytes
             } else {
-                fs::read(file).with_context(|| format!("could not read {}", file.display())).map_err(Failure::other)?
+                read_file(file)?
             };
             if !all.bytes.is_empty() {
                 all.bytes.extend_from_slice(b"\n---\n");
@@ -48,26 +61,59 @@ impl Input {
     /// The same, where documents are only added to: there may be none yet.
     pub(crate) fn read_or_nothing(files: &[PathBuf]) -> Result<Self, Failure> {
         if files.is_empty() && std::io::stdin().is_terminal() {
-            return Ok(Self { name: "stdin".to_owned(), bytes: Vec::new() });
+            return Ok(Self { name: "stdin".to_owned(), bytes: Vec::new(), file: None });
         }
         Self::read(files)
     }
 
+    /// The same, where a command makes no sense without documents.
+    pub(crate) fn read_some(files: &[PathBuf]) -> Result<Self, Failure> {
+        let input = Self::read(files)?;
+        if input.is_blank() { input.refuse_blank() } else { Ok(input) }
+    }
+
+    /// The same, where there may be none: a file that holds nothing is refused, a pipe that brings nothing is not.
+    pub(crate) fn read_some_of_file(files: &[PathBuf]) -> Result<Self, Failure> {
+        let input = Self::read(files)?;
+        if input.is_blank() && input.file.is_some() { input.refuse_blank() } else { Ok(input) }
+    }
+
     /// What stands for a document that flags make: it is not part of the input, so no line of it is quoted.
     pub(crate) fn flags() -> Self {
-        Self { name: "flags".to_owned(), bytes: Vec::new() }
+        Self { name: "flags".to_owned(), bytes: Vec::new(), file: None }
     }
 
     fn stdin() -> Result<Self, Failure> {
-        if std::io::stdin().is_terminal() {
+        let stdin = std::io::stdin();
+        if stdin.is_terminal() {
             return Err(Failure::usage(
                 "there are no documents on stdin",
                 "pipe them in, or name a file with -f: keelway status -f c1.yaml",
             ));
         }
+        let identity = FileIdentity::of(stdin.as_fd());
+        let file = identity.and_then(|_| fs::read_link("/proc/self/fd/0").ok());
+        refuse_stdout(identity, file.as_deref().unwrap_or(Path::new("stdin")))?;
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).context("could not read stdin").map_err(Failure::other)?;
-        Ok(Self { name: "stdin".to_owned(), bytes })
+        Ok(Self { name: "stdin".to_owned(), bytes, file })
+    }
+
+    fn is_blank(&self) -> bool {
+        self.bytes.iter().all(u8::is_ascii_whitespace)
+    }
+
+    /// Where nothing is kept, whoever reads the documents says what is missing.
+    fn refuse_blank(self) -> Result<Self, Failure> {
+        let Some(advice) = kept::advice(&state_directory(), self.file.as_deref()) else { return Ok(self) };
+        let problem = match &self.file {
+            Some(file) => format!(
+                "{} is empty: a shell empties the file that stdout goes to (`> FILE`) before it starts a command",
+                file.display()
+            ),
+            None => format!("{} is empty: the command before this one wrote no documents", self.name),
+        };
+        Err(Failure::usage(problem, format!("{advice}{IN_PLACE}")))
     }
 
     /// The documents; every fault of them otherwise.
@@ -94,4 +140,53 @@ impl Input {
     pub(crate) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }
+}
+
+/// The way of a command to change a file.
+const IN_PLACE: &str = "\n  help: to keep a file up to date, use `keelway reconcile --in-place FILE`; other commands write to another file";
+
+/// By what two descriptors are one regular file. Of anything else, such as a terminal or a pipe, there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(descriptor: BorrowedFd<'_>) -> Option<Self> {
+        Self::from_metadata(&fs::File::from(descriptor.try_clone_to_owned().ok()?).metadata().ok()?)
+    }
+
+    fn from_metadata(found: &fs::Metadata) -> Option<Self> {
+        found.is_file().then(|| Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
+fn read_file(file: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = || format!("could not read {}", file.display());
+    let found = fs::metadata(file).with_context(failed).map_err(Failure::other)?;
+    refuse_stdout(FileIdentity::from_metadata(&found), file)?;
+    fs::read(file).with_context(failed).map_err(Failure::other)
+}
+
+/// A command whose stdout is its own input would read what it writes, and the shell may have emptied the file already.
+fn refuse_stdout(input: Option<FileIdentity>, file: &Path) -> Result<(), Failure> {
+    if input.is_none() || input != FileIdentity::of(std::io::stdout().as_fd()) {
+        return Ok(());
+    }
+    let size = fs::metadata(file).map(|found| found.len()).unwrap_or_default();
+    let name = file.display();
+    if size > 0 {
+        return Err(Failure::usage(
+            format!("stdout is the input file {name}; the file is as it was"),
+            format!(
+                "write to another file, or keep this one up to date: keelway reconcile --in-place {}",
+                shell_word(file)
+            ),
+        ));
+    }
+    let problem = format!("stdout is the input file {name}, which the shell emptied before it started this command");
+    let help = kept::advice(&state_directory(), Some(file))
+        .unwrap_or_else(|| format!("bring it back from a copy of yours: {} keeps none", state_directory().display()));
+    Err(Failure::usage(problem, format!("{help}{IN_PLACE}")))
 }

@@ -8,6 +8,7 @@ mod directories;
 mod exit;
 mod faults;
 mod input;
+mod kept;
 mod left_over;
 mod pipe;
 mod progress;

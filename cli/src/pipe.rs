@@ -66,7 +66,7 @@ impl Pipe {
 
     fn keep(&self, documents: &Documents) -> anyhow::Result<()> {
         let first = !self.file.exists();
-        write_durably(&self.file, documents)?;
+        write_durably(&self.file, &self.file.with_extension("next"), documents)?;
         if first && !self.quiet {
             let _ = writeln!(std::io::stderr(), "documents are kept in {} until they are written", self.file.display());
         }
@@ -101,21 +101,20 @@ impl Place for Pipe {
     }
 }
 
-/// Replaces a file in one step: whoever reads it sees the old or the new text, also after a crash.
-fn write_durably(file: &Path, documents: &Documents) -> anyhow::Result<()> {
+/// Replaces a file in one step, by way of `next`: whoever reads it sees the old or the new text, also after a crash.
+pub(crate) fn write_durably(file: &Path, next: &Path, documents: &Documents) -> anyhow::Result<()> {
     let directory = file.parent().context("the file has no directory")?;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory)
         .with_context(|| format!("could not make {}", directory.display()))?;
-    let next = file.with_extension("next");
     let write = || -> std::io::Result<()> {
         let mut options = fs::OpenOptions::new();
-        let mut handle = BufWriter::new(options.write(true).create(true).truncate(true).mode(0o600).open(&next)?);
+        let mut handle = BufWriter::new(options.write(true).create(true).truncate(true).mode(0o600).open(next)?);
         documents.pieces().try_for_each(|piece| handle.write_all(piece.as_bytes()))?;
         handle.into_inner()?.sync_all()?;
-        fs::rename(&next, file)?;
+        fs::rename(next, file)?;
         fs::File::open(directory)?.sync_all()
     };
     write().with_context(|| format!("could not write {}", file.display()))

@@ -2,7 +2,7 @@
 
 use keelway_api::{Documents, Time, jiff::Timestamp};
 
-use super::print;
+use super::print_documents;
 use crate::{
     args::{ClusterName, Global},
     exit::{Code, Failure},
@@ -10,9 +10,9 @@ use crate::{
 };
 
 pub(super) fn run(global: &Global, name: &ClusterName) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some(&global.files)?;
     let documents = delete(&input, name).map_err(|failure| failure.echoing(&input))?;
-    print(&documents.write())?;
+    print_documents(&documents)?;
     Ok(Code::Done)
 }
 

@@ -12,7 +12,7 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
-use super::print;
+use super::print_documents;
 use crate::{
     args::{Global, InjectArguments},
     exit::{Code, Failure},
@@ -20,9 +20,9 @@ use crate::{
 };
 
 pub(super) fn run(global: &Global, arguments: InjectArguments) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some_of_file(&global.files)?;
     let documents = inject(&input, arguments).map_err(|failure| failure.echoing(&input))?;
-    print(&documents.write())?;
+    print_documents(&documents)?;
     Ok(Code::Done)
 }
 

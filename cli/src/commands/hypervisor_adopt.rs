@@ -5,7 +5,7 @@ use std::io::Write;
 use keelway_api::name::HypervisorName;
 
 use super::{
-    print,
+    print_documents,
     session::{Session, runtime_of_passes},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(super) fn run(global: &Global, arguments: &AdoptArguments) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some(&global.files)?;
     let documents = input.documents().map_err(|failure| failure.echoing(&input))?;
     let mut session = Session::new(global, documents);
     let adopted = runtime_of_passes()?.block_on(async {
@@ -28,12 +28,12 @@ pub(super) fn run(global: &Global, arguments: &AdoptArguments) -> Result<Code, F
     match adopted {
         Err(error) if session.pipe.saved() => {
             // A record may have been written: what was saved counts.
-            print(&session.pipe.documents().write())?;
+            print_documents(&session.pipe.documents())?;
             Err(Failure::other(error))
         }
         Err(error) => Err(Failure::other(error).echoing(&input)),
         Ok((documents, names)) => {
-            print(&documents.write())?;
+            print_documents(&documents)?;
             session.pipe.done();
             tell(global, &names);
             Ok(Code::Done)

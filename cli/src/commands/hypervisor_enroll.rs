@@ -12,7 +12,7 @@ use keelway_api::{
 use keelway_pki::EnrollmentToken;
 use keelway_reconciler::{EnrollFault, issue_token};
 
-use super::{hypervisor_inject::hypervisor, print, session::minter};
+use super::{hypervisor_inject::hypervisor, print_documents, session::minter};
 use crate::{
     args::{Global, HypervisorEnrollArguments, HypervisorInjectArguments, PlacementArguments},
     exit::{Code, Failure},
@@ -25,7 +25,7 @@ const PORT: u16 = 7443;
 pub(super) fn run(global: &Global, arguments: HypervisorEnrollArguments) -> Result<Code, Failure> {
     let input = Input::read_or_nothing(&global.files)?;
     let (documents, listen, token) = enroll(&input, arguments).map_err(|failure| failure.echoing(&input))?;
-    print(&documents.write())?;
+    print_documents(&documents)?;
     tell(&listen, &token);
     Ok(Code::Done)
 }

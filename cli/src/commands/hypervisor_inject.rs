@@ -9,7 +9,7 @@ use keelway_api::{
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
 
-use super::print;
+use super::print_documents;
 use crate::{
     args::{Global, HypervisorInjectArguments, PlacementArguments, RoleArgument},
     exit::{Code, Failure},
@@ -19,7 +19,7 @@ use crate::{
 pub(super) fn run(global: &Global, arguments: HypervisorInjectArguments) -> Result<Code, Failure> {
     let input = Input::read_or_nothing(&global.files)?;
     let documents = inject(&input, arguments).map_err(|failure| failure.echoing(&input))?;
-    print(&documents.write())?;
+    print_documents(&documents)?;
     Ok(Code::Done)
 }
 

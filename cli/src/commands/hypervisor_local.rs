@@ -8,12 +8,13 @@ use keelway_local_hypervisor::{
     run_machine,
 };
 
-use super::{hypervisor_local_enroll, print, session::runtime};
+use super::{hypervisor_local_enroll, print_documents, session::runtime};
 use crate::{
     args::{Global, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalMachines},
-    directories::cache_directory,
+    directories::{cache_directory, state_directory},
     exit::{Code, Failure},
     input::Input,
+    kept,
     progress::Line,
 };
 
@@ -80,7 +81,7 @@ fn make(global: &Global, arguments: &LocalCreateArguments) -> Result<Code, Failu
         documents.hypervisors.insert(name.parse().map_err(Failure::other)?, machine);
     }
     drop(line);
-    print(&documents.write())?;
+    print_documents(&documents)?;
     Ok(Code::Done)
 }
 
@@ -102,7 +103,7 @@ fn destroy_fleet(global: &Global, fleet: &str) -> Result<Code, Failure> {
 fn destroy_documents(global: &Global) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
     let left = destroy_those_of(global, &input).map_err(|failure| failure.echoing(&input))?;
-    print(&left.write())?;
+    print_documents(&left)?;
     Ok(Code::Done)
 }
 
@@ -126,8 +127,12 @@ fn destroy_those_of(global: &Global, input: &Input) -> Result<Documents, Failure
     runtime()?
         .block_on(destroy_machines(&local, &|step: &Step| line.say(&step.to_string())))
         .map_err(Failure::other)?;
+    let before = documents.clone();
     documents.hypervisors.retain(|_, machine| !is_local(machine));
     documents.forget_installations();
+    if documents.installation().is_none() {
+        kept::forget(&state_directory(), &before).map_err(Failure::other)?;
+    }
     Ok(documents)
 }
 

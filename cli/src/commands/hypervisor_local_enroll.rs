@@ -16,7 +16,7 @@ use keelway_reconciler::{AgentCredentials, agent_credentials};
 
 use super::{
     hypervisor_local::request,
-    print,
+    print_documents,
     session::{minter, runtime},
 };
 use crate::{
@@ -30,9 +30,9 @@ use crate::{
 const PORT: u16 = 7443;
 
 pub(super) fn run(global: &Global, arguments: &LocalEnrollArguments) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some(&global.files)?;
     let enrolled = enroll_those_of(global, &input, arguments.from).map_err(|failure| failure.echoing(&input))?;
-    print(&enrolled.write())?;
+    print_documents(&enrolled)?;
     Ok(Code::Done)
 }
 

@@ -3,7 +3,7 @@
 use keelway_api::{Documents, jiff::Timestamp};
 use keelway_reconciler::{EnrollFault, revoke_agent};
 
-use super::{print, session::minter};
+use super::{print_documents, session::minter};
 use crate::{
     args::{Global, HypervisorNames},
     exit::{Code, Failure},
@@ -11,9 +11,9 @@ use crate::{
 };
 
 pub(super) fn run(global: &Global, names: &HypervisorNames) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some(&global.files)?;
     let revoked = input.documents().and_then(|documents| revoke(documents, names));
-    print(&revoked.map_err(|failure| failure.echoing(&input))?.write())?;
+    print_documents(&revoked.map_err(|failure| failure.echoing(&input))?)?;
     Ok(Code::Done)
 }
 

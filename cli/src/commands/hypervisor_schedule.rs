@@ -2,7 +2,7 @@
 
 use keelway_api::{Documents, hypervisor::HypervisorSpec, role::Role};
 
-use super::print;
+use super::print_documents;
 use crate::{
     args::{DrainArguments, Global, HypervisorNames},
     exit::{Code, Failure},
@@ -35,9 +35,9 @@ pub(super) fn drain(global: &Global, arguments: &DrainArguments) -> Result<Code,
 }
 
 fn change(global: &Global, change: impl FnOnce(&mut Documents) -> Result<(), Failure>) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some(&global.files)?;
     let changed = input.documents().and_then(|mut documents| change(&mut documents).map(|()| documents));
-    print(&changed.map_err(|failure| failure.echoing(&input))?.write())?;
+    print_documents(&changed.map_err(|failure| failure.echoing(&input))?)?;
     Ok(Code::Done)
 }
 

@@ -44,7 +44,9 @@ use crate::{
     args::{
         Arguments, ClusterCommand, ClusterName, Command, ComponentCommand, HypervisorCommand, KindName, NodeCommand,
     },
+    directories::state_directory,
     exit::{Code, Failure},
+    kept,
 };
 
 /// Carries out what the command line says.
@@ -99,11 +101,19 @@ fn print(text: &str) -> Result<(), Failure> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Failure::other)
 }
 
-/// Documents, of which there may be many: their whole text is never in memory.
+/// Documents, of which there may be many: their whole text is never in memory. They are kept as well, for a file that a shell empties.
 fn print_documents(documents: &Documents) -> Result<(), Failure> {
+    keep_documents(documents);
     let mut stdout = BufWriter::new(std::io::stdout().lock());
     let written = documents.pieces().try_for_each(|piece| stdout.write_all(piece.as_bytes()));
     written.and_then(|()| stdout.flush()).map_err(Failure::other)
+}
+
+/// Keeps what a command wrote last. A command does what it is asked for also where it cannot.
+fn keep_documents(documents: &Documents) {
+    if let Err(error) = kept::keep(&state_directory(), documents) {
+        let _ = writeln!(std::io::stderr(), "warning: no copy of the documents is kept: {error:#}");
+    }
 }
 
 impl ClusterName {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 pub(super) fn run(global: &Global) -> Result<Code, Failure> {
-    let mut session = Session::new(global, Input::read(&global.files)?.world()?);
+    let mut session = Session::new(global, Input::read_some(&global.files)?.world()?);
     let seen = runtime_of_passes()?.block_on(async {
         let seen = look(&session.context, &mut session.minter).await;
         session.context.machines.part().await;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 pub(super) fn run(global: &Global, arguments: &PlanArguments) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some(&global.files)?;
     let preview = match &arguments.offline {
         Some(file) => offline(&input, file)?,
         None => online(global, &input)?,

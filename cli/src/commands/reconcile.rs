@@ -7,7 +7,7 @@ use keelway_reconciler::{End, Limits, Outcome, PassError};
 use rustix::thread::disable_transparent_huge_pages;
 
 use super::{
-    print_documents,
+    keep_documents, print_documents,
     session::{Session, runtime_of_passes},
 };
 use crate::{
@@ -34,14 +34,15 @@ fn in_place(global: &Global, arguments: &ReconcileArguments, file: &Path) -> Res
     // A file is replaced where it is, not where a link to it is.
     let found =
         file.canonicalize().with_context(|| format!("could not find {}", file.display())).map_err(Failure::other)?;
-    let documents = Input::read(slice::from_ref(&found))?.world()?;
-    let (_, ended) = reconcile(Session::over(Pipe::in_place(documents, found), global), arguments)?;
+    let documents = Input::read_some(slice::from_ref(&found))?.world()?;
+    let (pipe, ended) = reconcile(Session::over(Pipe::in_place(documents, found), global), arguments)?;
+    keep_documents(&pipe.documents());
     Ok(ended.report())
 }
 
 /// From stdin or files to stdout.
 fn piped(global: &Global, arguments: &ReconcileArguments) -> Result<Code, Failure> {
-    let input = Input::read(&global.files)?;
+    let input = Input::read_some(&global.files)?;
     let documents = input.world().map_err(|failure| failure.echoing(&input))?;
     drop(input);
     let left = LeftOver::of(&state_directory(), &documents);

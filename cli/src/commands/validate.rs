@@ -8,7 +8,7 @@ use crate::{
 };
 
 pub(super) fn run(global: &Global) -> Result<Code, Failure> {
-    let documents = Input::read(&global.files)?.world()?;
+    let documents = Input::read_some(&global.files)?.world()?;
     let counts = [
         (documents.hypervisors.len(), "Hypervisor"),
         (documents.clusters.len(), "Cluster"),

@@ -46,8 +46,7 @@ impl Kept {
                 Self { text, file: None, end: End::Terminated }
             }
             Some(0) => {
-                let left = fs::read_dir(world.state()).map_or(0, Iterator::count);
-                assert_eq!(left, 0, "a command that settled leaves no file");
+                assert!(world.left().is_empty(), "a command that settled leaves no file");
                 Self { text, file: None, end: End::Settled }
             }
             _ => panic!("{:?}: {}", ended.status, ended.stderr),

@@ -129,9 +129,11 @@ impl World {
         file
     }
 
-    /// Where documents are kept until they are written.
-    pub(crate) fn state(&self) -> PathBuf {
-        self.directory.path().join("state/keelway")
+    /// Files with documents that a run keeps until they are written.
+    pub(crate) fn left(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.directory.path().join("state/keelway")).into_iter().flatten();
+        let files = entries.map(|entry| entry.unwrap().path());
+        files.filter(|file| file.file_name().unwrap().to_str().unwrap().starts_with("reconcile-")).collect()
     }
 
     /// Calls that changed something, by machine.
