@@ -304,7 +304,8 @@ fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
             (spec.role, spec.index) == (Role::Ingress, gateway.spec.index) && spec.hypervisor == gateway.spec.hypervisor
         });
         // What a person takes away of one that is left alone is not restored.
-        let is_restored = |cluster: &Cluster| !cluster.deleted() && !step.is_left(cluster) && !lacks_keys(step.after, cluster);
+        let is_restored =
+            |cluster: &Cluster| !cluster.deleted() && !step.is_left(cluster) && !lacks_keys(step.after, cluster);
         !beside && cluster.is_some_and(|cluster| is_restored(cluster))
     });
     alone.map(|(pod, _)| pod.to_string()).collect()
