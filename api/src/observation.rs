@@ -45,6 +45,8 @@ pub enum Health {
     Healthy,
     /// It does not, and why, in words for people.
     Unhealthy(String),
+    /// It did not answer in time, and why. On a busy machine it may work all the same.
+    NoAnswer(String),
 }
 
 impl Observation {

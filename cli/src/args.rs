@@ -19,7 +19,7 @@ pub(crate) use workers::{
 
 use std::{ffi::OsString, io::IsTerminal, path::PathBuf, time::Duration};
 
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use keelway_api::{
     duration::Span,
     hypervisor::PortRange,
@@ -862,6 +862,9 @@ pub(crate) struct KubeconfigArguments {
     /// Use the group system:masters, which no RBAC can take anything from
     #[arg(long)]
     pub(crate) break_glass: bool,
+    /// How cluster and context are called in it [default: the cluster's name, as NAMESPACE/NAME where that is not `default`]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) context_name: Option<String>,
 }
 
 #[derive(Args)]

@@ -112,6 +112,11 @@ impl Observation {
         self.refused.iter().filter(|(_, refused)| refused.is_stale()).map(|(name, _)| name)
     }
 
+    /// Whether a component did not answer in time, and may work all the same.
+    pub(crate) fn may_work(&self, component: &PodName) -> bool {
+        matches!(self.health.get(component), Some(Health::NoAnswer(_)))
+    }
+
     /// Whether a component answers its health check.
     pub(crate) fn healthy(&self, component: &PodName) -> bool {
         matches!(self.health.get(component), Some(Health::Healthy))

@@ -310,7 +310,7 @@ fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, runnin
     match running.containers.get(sandbox.id.as_str()) {
         Some(ContainerPhase::Running) => match seen.health.get(pod) {
             Some(Health::Healthy) => verdict(Status::True, Reason::Healthy, "it answers its health check"),
-            Some(Health::Unhealthy(why)) => {
+            Some(Health::Unhealthy(why) | Health::NoAnswer(why)) => {
                 verdict(Status::False, Reason::Unhealthy, format!("its health check to succeed: {why}"))
             }
             None => verdict(Status::Unknown, Reason::NotAsked, "its health check to be asked"),

@@ -164,7 +164,8 @@ impl<'t, 'a> Replicas<'t, 'a> {
         format!("its turn to be replaced: {until}")
     }
 
-    /// Where none is well there is nothing to lose, and the new ones may be the mend.
+    /// If none works there is nothing to lose, and the new ones may work. One that did not answer in time may work: if it hangs, its
+    /// agent's liveness check stops it, and what does not run is not held.
     fn can_spare(&self, name: &PodName) -> bool {
         let mut others = self.all.iter().map(|(other, _)| *other).filter(|other| *other != name);
         let spared = match self.role {
@@ -175,7 +176,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
                 others.any(|other| self.seen.healthy(other))
             }
         };
-        spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name))
+        spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name) || self.seen.may_work(name))
     }
 
     /// Whether an ingress and the gateway beside it are both well, or the one of them that there is.

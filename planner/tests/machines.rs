@@ -467,6 +467,7 @@ fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
         dns_names: Vec::new(),
         addresses: Vec::new(),
         renew_at: Timestamp::UNIX_EPOCH,
+        not_before: Timestamp::UNIX_EPOCH,
         not_after: Timestamp::from_second(end).unwrap(),
     };
     for (id, end) in [(&one, 0), (&other, 3600)] {

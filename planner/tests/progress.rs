@@ -453,3 +453,23 @@ fn certificates_of_replicas_do_not_end_in_one_second() {
     }
     assert_eq!(asked(), asked());
 }
+
+/// On a busy machine checks time out while members work: none is stopped for that.
+#[test]
+fn a_member_that_does_not_answer_in_time_is_not_taken_for_one_that_does_not_work() {
+    let mut world = World::settled();
+    world.cluster().spec.images.registry = Some("registry.example.com".to_owned());
+    let replaced = |health: fn(String) -> Health| {
+        let mut seen = world.observe();
+        seen.health.values_mut().for_each(|found| *found = health("it says nothing".to_owned()));
+        let mut plan = plan(world.documents.clone(), &seen, world.now).unwrap();
+        let is_member = |pod: &PodName| pod.component.as_str().starts_with("etcd-");
+        let mut free = 0;
+        configure(&mut plan, &seen, |_, config| {
+            free += config.pods.iter().filter(|(name, pod)| is_member(name) && !pod.hold).count();
+        })
+        .unwrap();
+        free
+    };
+    assert_eq!((replaced(Health::NoAnswer), replaced(Health::Unhealthy)), (0, 1));
+}

@@ -35,7 +35,7 @@ pub(crate) async fn ask(
         Ok(Ok(StatusCode::OK)) => Health::Healthy,
         Ok(Ok(status)) => Health::Unhealthy(format!("{} answers {status}", probe.path)),
         Ok(Err(error)) => Health::Unhealthy(root_cause(error.as_ref())),
-        Err(_) => Health::Unhealthy(format!("{} does not answer within {} s", probe.path, ANSWER.as_secs())),
+        Err(_) => Health::NoAnswer(format!("{} does not answer within {} s", probe.path, ANSWER.as_secs())),
     }
 }
 

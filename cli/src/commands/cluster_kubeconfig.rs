@@ -1,6 +1,6 @@
 //! `keelway cluster kubeconfig`.
 
-use keelway_api::{Cluster, Documents, documents::SecretName, duration::Span, jiff::Timestamp};
+use keelway_api::{Cluster, Documents, documents::SecretName, duration::Span, jiff::Timestamp, name::ClusterRef};
 use keelway_pki::{AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster};
 use keelway_planner::{Subject, administrator, first_administrator};
 use keelway_reconciler::{Credentials, issue_client};
@@ -11,6 +11,9 @@ use crate::{
     exit::{Code, Failure},
     input::Input,
 };
+
+/// The user of a kubeconfig where nobody says so.
+const DEFAULT_USER: &str = "admin";
 
 pub(super) fn run(global: &Global, arguments: &KubeconfigArguments) -> Result<Code, Failure> {
     let input = Input::read(&global.files)?;
@@ -64,15 +67,75 @@ fn kubeconfig(
             "set spec.ingress.replicas to 1 or more, and reconcile",
         ));
     }
-    let name = cluster.reference().name;
-    let user = format!("{name}-{}", arguments.user);
-    let context = |index: usize| if index == 0 { name.clone() } else { format!("{name}-ingress-{index}") };
+    let names = KubeconfigNames::of(&cluster.reference(), &arguments.user, arguments.context_name.as_deref());
     let identity = ClientIdentity::Embedded(credentials.certificate);
-    let mut builder = Kubeconfig::builder().user(&user, identity);
+    let mut builder = Kubeconfig::builder().user(&names.user, identity);
     for (index, server) in endpoints.iter().enumerate() {
         let authority = AuthoritySource::Embedded(credentials.authority_pem.clone());
         let entry = KubeconfigCluster { server: server.clone(), authority, tls_server_name: None };
-        builder = builder.cluster(context(index), entry).context(context(index), context(index), &user);
+        let (cluster, context) = (of_ingress(&names.cluster, index), of_ingress(&names.context, index));
+        builder = builder.cluster(&cluster, entry).context(context, cluster, &names.user);
     }
-    builder.build(context(0)).map_err(Failure::other)
+    builder.build(names.context).map_err(Failure::other)
+}
+
+/// Names of entries. They tell clusters and users apart, so that kubeconfigs can be merged: in `KUBECONFIG=a:b`, kubectl takes of two
+/// entries of one name the first.
+#[derive(Debug, PartialEq, Eq)]
+struct KubeconfigNames {
+    cluster: String,
+    context: String,
+    user: String,
+}
+
+impl KubeconfigNames {
+    fn of(cluster: &ClusterRef, user: &str, context: Option<&str>) -> Self {
+        let name = match context {
+            Some(name) => name.to_owned(),
+            // `c1`, and `NAMESPACE/c1` where that is not `default`: no name of a cluster has a slash in it.
+            None => cluster.to_string(),
+        };
+        let context = match context {
+            None if user != DEFAULT_USER => format!("{user}@{name}"),
+            Some(_) | None => name.clone(),
+        };
+        Self { user: format!("{user}@{name}"), context, cluster: name }
+    }
+}
+
+/// The name of the entry for one of a cluster's ingresses.
+fn of_ingress(name: &str, index: usize) -> String {
+    if index == 0 { name.to_owned() } else { format!("{name}:ingress-{index}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names(namespace: &str, name: &str, user: &str, context: Option<&str>) -> [String; 3] {
+        let cluster = ClusterRef { namespace: namespace.to_owned(), name: name.to_owned() };
+        let KubeconfigNames { cluster, context, user } = KubeconfigNames::of(&cluster, user, context);
+        [cluster, context, user]
+    }
+
+    #[test]
+    fn clusters_and_users_are_told_apart() {
+        assert_eq!(names("default", "c1", "admin", None), ["c1", "c1", "admin@c1"]);
+        assert_eq!(names("a", "c1", "admin", None), ["a/c1", "a/c1", "admin@a/c1"]);
+        assert_eq!(names("a", "c1", "jane", None), ["a/c1", "jane@a/c1", "jane@a/c1"]);
+        assert_eq!(names("a", "c1", "jane", Some("prod")), ["prod", "prod", "jane@prod"]);
+
+        let clusters = [("default", "c1"), ("a", "c1"), ("b", "c1"), ("default", "c1-ingress-1"), ("c1", "ingress-1")];
+        let mut contexts = BTreeSet::new();
+        for (namespace, name) in clusters {
+            for user in ["admin", "jane", "jane@example.com"] {
+                let [_, context, _] = names(namespace, name, user, None);
+                for index in 0..2 {
+                    assert!(contexts.insert(of_ingress(&context, index)), "{namespace}/{name} of {user}");
+                }
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::{Holds, Observation, Refused as Refusal, holds, refuse};
+use keelway_planner::{Holds, Observation, holds, refuse};
 
 use super::{error::Refused, world::World};
 
@@ -223,9 +223,9 @@ impl World {
         }
     }
 
-    /// Who is told that a cluster misses its authority brings that back.
+    /// Who is told that a cluster misses its authority brings that back. Another one may have written from documents without it meanwhile.
     pub(super) fn put_back_what_is_missed(&mut self) {
-        for (name, secret) in std::mem::take(&mut self.missed) {
+        for (name, secret) in self.missed.clone() {
             let of_it = |cluster: &Shared<Cluster>| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
             let is_there = self.saved.clusters.values().any(of_it);
             if is_there && !self.saved.secrets.contains_key(&name) {

@@ -15,7 +15,7 @@ pub(crate) fn contexts(plane: &Plane<'_>) {
     let config = plane.kubectl.kubeconfig();
     assert_eq!(config["current-context"], "c1");
     let names: Vec<_> = config["contexts"].as_array().unwrap().iter().map(|context| context["name"].clone()).collect();
-    assert_eq!(names, ["c1", "c1-ingress-1"]);
+    assert_eq!(names, ["c1", "c1:ingress-1"]);
     let ports: Vec<u16> = plane.of_role(Role::Ingress).iter().map(|ingress| ingress.spec.port(API)).collect();
     assert_eq!(ports[0], ports[1], "one number on all machines");
     for name in names {

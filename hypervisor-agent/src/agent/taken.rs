@@ -62,7 +62,14 @@ impl Taken {
         }
         let Self { installation, term, generation, digest, .. } = self;
         let fence = Applied { term, generation, digest };
-        let config = MachineConfig { installation, term, generation, pods: known, others: BTreeSet::new() };
+        let config = MachineConfig {
+            installation,
+            term,
+            generation,
+            pods: known,
+            others: BTreeSet::new(),
+            removals: BTreeMap::new(),
+        };
         Kept { config, fence, digests }
     }
 }

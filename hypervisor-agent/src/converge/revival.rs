@@ -63,7 +63,14 @@ mod tests {
             registries: BTreeMap::new(),
         };
         let installation = "00000000000000ff".parse().unwrap();
-        MachineConfig { installation, term: 3, generation: 7, pods: [(etcd(), pod)].into(), others: BTreeSet::new() }
+        MachineConfig {
+            installation,
+            term: 3,
+            generation: 7,
+            pods: [(etcd(), pod)].into(),
+            others: BTreeSet::new(),
+            removals: BTreeMap::new(),
+        }
     }
 
     /// A machine on which a config was applied.

@@ -7,12 +7,12 @@ use keelway_api::{
     documents::SecretName,
     hypervisor::{self, CriEndpoint, Endpoint, SecretReference},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
-    name::{ClusterId, is_own_namespace},
+    name::is_own_namespace,
 };
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
-use super::{verdict::ACCEPTED, write::INSTALLATION_PREFIX};
+use super::verdict::ACCEPTED;
 use crate::place::path_of_object;
 
 /// What `kubectl apply` notes: the whole document, with all that a Secret holds.

@@ -29,7 +29,7 @@ use crate::place::path_of;
 /// Requests of one step at one time.
 const AT_ONCE: usize = 16;
 /// What installations' namespaces are called before their ids.
-pub(super) const INSTALLATION_PREFIX: &str = "keelway-installation-";
+const INSTALLATION_PREFIX: &str = "keelway-installation-";
 
 impl Kubernetes {
     /// Makes one change. What the API server answers is what counts from then on.
