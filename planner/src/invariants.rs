@@ -12,7 +12,7 @@ use core::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
-    Cluster, Component, Documents, Hypervisor, Secret, Shared,
+    ByteString, Cluster, Component, Documents, Hypervisor, Secret, Shared,
     cluster::MemberPhase,
     documents::SecretName,
     hypervisor::HypervisorRole,
@@ -613,8 +613,15 @@ fn keys<'a>(documents: &'a Documents, cluster: &'a Cluster) -> impl Iterator<Ite
 
 fn keys_are_minted_once(step: &Step) -> Vec<String> {
     let stay = step.before.clusters.iter().filter(|(name, _)| step.after.clusters.contains_key(*name));
-    let changed = stay.filter(|(_, cluster)| !keys(step.before, cluster).eq(keys(step.after, cluster)));
+    let minted =
+        |of, cluster| keys(of, cluster).map(|secret| secret.map(|secret| without_bundle(secret))).collect::<Vec<_>>();
+    let changed = stay.filter(|(_, cluster)| minted(step.before, cluster) != minted(step.after, cluster));
     changed.map(|(name, _)| name.to_string()).collect()
+}
+
+/// What a Secret holds beside its bundle, which follows from the rest.
+fn without_bundle(secret: &Secret) -> Vec<(&String, &ByteString)> {
+    secret.data.iter().flatten().filter(|(key, _)| !key.starts_with("bundle.")).collect()
 }
 
 /// Whether a cluster lacks an authority or a key of its own: then nothing is done about it before somebody brings that back.
