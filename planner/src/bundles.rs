@@ -21,7 +21,7 @@ pub(crate) fn restore_bundles(plan: &mut Plan, world: &World) {
             if let Some(secret) = plan.documents.secrets.get_mut(&name) {
                 secret.data.get_or_insert_default().insert(key.to_string(), bundle);
             }
-            let (cluster, secret, key) = (cluster.to_string(), name.name.to_string(), key.to_string());
+            let (cluster, secret, key) = (cluster.to_string(), name.name.clone(), key.to_string());
             plan.decisions.push(Decision::Restore { cluster, secret, key });
         }
     }

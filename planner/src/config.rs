@@ -93,14 +93,13 @@ impl<'a> Configs<'a> {
                 Ok(Some(built)) => {
                     all.pods.insert(pod.clone(), built);
                 }
-                Ok(None) => {}
                 // One that never came to its machine waits for the pass after its keys are minted. A paused cluster loses nothing anyway.
                 Err(missing) if state.holds(pod) => {
                     let tenant = self.tenants.get(tenant).filter(|tenant| !tenant.cluster.paused);
                     all.unbuildable
                         .extend(tenant.map(|tenant| (tenant.id.clone(), cannot_build(tenant, pod, &missing))));
                 }
-                Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
         }
         all

@@ -6,6 +6,7 @@ use alloc::{format, string::ToString, vec::Vec};
 
 use keelway_api::{
     Documents,
+    cluster::RemovalReason,
     machine::{MachineConfig, MachineState},
     name::{HypervisorName, PodName},
 };
@@ -55,7 +56,7 @@ fn unordered_removals<'a>(
             cluster.filter(|cluster| cluster.deleted()).and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
         let member = store.and_then(|store| store.members.get(&pod.component));
         !member.is_some_and(|member| {
-            member.id == removal.member && member.removal.map(|reason| reason.as_str()) == Some(removal.reason.as_str())
+            member.id == removal.member && member.removal.map(RemovalReason::as_str) == Some(removal.reason.as_str())
         })
     });
     unordered.map(|(pod, removal)| format!("{pod} (member {})", removal.member))

@@ -482,8 +482,8 @@ fn components_stay(step: &Step) -> Vec<String> {
 
 fn servers_are_drained(step: &Step) -> Vec<String> {
     let of_role = |role: Role| step.before.components.iter().filter(move |(_, component)| component.spec.role == role);
-    let serves = |pod: &PodName| step.after.components.get(pod).is_some_and(|component| !component.is_stopping());
-    let gone = of_role(Role::KubeApiserver).filter(|(pod, component)| !component.is_stopping() && !serves(pod));
+    let goes_on = |pod: &PodName| step.after.components.get(pod).is_some_and(|component| !component.is_stopping());
+    let gone = of_role(Role::KubeApiserver).filter(|(pod, component)| !component.is_stopping() && !goes_on(pod));
     gone.filter(|(pod, component)| {
         let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
         let mut ingresses = of_role(Role::Ingress).filter(|(ingress, _)| ingress.cluster == pod.cluster);
