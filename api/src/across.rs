@@ -52,11 +52,19 @@ pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
         let mend = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
         return vec![Fault::of("", "the input holds no document of Keelway's", mend)];
     }
-    let lacks = [machines, pull_secrets, class::pull_secrets, class::clusters]
+    let lacks = [machines, pull_secrets, class::pull_secrets, class::clusters, changes]
         .into_iter()
         .flat_map(|check| check(documents, seen));
     let found = lacks.chain(lost(documents, seen)).take(MOST_FAULTS);
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
+}
+
+/// What a cluster that was born cannot go along with.
+fn changes(documents: &Documents, seen: &Seen<'_>) -> Found {
+    if seen.broken.contains(&Kind::Hypervisor) || seen.broken.contains(&Kind::Component) {
+        return Vec::new();
+    }
+    documents.faults_of_changes(|_| true)
 }
 
 /// What was there once, as other documents tell.

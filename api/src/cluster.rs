@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    change::ClusterBirth,
     class::ClassStatus,
     condition,
     duration::Span,
@@ -382,6 +383,9 @@ pub struct ClusterStatus {
     /// cluster of which one is missing, or is another one, is `Blocked`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub minted: BTreeMap<String, String>,
+    /// What the cluster was born with and keeps for its life, written down with the first members of its store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub birth: Option<ClusterBirth>,
     /// The store's birth and members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdStatus>,

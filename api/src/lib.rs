@@ -2,6 +2,7 @@
 
 mod across;
 pub mod argument;
+pub mod change;
 pub mod class;
 pub mod cluster;
 pub mod component;

@@ -67,6 +67,12 @@ impl Release {
         minor.and_then(|minor| minor.parse().ok()).unwrap_or_default()
     }
 
+    /// Whether what runs this release may go to another one: to the same minor version or the next one.
+    #[must_use]
+    pub fn may_become(&self, other: &Self) -> bool {
+        other.minor() == self.minor() || other.minor() == self.minor() + 1
+    }
+
     /// The image of one of Kubernetes' own programs, such as `kube-apiserver`.
     #[must_use]
     pub fn kubernetes_image(&self, program: &str, registry: Option<&str>) -> String {

@@ -130,6 +130,7 @@ impl Taking<'_> {
         loop {
             let mut faults = if self.only_asks() { Vec::new() } else { self.next.faults_between() };
             faults.extend(self.next.faults_of_classes(|name, cluster| self.is_asked(name, cluster)));
+            faults.extend(self.next.faults_of_changes(|name| self.is_changed(name)));
             if faults.is_empty() {
                 return;
             }
@@ -233,6 +234,17 @@ impl Taking<'_> {
         match self.before.and_then(|before| before.clusters.get(name)) {
             Some(before) => !before.is_one_with(cluster) && before.spec != cluster.spec,
             None => cluster.id().is_none() || is_changed_since(cluster),
+        }
+    }
+
+    /// Whether a document that counts asks for something else than before. What is found at a start was asked for earlier: a cluster that
+    /// cannot go along with it says so, and no document of another one is refused for it.
+    fn is_changed(&self, name: &DocumentName) -> bool {
+        let before = self.before.filter(|_| self.taken.contains_key(name));
+        match (before.and_then(|before| before.get(name)), self.next.get(name)) {
+            (Some(DocumentRef::Cluster(before)), Some(DocumentRef::Cluster(now))) => before.spec != now.spec,
+            (Some(DocumentRef::Hypervisor(before)), Some(DocumentRef::Hypervisor(now))) => before.spec != now.spec,
+            _ => false,
         }
     }
 
@@ -347,6 +359,38 @@ mod tests {
         let after = take(Some(&world), &again);
         assert_eq!(after.refused, BTreeMap::new());
         assert_eq!(after.documents.unwrap().clusters.len(), 2);
+    }
+
+    /// The same, born with the ranges that a Cluster has by default.
+    fn born(name: &str, id: &str, domain: &str) -> Vec<u8> {
+        let mut cluster: serde_json::Value = serde_json::from_slice(&cluster(name, id, false)).unwrap();
+        cluster["spec"]["network"] = serde_json::json!({ "dnsDomain": domain });
+        cluster["status"]["birth"] = serde_json::json!({
+            "network": {},
+            "vpn": { "cidrs": ["100.80.0.0/16"] },
+            "serviceAccountIssuer": "https://kubernetes.default.svc.cluster.local",
+        });
+        serde_json::to_vec(&cluster).unwrap()
+    }
+
+    #[test]
+    fn what_a_cluster_was_born_with_is_not_replaced_and_holds_up_no_other() {
+        let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
+        let first = accepted(None, &[("c1", born("c1", one, "cluster.local")), ("c2", cluster("c2", other, false))]);
+        let world = first.documents.unwrap();
+        let files = [("c1", born("c1", one, "other.local")), ("c2", cluster("c2", other, true))];
+        let changed = accepted(Some(&world), &files);
+        let refused: Vec<String> = changed.refused.values().map(ToString::to_string).collect();
+        assert!(refused.len() == 1 && refused[0].contains("spec.network.dnsDomain"), "{refused:?}");
+        let documents = changed.documents.unwrap();
+        let domains = documents.clusters.values().map(|cluster| cluster.spec.network.dns_domain.as_str());
+        assert_eq!(domains.collect::<Vec<_>>(), ["cluster.local"; 2]);
+        assert!(documents.clusters.values().any(|cluster| cluster.spec.paused), "the other one goes on");
+
+        // At a start nothing is refused for it: the cluster says so itself.
+        let started = accepted(None, &files);
+        assert_eq!(started.refused, BTreeMap::new());
+        assert!(started.documents.is_some());
     }
 
     fn accepted(before: Option<&Documents>, files: &[(&str, Vec<u8>)]) -> Accepted {

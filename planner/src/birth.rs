@@ -7,14 +7,16 @@ use alloc::{collections::BTreeMap, format, string::ToString, vec, vec::Vec};
 
 use keelway_api::{
     Cluster, Documents, Time,
+    change::ClusterBirth,
     cluster::{EtcdMember, EtcdStatus, Initialization, MemberPhase},
     component::ComponentSpec,
+    fault::Fault,
     machine::Start,
-    name::{ClusterId, ComponentName, PodName},
+    name::{ClusterId, ClusterRef, ComponentName, PodName},
     role::{PEER, Role},
 };
 
-use crate::{Decision, Observation, access::serves, etcd_ids, plan::Plan, pod::url, world::World};
+use crate::{Decision, Observation, access::serves, etcd_ids, plan::Plan, pod::url, versions, world::World};
 
 /// The directory of a member that holds its store.
 pub(crate) const DATA: &str = "data";
@@ -48,7 +50,41 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &World, now: &Time) {
         }
         plan.decisions.push(Decision::Bear { cluster: cluster.reference.to_string(), members: members.len() });
         if let Some(document) = plan.documents.clusters.get_mut(name) {
-            document.status.get_or_insert_default().etcd = Some(store(id, members, now));
+            let birth = ClusterBirth::of(&document.spec);
+            let status = document.status.get_or_insert_default();
+            status.etcd = Some(store(id, members, now));
+            status.birth = Some(birth);
+        }
+    }
+}
+
+/// Writes down what clusters were born with that an older release of Keelway made: what they have now.
+pub(crate) fn plan_birth_records(plan: &mut Plan) {
+    let is_unrecorded = |cluster: &Cluster| {
+        cluster.status.as_ref().is_some_and(|status| status.etcd.is_some() && status.birth.is_none())
+    };
+    let names: Vec<ClusterRef> = plan
+        .documents
+        .clusters
+        .iter()
+        .filter(|(_, cluster)| is_unrecorded(cluster))
+        .map(|(name, _)| name.clone())
+        .collect();
+    versions::record_versions(plan, &names);
+    for name in names {
+        if let Some(document) = plan.documents.clusters.get_mut(&name) {
+            let birth = ClusterBirth::of(&document.spec);
+            document.status.get_or_insert_default().birth = Some(birth);
+        }
+    }
+}
+
+/// Waits for somebody who puts back what a cluster cannot go along with. Until then it goes on as it was.
+pub(crate) fn wait_for_changes(plan: &mut Plan, world: &World) {
+    for (name, _, _) in world.looked_after() {
+        let Some(document) = plan.documents.clusters.get(name).filter(|document| !document.deleted()) else { continue };
+        for Fault { field, problem, mend, .. } in plan.documents.faults_of_change(document) {
+            plan.block_in(name, name, format!("{field}: {problem}; {mend}"));
         }
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! It is written from the rules alone and shares nothing with the code that it checks but the documents.
 
-use alloc::{format, string::ToString, vec::Vec};
+use alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use keelway_api::{
-    Documents,
+    Component, Documents,
     cluster::RemovalReason,
     machine::{MachineConfig, MachineState},
-    name::{HypervisorName, PodName},
+    name::{ClusterId, HypervisorName, PodName},
 };
 
 use crate::invariants::Violation;
@@ -22,7 +27,7 @@ pub fn check_config(
     has: impl Fn(&PodName) -> bool,
 ) -> Vec<Violation> {
     let lost = lost_components(documents, (machine, state), config, has);
-    let lost = lost.map(|what| Violation { invariant: "a placed component is in the config of its machine", what });
+    let lost = lost.into_iter().map(|what| Violation { invariant: "a placed component is in the config of its machine", what });
     let unordered = unordered_removals(documents, config);
     let unordered = unordered
         .map(|what| Violation { invariant: "the data of a member is removed by an order in the documents", what });
@@ -30,26 +35,31 @@ pub fn check_config(
 }
 
 /// Components that are placed on the machine, are there, and would be stopped.
-fn lost_components<'a>(
-    documents: &'a Documents,
-    (machine, state): (&'a HypervisorName, &'a MachineState),
-    config: &'a MachineConfig,
-    has: impl Fn(&PodName) -> bool + 'a,
-) -> impl Iterator<Item = alloc::string::String> + 'a {
-    let placed = documents.components.iter().filter(|(_, component)| component.spec.hypervisor == *machine);
-    let lost = placed.filter(move |(pod, component)| {
+fn lost_components(
+    documents: &Documents,
+    (machine, state): (&HypervisorName, &MachineState),
+    config: &MachineConfig,
+    has: impl Fn(&PodName) -> bool,
+) -> Vec<String> {
+    let is_lost = |pod: &PodName, component: &Component| {
         let cluster = documents.clusters.get(&component.spec.cluster);
         let is_deleted = cluster.is_some_and(|cluster| cluster.deleted() && !cluster.spec.paused);
         let stays = !component.is_stopping() && !is_deleted && state.holds(pod);
-        stays && !has(pod) && !config.others.contains(&pod.cluster)
-    });
-    lost.map(|(pod, _)| pod.to_string())
+        component.spec.hypervisor == *machine && stays && !has(pod)
+    };
+    let mut lost = Vec::new();
+    let clusters: BTreeSet<ClusterId> = state.clusters().filter(|id| !config.others.contains(id)).collect();
+    for id in &clusters {
+        let here = documents.components_of(id).filter(|(pod, component)| is_lost(pod, component));
+        lost.extend(here.map(|(pod, _)| pod.to_string()));
+    }
+    lost
 }
 
 fn unordered_removals<'a>(
     documents: &'a Documents,
     config: &'a MachineConfig,
-) -> impl Iterator<Item = alloc::string::String> + 'a {
+) -> impl Iterator<Item = String> + 'a {
     let unordered = config.removals.iter().filter(|(pod, removal)| {
         let cluster = documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
         let store =

@@ -21,6 +21,7 @@ use crate::{
     placement::{self, of_role},
     plan::Plan,
     retirement,
+    versions::version_of_new,
 };
 
 /// Places a gateway beside each ingress that has none, and takes away those whose ingress is gone.
@@ -113,7 +114,7 @@ fn place(
         cluster_id: pod.cluster.clone(),
         role: Role::Gateway,
         index: ingress.index,
-        version: cluster.release.kubernetes.to_string(),
+        version: version_of_new(documents, &pod.cluster, cluster),
         hypervisor: machine.clone(),
         ports,
         user,

@@ -40,6 +40,7 @@ mod status;
 mod tenant;
 mod term;
 mod turns;
+mod versions;
 mod words;
 mod world;
 

@@ -23,6 +23,7 @@ use crate::{
     gateways,
     plan::{Part, Plan},
     retirement,
+    versions::version_of_new,
     world::World,
 };
 
@@ -193,7 +194,7 @@ fn place(
         cluster_id: pod.cluster.clone(),
         role,
         index,
-        version: cluster.release.kubernetes.to_string(),
+        version: version_of_new(documents, &pod.cluster, cluster),
         hypervisor: machine.name.clone(),
         ports,
         user,

@@ -18,7 +18,7 @@ use keelway_api::{
 
 use crate::{
     AgentOrder, MintRequest, Observation, access, authorities, birth, bundles, certificates, class, deletion, draining,
-    enrollment, installation, machine_deletion, placement, status, world::World,
+    enrollment, installation, machine_deletion, placement, status, versions, world::World,
 };
 
 /// What one pass decided.
@@ -71,6 +71,15 @@ pub enum Decision {
     Keep {
         /// As people see it.
         component: String,
+    },
+    /// A component goes to another release.
+    Upgrade {
+        /// As people see it.
+        component: String,
+        /// What it runs.
+        from: String,
+        /// What it is to run.
+        to: String,
     },
     /// The first members of a store were written down, once in a cluster's life.
     Bear {
@@ -189,11 +198,14 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     wait_for_newer_documents(&mut plan, seen);
     class::plan_classes(&mut plan, &Time(now));
     bundles::restore_bundles(&mut plan, &world);
+    birth::plan_birth_records(&mut plan);
+    birth::wait_for_changes(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
     placement::plan_components(&mut plan, &world, seen, part);
     birth::plan_births(&mut plan, &world, &Time(now));
     birth::plan_member_phases(&mut plan, &world, seen);
     birth::plan_initialization(&mut plan, &world, seen);
+    versions::plan_versions(&mut plan, &world, seen);
     if part.has_machines() {
         machine_deletion::plan_deletions(&mut plan, part, seen, &Time(now));
         installation::plan_certificates(&mut plan, &world, seen, now);
@@ -293,6 +305,7 @@ impl fmt::Display for Decision {
             }
             Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
             Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
+            Self::Upgrade { component, from, to } => write!(f, "replace {component}: from {from} to {to}"),
             Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
             Self::Restore { cluster, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {cluster}: it follows from its other values")

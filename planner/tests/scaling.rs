@@ -79,8 +79,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::of(CLUSTER)
+    }
+
+    fn of(cluster: &str) -> Self {
         let machines = ["Private", "Private", "Private", "Public", "Public"];
-        let text: String = std::iter::once(CLUSTER.to_owned()).chain(hypervisors(&machines)).collect();
+        let text: String = std::iter::once(cluster.to_owned()).chain(hypervisors(&machines)).collect();
         let (documents, machines) = identified(&text);
         Self { documents, machines, certificates: BTreeMap::new(), missed: None }
     }
@@ -458,6 +462,8 @@ fn gateways_are_replaced_one_after_the_other() {
     let gateways = [world.pod("gateway-0"), world.pod("gateway-1")];
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     cluster.spec.network.pod_cidrs = vec!["10.240.0.0/16".to_owned()];
+    // As if it had been born with them.
+    cluster.status.as_mut().unwrap().birth = None;
     let of_gateways = |replaced: Vec<PodName>| -> Vec<PodName> {
         replaced.into_iter().filter(|pod| gateways.contains(pod)).collect()
     };
@@ -471,6 +477,149 @@ fn gateways_are_replaced_one_after_the_other() {
     }
     assert_eq!(of_gateways(world.replaced(&first_is_ill)), gateways[..1]);
     assert_eq!(of_gateways(world.replaced(&calm(2, 2))), []);
+}
+
+/// Whatever somebody writes into fields that never change.
+#[test]
+fn a_cluster_stays_as_it_was_born() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.network.pod_cidrs = vec!["10.240.0.0/16".to_owned()];
+    cluster.spec.network.service_cidrs = vec!["10.241.0.0/16".to_owned()];
+    "other.local".clone_into(&mut cluster.spec.network.dns_domain);
+    cluster.spec.vpn.cidrs = vec!["10.242.0.0/16".to_owned()];
+    let faults = world.documents.faults_of_changes(|_| true);
+    let fields: Vec<&str> = faults.iter().map(|(_, fault)| fault.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        ["spec.network.podCIDRs", "spec.network.serviceCIDRs", "spec.network.dnsDomain", "spec.vpn.cidrs"]
+    );
+    assert!(faults.iter().all(|(_, fault)| fault.problem.contains("born with")), "{faults:?}");
+
+    let before = world.digests();
+    let plan = world.pass(&calm(2, 2));
+    assert_eq!(plan.mint, []);
+    assert_eq!(world.digests(), before);
+    let blocked = |field: &str| {
+        plan.waiting
+            .iter()
+            .any(|waiting| waiting.on.starts_with(field) && matches!(waiting.holds_up, Some((_, Cause::Blocked))))
+    };
+    assert!(fields.into_iter().all(blocked), "{:?}", plan.waiting);
+}
+
+/// A member of a store is at the address of its machine that its peers know.
+#[test]
+fn the_address_of_a_machine_stays_under_a_member() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let member = world.pod("etcd-0");
+    let machine = world.documents.components[&member].spec.hypervisor.clone();
+    let document = world.documents.hypervisors.get_mut(&machine).unwrap();
+    document.spec.addresses.private = vec!["10.9.9.9".to_owned()];
+    let faults = world.documents.faults_of_changes(|_| true);
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert_eq!(
+        (faults[0].0.to_string(), faults[0].1.field.as_str()),
+        (format!("Hypervisor {machine}"), "spec.addresses.private")
+    );
+    assert!(faults[0].1.problem.contains("etcd-0"), "{faults:?}");
+}
+
+/// Which release each component runs, in the order of roles.
+fn versions(world: &World) -> Vec<(Role, String)> {
+    let components = world.documents.components.values();
+    let mut found: Vec<_> = components.map(|component| (component.spec.role, component.spec.version.clone())).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn components_go_to_the_next_release_one_after_the_other_and_stores_first() {
+    let mut world = World::of(&CLUSTER.replace("1.37.0", "1.36.3"));
+    for _ in 0..12 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    let set = |world: &mut World, version: &str| {
+        version.clone_into(&mut world.documents.clusters.values_mut().next().unwrap().spec.version);
+    };
+    let old = world.digests();
+    let ill = |world: &World, pod: &str| {
+        let number = world.documents.components.keys().position(|found| *found == world.pod(pod)).unwrap();
+        Round { ill: 1 << (number % 8), ..calm(2, 2) }
+    };
+    set(&mut world, "1.37.0");
+    for _ in 0..3 {
+        let round = ill(&world, "etcd-1");
+        let plan = world.pass(&round);
+        assert_eq!(world.digests(), old, "no member goes while another one is ill");
+        assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("its turn to run 1.37.0")), "{:?}", plan.waiting);
+    }
+    let mut passes = 0;
+    while versions(&world).iter().any(|(_, version)| version == "1.36.3") {
+        let (before, ran) = (versions(&world), world.digests());
+        let _ = world.pass(&calm(2, 2));
+        let after = versions(&world);
+        let moved = before.iter().zip(&after).filter(|(old, new)| old != new).count();
+        assert!(moved <= 1, "{before:?} {after:?}");
+        let first_old = after.iter().position(|(_, version)| version == "1.36.3").unwrap_or(after.len());
+        let role_of_old = after.get(first_old).map(|(role, _)| *role);
+        let ahead = after.iter().filter(|(role, version)| version == "1.37.0" && Some(*role) > role_of_old);
+        assert!(role_of_old.is_none() || ahead.count() == 0, "{after:?}");
+        let replaced = world.digests().into_iter().filter(|(pod, digest)| ran[pod] != *digest).count();
+        assert!(replaced <= 1, "one component at a time");
+        passes += 1;
+        assert!(passes < 60, "it ends");
+    }
+    for _ in 0..3 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    let plan = world.pass(&calm(2, 2));
+    assert_eq!((&plan.decisions, &plan.waiting), (&vec![], &vec![]));
+    assert!(world.made("etcd-0").containers[0].image.ends_with("3.7.0-0"));
+
+    // Never back, not even while the manager was away.
+    let ran = world.digests();
+    set(&mut world, "1.36.3");
+    let plan = world.pass(&calm(2, 2));
+    assert_eq!(world.digests(), ran);
+    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("older minor release")), "{:?}", plan.waiting);
+}
+
+#[test]
+fn a_cluster_skips_no_minor_release() {
+    let mut world = World::of(&CLUSTER.replace("1.37.0", "1.35.4"));
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    "1.37.0".clone_into(&mut world.documents.clusters.values_mut().next().unwrap().spec.version);
+    let ran = world.digests();
+    let plan = world.pass(&calm(1, 1));
+    assert_eq!(world.digests(), ran);
+    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("write 1.36.3 first")), "{:?}", plan.waiting);
+}
+
+/// Components of an older release of Keelway went where their cluster went, and do not tell so: none of them goes back.
+#[test]
+fn clusters_of_an_older_release_are_taken_as_they_are() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    let ran = world.digests();
+    world.documents.clusters.values_mut().next().unwrap().status.as_mut().unwrap().birth = None;
+    for component in world.documents.components.values_mut() {
+        "1.35.4".clone_into(&mut component.spec.version);
+    }
+    assert_eq!(world.documents.faults_of_changes(|_| true), []);
+    let _ = world.pass(&calm(2, 2));
+    assert_eq!(world.digests(), ran);
+    assert!(versions(&world).iter().all(|(_, version)| version == "1.37.0"));
 }
 
 /// Those that run take up who comes and goes.

@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use crate::{
+    change::{CHANGES, ChangeRow, FieldChange},
     release::{RELEASES, names},
     validated::{LONGEST_LIFE, SHORTEST_LIFE},
 };
@@ -15,6 +16,14 @@ use super::{
     schema::extend,
 };
 
+const RANGES: [&str; 6] = [
+    "spec.network.podCIDRs",
+    "spec.network.serviceCIDRs",
+    "spec.vpn.cidrs",
+    "status.birth.network.podCIDRs",
+    "status.birth.network.serviceCIDRs",
+    "status.birth.vpn.cidrs",
+];
 const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "authorityTTL"];
 
 /// Adds it to the schema.
@@ -26,6 +35,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(arguments::rules());
     rules.extend(lives());
     rules.extend(of_status());
+    rules.extend(of_changes());
     write(root, rules);
 }
 
@@ -39,14 +49,16 @@ fn bounds(root: &mut Json) {
     text("spec.images.registry", 512);
     text("spec.images.pullSecrets[].name", 253);
     text("spec.controlPlane.kubeAPIServer.extraSANs[]", 255);
-    for ranges in ["spec.network.podCIDRs", "spec.network.serviceCIDRs", "spec.vpn.cidrs"] {
+    for ranges in RANGES {
         text(&format!("{ranges}[]"), 64);
     }
+    text("status.birth.network.dnsDomain", 253);
+    text("status.birth.serviceAccountIssuer", 512);
     for life in LIVES {
         text(&format!("spec.certificates.{life}"), 32);
     }
     let mut list = |path: &str, most: u32| extend(root, path, json!({"maxItems": most}));
-    for ranges in ["spec.network.podCIDRs", "spec.network.serviceCIDRs", "spec.vpn.cidrs"] {
+    for ranges in RANGES {
         list(ranges, 2);
     }
     list("spec.images.pullSecrets", 16);
@@ -163,5 +175,47 @@ fn of_status() -> Vec<Rule> {
             "!has(oldSelf.etcd) || (has(self.etcd) && self.etcd.bornAt == oldSelf.etcd.bornAt)",
             format!("etcd.bornAt: {once}"),
         ),
+        rule(
+            "status",
+            "!has(oldSelf.birth) || (has(self.birth) && self.birth == oldSelf.birth)",
+            format!("birth: {once}"),
+        ),
     ]
+}
+
+/// What may not change once a cluster was born. An API server compares with the document before, not with what runs.
+fn of_changes() -> Vec<Rule> {
+    let is_unborn = "!has(oldSelf.status) || !has(oldSelf.status.birth)";
+    let of_row = |row: &ChangeRow| {
+        let path = row.path;
+        match row.change {
+            FieldChange::Free => None,
+            FieldChange::Never(_) => Some(rule(
+                "",
+                format!("{is_unborn} || self.{path} == oldSelf.{path}"),
+                format!("{path}: it stays as the cluster was born with; put it back, another one needs a new cluster"),
+            )),
+            FieldChange::OneMinorUp => {
+                let known = list(RELEASES.iter().map(|release| release.kubernetes));
+                let steps: Vec<String> = steps().map(|(from, to)| format!("{from} {to}")).collect();
+                let steps = list(steps.iter().map(String::as_str));
+                Some(rule(
+                    "",
+                    format!(
+                        "{is_unborn} || !(oldSelf.{path} in {known}) || (oldSelf.{path} + ' ' + self.{path}) in {steps}"
+                    ),
+                    format!(
+                        "{path}: after {{oldSelf.{path}}} comes a release of the same or of the next minor version, never an older one"
+                    ),
+                ))
+            }
+        }
+    };
+    CHANGES.iter().filter_map(of_row).collect()
+}
+
+/// Releases that may follow each other in a cluster that was born.
+fn steps() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let pairs = RELEASES.iter().flat_map(|from| RELEASES.iter().map(move |to| (from, to)));
+    pairs.filter(|(from, to)| from.may_become(to)).map(|(from, to)| (from.kubernetes, to.kubernetes))
 }

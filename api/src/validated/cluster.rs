@@ -81,7 +81,8 @@ impl ValidatedCluster {
     /// # Errors
     /// Every fault of it, by field.
     pub fn of_class(document: &Cluster, documents: &Documents) -> Result<Self, Vec<Fault>> {
-        let mut cluster = Self::parse(document)?;
+        let is_as_born = document.changed_for_ever().is_empty();
+        let mut cluster = if is_as_born { Self::parse(document)? } else { Self::parse(&as_born(document))? };
         let class = documents.class_of(document);
         let last = document.status.as_ref().and_then(|status| status.class.as_ref());
         cluster.machines = match (class, last) {
@@ -100,6 +101,15 @@ impl ValidatedCluster {
         self.registry.clone_from(&images.registry);
         self.pull_secrets = images.secrets().collect();
     }
+}
+
+/// A Cluster whose fields that never change are as it was born with: whatever somebody writes there, what runs goes on as it was.
+fn as_born(document: &Cluster) -> Cluster {
+    let mut kept = document.clone();
+    if let Some(birth) = document.birth() {
+        kept.spec = birth.kept_by(&document.spec);
+    }
+    kept
 }
 
 fn find_release(version: &str) -> Result<&'static Release, Fault> {

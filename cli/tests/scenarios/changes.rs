@@ -152,6 +152,12 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| "example.internal".clone_into(&mut world.cluster("c1").spec.network.dns_domain),
     },
     Scenario {
+        name: "change-version-back",
+        question: "What is done where somebody writes an older release into a cluster that lives?",
+        from: worlds::three,
+        change: |world| "1.34.4".clone_into(&mut world.cluster("c1").spec.version),
+    },
+    Scenario {
         name: "certificates-at-two-thirds",
         question: "What is done when certificates of components have lived two thirds of their year?",
         from: worlds::three,

@@ -52,9 +52,15 @@ fn reduced(value: Value, ids: &[String]) -> Value {
         }
         Value::Array(items) => items.into_iter().map(|item| reduced(item, ids)).collect(),
         Value::String(text) if text.parse::<Timestamp>().is_ok() => json!("TIME"),
+        Value::String(text) if is_digest(&text) => json!("DIGEST"),
         Value::String(text) => json!(plain(&text, ids)),
         Value::Null | Value::Bool(_) | Value::Number(_) => value,
     }
+}
+
+/// Whether it is a digest of a key, which each world has of its own.
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn plain(text: &str, ids: &[String]) -> String {

@@ -85,6 +85,7 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::Give { .. } => "give",
         Decision::Retire { .. } => "retire",
         Decision::Keep { .. } => "keep",
+        Decision::Upgrade { .. } => "upgrade",
         Decision::Bear { .. } => "bear",
         Decision::Restore { .. } => "restore",
         Decision::Forget { .. } => "forget",

@@ -52,7 +52,7 @@ impl Site<'_> {
         let cluster = self.cluster;
         let mut content = json!({
             "kubeconfig": at("kubeconfig.json"),
-            "version": cluster.release.kubernetes,
+            "version": self.release().kubernetes,
             "vpnCIDRs": cluster.vpn,
             "podCIDRs": cluster.pods,
             "serviceCIDRs": cluster.services,

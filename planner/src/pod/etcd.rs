@@ -42,7 +42,7 @@ impl Site<'_> {
             beside: vec![],
             data: vec![(birth::DATA, "/var/lib/etcd")],
             servers: None,
-            image: self.cluster.release.etcd_image(self.cluster.registry.as_deref()),
+            image: self.release().etcd_image(self.cluster.registry.as_deref()),
             command: vec![
                 "etcd".to_string(),
                 flag("name", &self.pod.component),

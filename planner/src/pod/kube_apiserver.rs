@@ -1,7 +1,6 @@
 //! kube-apiserver.
 
 use alloc::{
-    format,
     string::{String, ToString},
     vec,
     vec::Vec,
@@ -9,6 +8,7 @@ use alloc::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
+    change::ClusterBirth,
     machine::{File, OnChange, sha256_hex},
     role::{CLIENT, Role, SECURE},
 };
@@ -101,11 +101,17 @@ impl Site<'_> {
             flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
             flag("proxy-client-cert-file", at("front-proxy-client.crt")),
             flag("proxy-client-key-file", at("front-proxy-client.key")),
-            // No address is in it, so that tokens outlive every change of ingresses.
-            flag("service-account-issuer", format!("https://kubernetes.default.svc.{}", self.cluster.domain)),
+            flag("service-account-issuer", self.issuer()),
             flag("service-account-key-file", at("service-account.pub")),
             flag("service-account-signing-key-file", at("service-account.key")),
         ]
+    }
+
+    /// As the cluster was born: tokens of another issuer are not taken.
+    fn issuer(&self) -> String {
+        let document = self.tenant.document;
+        let birth = document.birth().cloned().unwrap_or_else(|| ClusterBirth::of(&document.spec));
+        birth.service_account_issuer
     }
 
     fn network_flags(&self) -> Vec<String> {

@@ -28,6 +28,7 @@ use keelway_api::{
     machine::{CertificateFiles, Check, Container, File, Liveness, Mount, OnChange, Pod, Servers, Start},
     name::PodName,
     registry::RegistryCredentials,
+    release::{self, Release},
     role::{HEALTH, Role},
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
@@ -126,7 +127,7 @@ impl<'a> Site<'a> {
             liveness: Some(liveness(parts.check, parts.startup_seconds)),
         };
         let containers: Vec<Container> = parts.beside.into_iter().chain([container]).collect();
-        let pause_image = self.cluster.release.pause_image(self.cluster.registry.as_deref());
+        let pause_image = self.release().pause_image(self.cluster.registry.as_deref());
         let images: Vec<&str> =
             containers.iter().map(|container| container.image.as_str()).chain([&*pause_image]).collect();
         let registries = self.registries(&images);
@@ -215,7 +216,12 @@ impl<'a> Site<'a> {
     }
 
     fn kubernetes_image(&self) -> String {
-        self.cluster.release.kubernetes_image(self.spec.role.row().name, self.cluster.registry.as_deref())
+        self.release().kubernetes_image(self.spec.role.row().name, self.cluster.registry.as_deref())
+    }
+
+    /// What this component runs, which its cluster may be ahead of.
+    fn release(&self) -> &'static Release {
+        release::find(&self.spec.version).unwrap_or(self.cluster.release)
     }
 
     /// What the user gives to the program, beside Keelway's own.

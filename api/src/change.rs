@@ -1,0 +1,275 @@
+//! Which fields of a Cluster may change once its store was born. One table, from which the rules of `validate`, of the manager and of API
+//! servers ([`crate::crd`]) are made.
+
+use core::{
+    net::{IpAddr, SocketAddr},
+    slice,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Cluster, Documents,
+    cluster::{ClusterSpec, NetworkSpec},
+    component::ComponentSpec,
+    document::DocumentName,
+    fault::Fault,
+    name::{ClusterId, ClusterRef, ComponentName, PodName},
+    release::{self, Release, find},
+};
+
+/// What may be done to a field of a Cluster whose store was born.
+#[derive(Debug, Clone, Copy)]
+pub enum FieldChange {
+    /// It may change at any time.
+    Free,
+    /// It may name another release of the same minor, or of the next one. What runs goes there one component after the other.
+    OneMinorUp,
+    /// It stays: keys, certificates, tokens or what the store holds rely on it. Here is its value in a spec.
+    Never(fn(&ClusterSpec) -> &[String]),
+}
+
+/// A field of a Cluster, or all below it.
+#[derive(Debug, Clone, Copy)]
+pub struct ChangeRow {
+    /// Its path, as in `spec.network.podCIDRs`.
+    pub path: &'static str,
+    /// What may be done to it.
+    pub change: FieldChange,
+}
+
+const fn row(path: &'static str, change: FieldChange) -> ChangeRow {
+    ChangeRow { path, change }
+}
+
+/// Every field of a Cluster's spec.
+pub const CHANGES: [ChangeRow; 15] = [
+    row("spec.className", FieldChange::Free),
+    row("spec.version", FieldChange::OneMinorUp),
+    row("spec.etcd", FieldChange::Free),
+    row("spec.controlPlane", FieldChange::Free),
+    row("spec.ingress", FieldChange::Free),
+    row("spec.endpoint", FieldChange::Free),
+    row("spec.network.podCIDRs", FieldChange::Never(|spec| &spec.network.pod_cidrs)),
+    row("spec.network.serviceCIDRs", FieldChange::Never(|spec| &spec.network.service_cidrs)),
+    row("spec.network.dnsDomain", FieldChange::Never(|spec| slice::from_ref(&spec.network.dns_domain))),
+    row("spec.vpn.enabled", FieldChange::Free),
+    row("spec.vpn.cidrs", FieldChange::Never(|spec| &spec.vpn.cidrs)),
+    row("spec.images", FieldChange::Free),
+    row("spec.certificates", FieldChange::Free),
+    row("spec.addons", FieldChange::Free),
+    row("spec.paused", FieldChange::Free),
+];
+
+/// What a cluster was born with, and keeps for its life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterBirth {
+    /// Its ranges of pods and Services, and its DNS domain.
+    pub network: NetworkSpec,
+    /// Its network for workers.
+    pub vpn: VpnBirth,
+    /// Who issues the tokens of its service accounts.
+    pub service_account_issuer: String,
+}
+
+/// What the network for a cluster's workers was born with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VpnBirth {
+    /// Ranges of workers.
+    pub cidrs: Vec<String>,
+}
+
+impl ClusterBirth {
+    /// A cluster that is born with this spec.
+    #[must_use]
+    pub fn of(spec: &ClusterSpec) -> Self {
+        Self {
+            network: spec.network.clone(),
+            vpn: VpnBirth { cidrs: spec.vpn.cidrs.clone() },
+            // No address is in it, so that tokens outlive every change of ingresses.
+            service_account_issuer: format!("https://kubernetes.default.svc.{}", spec.network.dns_domain),
+        }
+    }
+
+    /// A spec with everything in it as the cluster was born with.
+    #[must_use]
+    pub fn kept_by(&self, spec: &ClusterSpec) -> ClusterSpec {
+        let mut kept = spec.clone();
+        kept.network.clone_from(&self.network);
+        kept.vpn.cidrs.clone_from(&self.vpn.cidrs);
+        kept
+    }
+}
+
+impl Cluster {
+    /// What it was born with, once it was. Of a cluster of an older release of Keelway nobody wrote it down yet.
+    #[must_use]
+    pub fn birth(&self) -> Option<&ClusterBirth> {
+        self.status.as_ref()?.birth.as_ref()
+    }
+
+    /// Fields that are other than the cluster was born with.
+    #[must_use]
+    pub fn changed_for_ever(&self) -> Vec<Fault> {
+        let Some(kept) = self.birth().map(|birth| birth.kept_by(&self.spec)) else { return Vec::new() };
+        let fault = |row: &ChangeRow| {
+            let FieldChange::Never(value) = row.change else { return None };
+            let (now, born) = (value(&self.spec), value(&kept));
+            let problem =
+                || format!("the cluster was born with {}, and keeps it: {} cannot replace it", list(born), list(now));
+            let mend = || format!("put {} back; another one needs a new cluster", list(born));
+            (now != born).then(|| Fault::of(row.path, problem(), mend()))
+        };
+        CHANGES.iter().filter_map(fault).collect()
+    }
+}
+
+fn list(values: &[String]) -> String {
+    values.join(", ")
+}
+
+impl Documents {
+    /// Changes that a cluster or a machine cannot go along with, of those documents that are asked for.
+    pub fn faults_of_changes(&self, is_asked: impl Fn(&DocumentName) -> bool) -> Vec<(DocumentName, Fault)> {
+        let living = self.clusters.iter().filter(|(_, cluster)| !cluster.deleted());
+        let living: Vec<(&ClusterRef, &Cluster)> = living.map(|(name, cluster)| (name, &**cluster)).collect();
+        let mut found = Vec::new();
+        for (name, cluster) in &living {
+            let document = DocumentName::Cluster((*name).clone());
+            if is_asked(&document) {
+                found.extend(self.faults_of_change(cluster).into_iter().map(|fault| (document.clone(), fault)));
+            }
+        }
+        let moved = living.iter().flat_map(|(name, cluster)| self.moved_members(name, cluster));
+        found.extend(moved.filter(|(document, _)| is_asked(document)));
+        found
+    }
+
+    /// Changes of a Cluster that what runs of it cannot go along with.
+    #[must_use]
+    pub fn faults_of_change(&self, cluster: &Cluster) -> Vec<Fault> {
+        let mut found = cluster.changed_for_ever();
+        found.extend(self.refused_version(cluster));
+        found
+    }
+
+    /// Whether every component may go to the release that its cluster asks for.
+    fn refused_version(&self, cluster: &Cluster) -> Option<Fault> {
+        let wanted = find(&cluster.spec.version)?;
+        let running = self.components_of(cluster.id()?).filter_map(|(pod, component)| {
+            let release = find(&component.spec.version)?;
+            Some((release, &pod.component))
+        });
+        let running: Vec<(&Release, &ComponentName)> = running.collect();
+        let (newest, runs_newest) = *running.iter().max_by_key(|(release, _)| release.minor())?;
+        let (oldest, runs_oldest) = *running.iter().min_by_key(|(release, _)| release.minor())?;
+        if wanted.minor() < newest.minor() {
+            return Some(Fault::of(
+                "spec.version",
+                format!(
+                    "{} is an older minor release than {runs_newest} runs, which is {}",
+                    wanted.kubernetes, newest.kubernetes
+                ),
+                format!(
+                    "put {} back: a store that a newer release wrote is not read by an older one",
+                    newest.kubernetes
+                ),
+            ));
+        }
+        // Before a cluster's birth was written down, its components did not tell which release they went to.
+        if cluster.birth().is_none() || wanted.minor() <= oldest.minor() + 1 {
+            return None;
+        }
+        let next = release::RELEASES.iter().rfind(|release| release.minor() == oldest.minor() + 1);
+        let next = next.map_or(oldest.kubernetes, |release| release.kubernetes);
+        Some(Fault::of(
+            "spec.version",
+            format!("{} skips a minor release: {runs_oldest} runs {}", wanted.kubernetes, oldest.kubernetes),
+            format!("write {next} first, and the next one once every component runs it"),
+        ))
+    }
+
+    /// Machines that do not have the address any more at which the peers of a member reach it.
+    fn moved_members(&self, name: &ClusterRef, cluster: &Cluster) -> Vec<(DocumentName, Fault)> {
+        let members = self.addresses_of_members(cluster).into_iter();
+        let moved = members.filter_map(|(member, spec, address)| {
+            let machine = self.hypervisors.get(&spec.hypervisor)?;
+            let now = machine.spec.addresses.private.first()?;
+            if now.parse() == Ok(address) {
+                return None;
+            }
+            let problem =
+                format!("{name}/{member} was born at {address}, and its peers reach it there; {now} cannot replace it");
+            let mend =
+                format!("put {address} back as the first one: a member of a store does not change its address yet");
+            let document = DocumentName::Hypervisor(spec.hypervisor.clone());
+            Some((document, Fault::of("spec.addresses.private", problem, mend)))
+        });
+        moved.collect()
+    }
+
+    /// The members of a store with the addresses at which their peers reach them.
+    fn addresses_of_members<'a>(&'a self, cluster: &'a Cluster) -> Vec<(&'a ComponentName, &'a ComponentSpec, IpAddr)> {
+        let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+        let (Some(store), Some(id)) = (store, cluster.id()) else { return Vec::new() };
+        let member = |(name, urls): (&'a ComponentName, &Vec<String>)| {
+            let component = self.components.get(&pod(id, name))?;
+            let address: SocketAddr = urls.first()?.strip_prefix("https://")?.parse().ok()?;
+            Some((name, &component.spec, address.ip()))
+        };
+        store.initial_cluster.iter().filter_map(member).collect()
+    }
+}
+
+fn pod(cluster: &ClusterId, component: &ComponentName) -> PodName {
+    PodName { cluster: cluster.clone(), component: component.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn leaves(path: &str, value: &Value, found: &mut Vec<String>) {
+        match value.get("properties").and_then(Value::as_object) {
+            Some(fields) => fields.iter().for_each(|(name, field)| leaves(&format!("{path}.{name}"), field, found)),
+            None => found.push(path.to_owned()),
+        }
+    }
+
+    #[test]
+    fn every_field_of_a_spec_has_one_row() {
+        let definition =
+            crate::crd::crds().into_iter().find(|definition| definition.spec.names.kind == "Cluster").unwrap();
+        let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
+        let mut fields = Vec::new();
+        leaves("spec", &schema["openAPIV3Schema"]["properties"]["spec"], &mut fields);
+        assert!(fields.len() > 20, "{fields:?}");
+        for field in fields {
+            let is_of = |row: &&ChangeRow| field == row.path || field.starts_with(&format!("{}.", row.path));
+            assert_eq!(CHANGES.iter().filter(is_of).count(), 1, "{field} belongs to one row");
+        }
+    }
+
+    #[test]
+    fn what_never_changes_is_kept_by_a_birth() {
+        let spec = |value: Value| serde_json::from_value::<ClusterSpec>(value).unwrap();
+        let born = spec(json!({ "version": "1.37.0" }));
+        let other = spec(json!({
+            "version": "1.36.3",
+            "network": { "podCIDRs": ["10.1.0.0/16"], "serviceCIDRs": ["10.2.0.0/16"], "dnsDomain": "other.local" },
+            "vpn": { "cidrs": ["10.3.0.0/16"] },
+        }));
+        let kept = ClusterBirth::of(&born).kept_by(&other);
+        assert_eq!(kept.version, other.version);
+        for row in CHANGES {
+            if let FieldChange::Never(value) = row.change {
+                assert_ne!(value(&other), value(&born), "{}: the other spec of this test changes it", row.path);
+                assert_eq!(value(&kept), value(&born), "{}", row.path);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Which component goes to the release that its cluster asks for: one at a time, stores first, then API servers, then all else.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Component, Documents,
+    component::ComponentSpec,
+    name::{ClusterId, ClusterRef, PodName},
+    release::{Release, find},
+    validated::ValidatedCluster,
+};
+
+use crate::{Decision, Observation, plan::Plan, pod::Site, tenant::Tenant, world::World};
+
+/// Writes down which release components run that an older release of Keelway made: they went where their cluster went, and did not tell so.
+/// None goes back.
+pub(crate) fn record_versions(plan: &mut Plan, unrecorded: &[ClusterRef]) {
+    for name in unrecorded {
+        let Some(document) = plan.documents.clusters.get(name) else { continue };
+        let (Some(id), Some(wanted)) = (document.id().cloned(), find(&document.spec.version)) else { continue };
+        for (_, component) in plan.documents.components_of_mut(&id) {
+            if find(&component.spec.version).is_none_or(|runs| runs.minor() < wanted.minor()) {
+                component.spec.version = wanted.kubernetes.to_string();
+            }
+        }
+    }
+}
+
+/// The release of a component that is made now: while others are on their way, that of the last one.
+pub(crate) fn version_of_new(documents: &Documents, id: &ClusterId, cluster: &ValidatedCluster) -> String {
+    let staying = documents.components_of(id).filter(|(_, component)| !component.is_leaving());
+    let releases = staying.filter_map(|(_, component)| find(&component.spec.version));
+    let oldest = releases.min_by_key(|release| release.minor());
+    oldest.unwrap_or(cluster.release).kubernetes.to_string()
+}
+
+/// Sends the next component of each cluster to the release that the cluster asks for, once those before it do their work.
+pub(crate) fn plan_versions(plan: &mut Plan, world: &World, seen: &Observation) {
+    let steps: Vec<Step> = Tenant::all(&plan.documents, world)
+        .filter(|tenant| !tenant.cluster.paused && !tenant.document.deleted() && tenant.document.birth().is_some())
+        .filter(|tenant| plan.documents.faults_of_change(tenant.document).is_empty())
+        .filter_map(|tenant| Step::of(&tenant, world, seen))
+        .collect();
+    for Step { pod, component, cluster, to, waits_for } in steps {
+        let version = to.kubernetes.to_string();
+        if let Some(on) = waits_for {
+            plan.wait_in(&cluster, &component, format!("its turn to run {version}: {on}"));
+            continue;
+        }
+        if let Some(document) = plan.documents.components.get_mut(&pod) {
+            let from = core::mem::replace(&mut document.spec.version, version.clone());
+            plan.decisions.push(Decision::Upgrade { component, from, to: version });
+        }
+    }
+}
+
+/// The next component of a cluster that does not run the wanted release.
+struct Step {
+    pod: PodName,
+    /// As people see it.
+    component: String,
+    cluster: ClusterRef,
+    to: &'static Release,
+    /// What it waits for, if it is not its turn yet.
+    waits_for: Option<String>,
+}
+
+impl Step {
+    fn of(tenant: &Tenant, world: &World, seen: &Observation) -> Option<Self> {
+        let to = tenant.cluster.release;
+        let stays = |(_, component): &(&PodName, &Component)| !component.is_leaving();
+        let mut staying: Vec<(&PodName, &ComponentSpec)> =
+            tenant.components.iter().copied().filter(stays).map(|(pod, component)| (pod, &component.spec)).collect();
+        staying.sort_by_key(|(_, spec)| (spec.role, spec.index));
+        let place = staying.iter().position(|(_, spec)| spec.version != to.kubernetes)?;
+        let (next, spec) = *staying.get(place)?;
+        // Of its own role all others are to be well: it will be away for a while.
+        let before = staying.iter().filter(|(other, found)| *other != next && found.role <= spec.role);
+        let ill =
+            before.filter(|(other, spec)| !does_its_work(tenant, world, seen, other, spec)).map(|(other, _)| *other);
+        let cluster = tenant.cluster.reference.clone();
+        Some(Self {
+            pod: next.clone(),
+            component: format!("{cluster}/{}", next.component),
+            cluster,
+            to,
+            waits_for: ill.map(|other| format!("{} is to be ready before", other.component)).next(),
+        })
+    }
+}
+
+/// Whether a component is well, and runs as its document asks for.
+fn does_its_work(tenant: &Tenant, world: &World, seen: &Observation, pod: &PodName, spec: &ComponentSpec) -> bool {
+    let runs_as_wanted = || {
+        let state = seen.machine(&spec.hypervisor)?;
+        let wanted = Site::of(tenant, world, pod, spec)?.pod().ok()?;
+        Some(!state.is_interrupted(pod, (&wanted, &wanted.digests())))
+    };
+    seen.healthy(pod) && runs_as_wanted() == Some(true)
+}
