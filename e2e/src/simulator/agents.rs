@@ -6,15 +6,17 @@ use std::{
 };
 
 use keelway_api::{
-    machine::{MachineConfig, Seen},
+    jiff::SignedDuration,
+    machine::{Check, MachineConfig, SERVING_CERTIFICATE, Seen},
     name::{HypervisorName, PodName},
 };
 use keelway_hypervisor_agent::{
     action::{Action, PodAction},
     converge::converge,
     execute::Made,
-    supervise::Supervisor,
+    supervise::{Question, Supervisor},
 };
+use keelway_pki::CertificateFacts;
 use keelway_planner::{Observation, machine_configs};
 use tokio::time::{Instant, sleep};
 
@@ -24,6 +26,12 @@ use super::{bug::Bug, fault::Fault, sim::Sim, world::World};
 const BLOWS: u64 = 3;
 /// How soon all is well after that, back-off of what ended again and again included.
 const MENDED_WITHIN: Duration = Duration::from_secs(120);
+/// One run in so many goes on beyond the end of its certificates.
+const ENDS: u32 = 5;
+/// How far the clock goes ahead at last: beyond the end of every certificate.
+const BEYOND_ALL_CERTIFICATES: SignedDuration = SignedDuration::from_hours(20 * 365 * 24);
+/// How long agents live beside certificates that have ended: longer than a check may fail.
+const QUIET: Duration = Duration::from_secs(120);
 /// How often an agent looks at most without a moment in between.
 const MOST_LOOKS: usize = 8;
 
@@ -47,6 +55,12 @@ pub(super) async fn live_without_passes(sim: &Sim) {
                 return world.breaks("what ends is restarted by the agent beside it", missing.join("; "));
             }
         }
+        if sim.world().broken.is_some() {
+            return;
+        }
+    }
+    if sim.world().random.once_in(ENDS) {
+        agents.outlive_certificates(sim).await;
     }
 }
 
@@ -89,35 +103,55 @@ impl Agents {
         }
     }
 
-    fn act(&mut self, world: &mut World) {
+    /// Every certificate ends, and nobody renews one.
+    async fn outlive_certificates(&mut self, sim: &Sim) {
+        sim.world().jump(BEYOND_ALL_CERTIFICATES);
+        sim.world().tell("no pass: all certificates have ended");
+        let began = Instant::now();
+        while began.elapsed() < QUIET {
+            sleep(Duration::from_secs(1)).await;
+            let mut world = sim.world();
+            let stopped = self.act(&mut world);
+            if let Some(pod) = stopped.first() {
+                return world.breaks("certificates that end stop nothing", pod.to_string());
+            }
+        }
+    }
+
+    /// Says which pods lost a container or their sandbox.
+    fn act(&mut self, world: &mut World) -> Vec<PodName> {
+        let mut stopped = Vec::new();
         let now = self.started.elapsed();
         for (name, agent) in &mut self.all {
             for _ in 0..MOST_LOOKS {
-                if !agent.look(now, name, world) {
-                    break;
-                }
+                let Some(done) = agent.look(now, name, world) else { break };
+                stopped.extend(done);
             }
         }
+        stopped
     }
 }
 
 impl Agent {
-    /// Looks, decides, and does what may be done now. Says whether anything was done.
-    fn look(&mut self, now: Duration, name: &HypervisorName, world: &mut World) -> bool {
-        let Some(machine) = world.machines.get(name).filter(|machine| machine.answers(Instant::now())) else {
-            return false;
-        };
+    /// Looks, decides, and does what may be done now. Says which pods lost a container or their sandbox; none: nothing was done.
+    fn look(&mut self, now: Duration, name: &HypervisorName, world: &mut World) -> Option<Vec<PodName>> {
+        let machine = world.machines.get(name).filter(|machine| machine.answers(Instant::now()))?;
         let state = machine.state();
-        let Ok(actions) = converge(&self.config, &state) else { return false };
+        let actions = converge(&self.config, &state).ok()?;
         let round = self.supervisor.round(now, (&self.config, &state), &actions, &BTreeSet::new());
         for question in self.supervisor.questions(now) {
-            self.supervisor.answered(now, &question.container, Ok(()));
+            let answer = world.answer(name, &question);
+            self.supervisor.answered(now, &question.container, answer);
         }
         let acts = !round.pods.is_empty();
+        let mut stopped = Vec::new();
         for (pod, steps) in round.pods {
+            if steps.iter().any(is_stop) {
+                stopped.push(pod.clone());
+            }
             self.work_on(now, name, &pod, steps, world);
         }
-        acts
+        acts.then_some(stopped)
     }
 
     fn work_on(
@@ -156,5 +190,25 @@ impl Agent {
         if failed {
             self.supervisor.failed(now, pod);
         }
+    }
+}
+
+fn is_stop(step: &PodAction) -> bool {
+    matches!(step, PodAction::StopContainer { .. } | PodAction::StopSandbox { .. })
+}
+
+impl World {
+    /// What a container answers: all that run are well, whatever their certificates say.
+    fn answer(&self, machine: &HypervisorName, question: &Question) -> Result<(), String> {
+        let checks_dates = self.bug == Some(Bug::ChecksDates) && matches!(question.check, Check::Https { .. });
+        let found = self.machines.get(machine).filter(|_| checks_dates);
+        let Some(pem) = found.and_then(|found| found.disk.read(&question.pod, SERVING_CERTIFICATE)) else {
+            return Ok(());
+        };
+        let facts = CertificateFacts::from_pem(&String::from_utf8_lossy(&pem)).map_err(|error| error.to_string())?;
+        if facts.validity.not_after() <= self.now() {
+            return Err("the certificate has ended".to_owned());
+        }
+        Ok(())
     }
 }

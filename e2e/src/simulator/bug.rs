@@ -72,11 +72,13 @@ pub enum Bug {
     RemovesDataWithoutAnOrder,
     /// A component that is no longer wanted is forgotten before its machine was seen without it.
     ForgetsWhatMayRun,
+    /// A container whose certificate has ended is taken for one that does not answer.
+    ChecksDates,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -104,6 +106,7 @@ impl Bug {
         Self::LeavesOutWhatCannotBeBuilt,
         Self::RemovesDataWithoutAnOrder,
         Self::ForgetsWhatMayRun,
+        Self::ChecksDates,
     ];
 }
 
