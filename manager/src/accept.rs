@@ -12,7 +12,7 @@ use keelway_api::{
     document::{Document, DocumentName, DocumentRef},
     documents::is_ours,
     fault::{Fault, Faults},
-    name::{ClusterId, ClusterRef, NAMESPACE_PREFIX},
+    name::{ClusterId, ClusterRef},
     registry::is_pull_secret,
 };
 use keelway_reconciler::secret_faults;
@@ -59,6 +59,7 @@ pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper) 
             None => taking.miss(path),
         }
     }
+    taking.leave_out_unclassed();
     taking.settle();
     while taking.leave_out_clusters() {
         taking.settle();
@@ -198,15 +199,33 @@ impl Taking<'_> {
         }
     }
 
-    /// Whether others would be misjudged without a document that cannot be used: clusters without their class, machines without their
-    /// owner. A cluster, and a machine, hold up nobody but themselves.
-    fn is_missed(&self, path: &Path) -> bool {
-        match name_of(path) {
-            Some(DocumentName::ClusterClass(_)) => true,
-            Some(DocumentName::Secret(name)) => name.namespace.starts_with(NAMESPACE_PREFIX) && !name.is_of_a_cluster(),
-            Some(DocumentName::Hypervisor(_)) => self.next.installation().is_none() && self.has_run(path),
-            Some(DocumentName::Cluster(_) | DocumentName::Component(_)) | None => false,
+    /// A Cluster that is to be made, and names no class, waits for each class that cannot be used: that may be the default.
+    fn leave_out_unclassed(&mut self) {
+        let class = |path: &PathBuf| match name_of(path) {
+            Some(DocumentName::ClusterClass(name)) if !self.next.classes.contains_key(&name) => Some(name),
+            _ => None,
+        };
+        let Some(class) = self.refused.keys().find_map(class) else { return };
+        let is_unclassed = |name: &DocumentName| {
+            let DocumentName::Cluster(name) = name else { return false };
+            let cluster = self.next.clusters.get(name);
+            cluster.is_some_and(|cluster| cluster.id().is_none() && cluster.spec.class_name.is_none())
+        };
+        let waiting = self.taken.iter().filter(|(name, _)| is_unclassed(name));
+        let waiting: Vec<_> = waiting.map(|(name, path)| (name.clone(), path.clone())).collect();
+        for (name, path) in waiting {
+            let problem = format!("ClusterClass {class} cannot be used, and may be the default");
+            let fault = Fault::of("spec.className", problem, "repair that ClusterClass, or name another one here");
+            self.refuse(&path, vec![Fault { document: path.display().to_string(), ..fault }]);
+            self.revert(&name);
         }
+    }
+
+    /// Whether machines would be misjudged without a document that cannot be used: nobody would know whom they obey. Every other document
+    /// holds up its own cluster or machine alone.
+    fn is_missed(&self, path: &Path) -> bool {
+        let is_machine = matches!(name_of(path), Some(DocumentName::Hypervisor(_)));
+        is_machine && self.next.installation().is_none() && self.has_run(path)
     }
 
     /// Whether a Hypervisor that cannot be used tells, as far as it can be read, that its machine obeys somebody.
@@ -359,6 +378,49 @@ mod tests {
         let after = take(Some(&world), &again);
         assert_eq!(after.refused, BTreeMap::new());
         assert_eq!(after.documents.unwrap().clusters.len(), 2);
+    }
+
+    #[test]
+    fn a_class_or_a_secret_of_the_installation_that_cannot_be_used_holds_up_no_cluster_that_runs() {
+        let unborn = serde_json::json!({
+            "apiVersion": "keelway.dev/v1alpha1",
+            "kind": "Cluster",
+            "metadata": { "name": "c2", "namespace": "team-a" },
+            "spec": { "version": "1.37.0" },
+        });
+        let class = serde_json::json!({
+            "apiVersion": "keelway.dev/v1alpha1",
+            "kind": "ClusterClass",
+            "metadata": { "name": "small" },
+            "spec": { "limits": { "etcdReplicas": "many" } },
+        });
+        let id = "keelway-installation-0123456789abcdef";
+        let authority = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": "infrastructure-ca",
+                "namespace": id,
+                "labels": { "keelway.dev/installation-id": "0123456789abcdef" },
+            },
+            "data": { "active.crt": "" },
+        });
+        let path = |name: &str| PathBuf::from(format!("clusters/team-a/{name}.yaml"));
+        let (class_path, authority_path) =
+            (PathBuf::from("clusterclasses/small.yaml"), PathBuf::from(format!("secrets/{id}/infrastructure-ca.yaml")));
+        let bytes = |value: &serde_json::Value| Some(serde_json::to_vec(value).unwrap());
+        let found: Found = [
+            (path("c1"), Some(cluster("c1", "aaaaaaaaaaaaaaaa", false))),
+            (path("c2"), bytes(&unborn)),
+            (class_path.clone(), bytes(&class)),
+            (authority_path.clone(), bytes(&authority)),
+        ]
+        .into();
+        let first = accept(None, &found, Keeper::Reader);
+        let refused: Vec<&PathBuf> = first.refused.keys().collect();
+        assert_eq!(refused, [&class_path, &path("c2"), &authority_path]);
+        assert!(first.refused[&path("c2")].to_string().contains("ClusterClass small"), "{:?}", first.refused);
+        assert_eq!(first.documents.unwrap().clusters.len(), 1);
     }
 
     /// The same, born with the ranges that a Cluster has by default.

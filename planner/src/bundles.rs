@@ -7,31 +7,48 @@ use keelway_api::{ByteString, Secret, documents::SecretName, name::ClusterId};
 use crate::{
     Decision,
     certificates::{Holds, holds},
+    installation::installation_authority,
     plan::Plan,
     world::World,
 };
 
+/// The bundle of an authority.
+const AUTHORITIES: &str = "bundle.crt";
 /// The order of a bundle.
 const GENERATIONS: [&str; 3] = ["active", "next", "previous"];
 
-/// Writes each bundle that is missing and follows from what its Secret still has.
+/// Writes each bundle of a cluster that is missing and follows from what its Secret still has.
 pub(crate) fn restore_bundles(plan: &mut Plan, world: &World) {
     for (cluster, id, _) in world.looked_after() {
-        for (name, key, bundle) in missing(plan, id) {
-            if let Some(secret) = plan.documents.secrets.get_mut(&name) {
-                secret.data.get_or_insert_default().insert(key.to_string(), bundle);
-            }
-            let (cluster, secret, key) = (cluster.to_string(), name.name.clone(), key.to_string());
-            plan.decisions.push(Decision::Restore { cluster, secret, key });
+        for found in missing(plan, id) {
+            restore(plan, &cluster.to_string(), found);
         }
     }
+}
+
+/// The same for the authority of the installation.
+pub(crate) fn restore_bundle_of_installation(plan: &mut Plan) {
+    let Some(id) = plan.documents.installation() else { return };
+    let (owner, name) = (id.namespace(), installation_authority(id));
+    let derived = plan.documents.secrets.get(&name).and_then(|secret| derived(secret, AUTHORITIES, "crt"));
+    if let Some(bundle) = derived {
+        restore(plan, &owner, (name, AUTHORITIES, bundle));
+    }
+}
+
+fn restore(plan: &mut Plan, owner: &str, (name, key, bundle): (SecretName, &str, ByteString)) {
+    if let Some(secret) = plan.documents.secrets.get_mut(&name) {
+        secret.data.get_or_insert_default().insert(key.to_string(), bundle);
+    }
+    let (owner, secret, key) = (owner.to_string(), name.name, key.to_string());
+    plan.decisions.push(Decision::Restore { owner, secret, key });
 }
 
 fn missing(plan: &Plan, id: &ClusterId) -> Vec<(SecretName, &'static str, ByteString)> {
     let secrets = plan.documents.secrets_of(id);
     let found = secrets.filter_map(|(name, secret)| {
         let (key, half) = match holds(name) {
-            Holds::Authority => ("bundle.crt", "crt"),
+            Holds::Authority => (AUTHORITIES, "crt"),
             Holds::ServiceAccountKey => ("bundle.pub", "pub"),
             Holds::EncryptionKey | Holds::Certificates => return None,
         };

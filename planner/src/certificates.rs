@@ -96,10 +96,10 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
     let mut overdue = Overdue::new();
     let mut blocked = Vec::new();
     let Plan { documents, mint, .. } = plan;
-    let public = public_addresses(world);
     for tenant in Tenant::all(documents, world).filter(|tenant| !tenant.document.deleted()) {
         let signs = |want: &Wanted| ended(seen, tenant.id, want.authority, now).is_none();
         let seen = certificates_of(seen, tenant.id);
+        let public = ingress_addresses(&tenant, world);
         let sites = tenant.components.iter().map(|(pod, component)| Site {
             world,
             public: &public,
@@ -133,9 +133,11 @@ fn awaited<'a>(tenant: &'a Tenant) -> impl Iterator<Item = (ClusterRef, &'static
     unusable.map(|(secret, why)| (tenant.cluster.reference.clone(), *secret, why.awaits(tenant.id, secret)))
 }
 
-/// Addresses of all public machines.
-fn public_addresses(world: &World) -> Vec<IpAddr> {
-    world.with_role(Role::Ingress.row().runs_on).flat_map(|machine| machine.public.iter().copied()).collect()
+/// The public addresses of the machines with the cluster's ingresses.
+fn ingress_addresses(tenant: &Tenant, world: &World) -> Vec<IpAddr> {
+    let machines =
+        tenant.of_role(Role::Ingress).filter_map(|(_, ingress)| world.machines.get(&ingress.spec.hypervisor));
+    machines.flat_map(|machine| machine.public.iter().copied()).collect()
 }
 
 /// In order.
@@ -355,8 +357,8 @@ impl<'a> Site<'a> {
         names
     }
 
-    /// Its own address, the `kubernetes` Service's, the one that workers know it by, those of all public hypervisors (an
-    /// ingress may move to any of them without a new certificate), and the user's.
+    /// Its own address, the `kubernetes` Service's, the one that workers know it by, those of the cluster's ingresses, and the user's. The
+    /// pass that places an ingress on another machine mints the certificate with its address, which API servers read without a restart.
     fn api_addresses(&self) -> Vec<IpAddr> {
         let services = self.cluster.services.iter().map(reserved::of_kubernetes_service);
         let workers = self.cluster.vpn.iter().map(reserved::of_api_on_workers);

@@ -19,7 +19,7 @@ use keelway_api::{
 
 use crate::{
     Observation,
-    installation::{AGENT_PREFIX, REVOCATION_LIST, installation_authority, installation_revoked},
+    installation::{AGENT_PREFIX, REVOCATION_LIST, agent_identity, installation_authority, installation_revoked},
     plan::Plan,
 };
 
@@ -101,20 +101,26 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &Observation, now: &Time) {
     }
 }
 
-/// Takes away the tokens of machines that are gone, and the keys of agents that are gone or have one of their own.
+/// Takes away the keys of agents that have one of their own. Those of a machine whose document is missing stay: they go with its deletion.
 fn forget(documents: &mut Documents, id: &InstallationId) {
     let Documents { hypervisors, secrets, .. } = documents;
     let namespace = id.namespace();
-    let machine = |name: &str| hypervisors.get(&name.parse::<HypervisorName>().ok()?);
-    let has_none = |machine: &Hypervisor| machine.status.as_ref().is_none_or(|status| status.agent.is_none());
-    secrets.retain(|SecretName { namespace: of, name }, _| {
-        let is_left = match name.split_once('-') {
-            Some((TOKEN_PREFIX, name)) => machine(name).is_some(),
-            Some((AGENT_PREFIX, name)) => machine(name).is_some_and(|machine| has_none(machine)),
-            _ => true,
-        };
-        is_left || *of != namespace
+    let is_enrolled = |name: &str| {
+        let machine = name.parse::<HypervisorName>().ok().and_then(|name| hypervisors.get(&name));
+        machine.and_then(|machine| machine.status.as_ref()?.agent.as_ref()).is_some()
+    };
+    secrets.retain(|SecretName { namespace: of, name }, _| match name.split_once('-') {
+        Some((AGENT_PREFIX, name)) => *of != namespace || !is_enrolled(name),
+        _ => true,
     });
+}
+
+/// Takes away the token and the key of the agent of a machine that is deleted.
+pub(crate) fn forget_machine(documents: &mut Documents, machine: &HypervisorName) {
+    let Some(id) = documents.installation().cloned() else { return };
+    for secret in [enrollment_secret(&id, machine), agent_identity(&id, machine).secret] {
+        documents.secrets.remove(&secret);
+    }
 }
 
 /// The agent of a machine that is reached over a network, where its certificates are granted here.

@@ -13,10 +13,11 @@ use keelway_api::{
     cluster::CertificatesSpec,
     documents::SecretName,
     duration::Span,
-    fault::Faults,
+    fault::{Fault, Faults},
     hypervisor::{ANY_AGENT, agent_name},
     jiff::Timestamp,
     name::{HypervisorName, InstallationId},
+    validated::ValidatedHypervisor,
 };
 
 use crate::{
@@ -69,25 +70,55 @@ pub fn agent_identity(id: &InstallationId, machine: &HypervisorName) -> Identity
 pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) {
     let wanted = certificates(&plan.documents, world, &seen.certificates, now);
     plan.mint.extend(wanted);
+    let lost: Vec<SecretName> = lost(&plan.documents).collect();
+    for secret in lost {
+        let title = format!("{}/{}", secret.namespace, secret.name);
+        plan.wait(&title, format!("this Secret: {RESTORE}; no agent is granted a certificate until then"));
+    }
 }
 
 /// What an installation wants minted, with nothing but its documents at hand: no agent on a network can be reached before that.
 ///
 /// # Errors
-/// A document does not mean anything.
+/// A document does not mean anything, or a Secret that is minted once is missing.
 pub fn installation_certificates(
     documents: &Documents,
     seen: &Certificates,
     now: Timestamp,
 ) -> Result<Vec<MintRequest>, Faults> {
-    Ok(certificates(documents, &World::of(documents)?, seen, now))
+    let world = World::of(documents)?;
+    let fault = |secret: SecretName| {
+        let title = format!("Secret {}/{}", secret.namespace, secret.name);
+        Fault { document: title, ..Fault::of("", "it is missing, and agents rely on what it held", RESTORE) }
+    };
+    let lost: Vec<Fault> = lost(documents).map(fault).collect();
+    if lost.is_empty() { Ok(certificates(documents, &world, seen, now)) } else { Err(Faults(lost)) }
 }
 
-/// The authority where it is not there, and each certificate that is not there, says something else than it should, or has
+/// The way back to a Secret that is minted once.
+const RESTORE: &str = "restore it from a backup, or go back to the last documents";
+
+/// The Secrets that are minted once in the life of an installation, and are missing: its authority, which every agent trusts, and the list
+/// of what that authority revoked. Agents would trust no second authority, and take back who is on no second list.
+fn lost(documents: &Documents) -> impl Iterator<Item = SecretName> {
+    let id = documents.installation();
+    let has = |secret: &SecretName| documents.secrets.contains_key(secret);
+    let was_seen = documents.hypervisors.values().any(|machine| {
+        let agent = machine.status.as_ref().and_then(|status| status.agent.as_ref());
+        agent.is_some_and(|agent| agent.not_after.is_some())
+    });
+    let had_authority = |id| was_seen || has(&installation_driver(id).secret) || has(&installation_revoked(id));
+    let authority = id.filter(|id| had_authority(id)).map(installation_authority);
+    let list = id.filter(|_| was_seen).map(installation_revoked);
+    authority.into_iter().chain(list).filter(move |secret| !has(secret))
+}
+
+/// The authority where there never was one, and each certificate that is not there, says something else than it should, or has
 /// lived two thirds of its life.
 fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: Timestamp) -> Vec<MintRequest> {
     let Some(id) = documents.installation() else { return Vec::new() };
-    let on_network = world.machines.values().filter(|machine| machine.endpoint.is_on_network());
+    let is_there = |machine: &&ValidatedHypervisor| documents.hypervisors.contains_key(&machine.name);
+    let on_network = world.machines.values().filter(is_there).filter(|machine| machine.endpoint.is_on_network());
     let (enrolled, by_hand): (Vec<_>, Vec<_>) =
         on_network.map(|machine| &machine.name).partition(|name| is_enrolled(documents, name));
     if enrolled.is_empty() && by_hand.is_empty() {
@@ -95,13 +126,16 @@ fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: 
     }
     let ttl = CertificatesSpec::default();
     let authority = installation_authority(id);
+    let missing: Vec<SecretName> = lost(documents).collect();
+    if missing.contains(&authority) {
+        return Vec::new();
+    }
     let first = (!documents.secrets.contains_key(&authority)).then(|| MintRequest::Authority {
         secret: authority.clone(),
         common_name: "infrastructure".to_string(),
         revokes: true,
         ttl: ttl.authority_ttl,
     });
-    // What a lost authority signed is worth nothing under the next one.
     let signer = seen.get(&(authority.clone(), AUTHORITY.to_string()));
     let is_due = |want: &Wanted| first.is_some() || want.is_due(documents, (seen, signer), now);
     let due: Vec<Wanted> =
@@ -118,7 +152,8 @@ fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: 
         .secrets
         .get(&installation_revoked(id))
         .is_some_and(|secret| secret.data.as_ref().is_some_and(|data| data.contains_key(REVOCATION_LIST)));
-    let list = (!enrolled.is_empty() && (first.is_some() || !is_listed)).then(|| MintRequest::RevocationList {
+    let wants_list = !enrolled.is_empty() && !missing.contains(&installation_revoked(id));
+    let list = (wants_list && (first.is_some() || !is_listed)).then(|| MintRequest::RevocationList {
         secret: installation_revoked(id),
         name: REVOCATION_LIST.to_string(),
         authority: authority.clone(),

@@ -15,7 +15,7 @@ use keelway_api::{
 };
 
 use crate::{
-    Decision, Observation,
+    Decision, Observation, enrollment,
     plan::{Part, Plan},
     words::count,
 };
@@ -33,6 +33,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, part: Part<'_>, seen: &Observation
             Part::Machines(of) => of.documents,
         };
         let Some(says) = what_relies_on(&name, all, &plan.documents, seen) else {
+            enrollment::forget_machine(&mut plan.documents, &name);
             plan.documents.hypervisors.remove(&name);
             plan.documents.forget_installations();
             plan.decisions.push(Decision::Release { hypervisor: name });

@@ -90,8 +90,8 @@ pub enum Decision {
     },
     /// A bundle that was missing was derived from the other values of its Secret.
     Restore {
-        /// The cluster.
-        cluster: String,
+        /// The cluster, or the namespace of the installation.
+        owner: String,
         /// The Secret.
         secret: String,
         /// The key of the bundle.
@@ -207,6 +207,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     birth::plan_initialization(&mut plan, &world, seen);
     versions::plan_versions(&mut plan, &world, seen);
     if part.has_machines() {
+        bundles::restore_bundle_of_installation(&mut plan);
         machine_deletion::plan_deletions(&mut plan, part, seen, &Time(now));
         installation::plan_certificates(&mut plan, &world, seen, now);
         enrollment::plan_agents(&mut plan, seen, &Time(now));
@@ -307,8 +308,8 @@ impl fmt::Display for Decision {
             Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
             Self::Upgrade { component, from, to } => write!(f, "replace {component}: from {from} to {to}"),
             Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
-            Self::Restore { cluster, secret, key } => {
-                write!(f, "restore {key} of the Secret {secret} of {cluster}: it follows from its other values")
+            Self::Restore { owner, secret, key } => {
+                write!(f, "restore {key} of the Secret {secret} of {owner}: it follows from its other values")
             }
             Self::Forget { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
             Self::Release { hypervisor } => write!(f, "release {hypervisor}: nothing is on it"),

@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use keelway_api::{
     Documents, Hypervisor, Shared,
     fault::{Fault, Faults},
-    hypervisor::HypervisorRole,
     name::{ClusterId, ClusterRef, HypervisorName},
     shared::Map,
     validated::{ValidatedCluster, ValidatedHypervisor},
@@ -101,11 +100,6 @@ impl World {
             let addresses: Vec<IpNet> = addresses.copied().map(IpNet::from).collect();
             IpNet::aggregate(&addresses)
         })
-    }
-
-    /// Machines of one role, by name.
-    pub(crate) fn with_role(&self, role: HypervisorRole) -> impl Iterator<Item = &ValidatedHypervisor> {
-        self.machines.values().filter(move |machine| machine.role == role)
     }
 }
 

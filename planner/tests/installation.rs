@@ -5,7 +5,9 @@
 mod model;
 
 use keelway_api::{Documents, jiff::Timestamp, machine::Seen};
-use keelway_planner::{MintRequest, Observation, identify, installation_authority, plan};
+use keelway_planner::{
+    MintRequest, Observation, Waiting, identify, installation_authority, installation_certificates, plan,
+};
 use model::{empty, mint};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -101,12 +103,33 @@ fn what_has_lived_two_thirds_of_its_life_is_renewed() {
 }
 
 #[test]
-fn a_lost_authority_and_all_that_it_signed_are_made_anew() {
+fn a_lost_authority_is_given_no_second_one() {
     let mut world = two_on_network();
     world.minted();
     let authority = installation_authority(world.documents.installation().unwrap());
+    let before = world.documents.clone();
     world.documents.secrets.remove(&authority).unwrap();
-    assert_eq!(world.minted(), ALL);
+    let plan = plan(world.documents.clone(), &world.seen, NOW).unwrap();
+    assert_eq!(plan.mint.len(), 0, "{:?}", plan.mint);
+    let waits = |waiting: &&Waiting| waiting.what.ends_with("/infrastructure-ca") && waiting.on.contains("backup");
+    assert_eq!(plan.waiting.iter().filter(waits).count(), 1, "{:?}", plan.waiting);
+    let faults = installation_certificates(&world.documents, &world.seen.certificates, NOW).unwrap_err();
+    assert!(faults.0.len() == 1 && faults.0[0].document.ends_with("/infrastructure-ca"), "{faults:?}");
+
+    world.documents = before;
+    assert_eq!(world.minted(), [""; 0]);
+}
+
+#[test]
+fn a_bundle_of_the_installation_that_is_missing_is_derived() {
+    let mut world = two_on_network();
+    world.minted();
+    let authority = installation_authority(world.documents.installation().unwrap());
+    let lost = world.documents.secrets.get_mut(&authority).unwrap().data.as_mut().unwrap().remove("bundle.crt");
+    assert!(lost.is_some());
+    assert_eq!(world.minted(), [""; 0]);
+    let data = world.documents.secrets[&authority].data.as_ref().unwrap();
+    assert_eq!(data["bundle.crt"], data["active.crt"]);
 }
 
 /// Machines on a network whose agents are to be enrolled, or are.
@@ -278,11 +301,29 @@ mod enrolled {
         status.agent = Some(AgentStatus::new("0123456789abcdef".to_owned()));
         let _ = world.pass_at(NOW);
         assert_eq!(secrets(&world), ["agent-hv-2", "driver", "infrastructure-ca", "revoked"]);
-        let gone = "hv-2".parse().unwrap();
-        world.documents.hypervisors.remove(&gone);
-        world.seen.machines.remove(&gone);
+        let gone: HypervisorName = "hv-2".parse().unwrap();
+        world.seen.machines.insert(gone.clone(), Seen::Known(empty()));
+        let missing = world.documents.hypervisors.remove(&gone).unwrap();
         let _ = world.pass_at(NOW);
+        assert_eq!(secrets(&world), ["agent-hv-2", "driver", "infrastructure-ca", "revoked"], "nobody deleted it");
+        world.documents.hypervisors.insert(gone.clone(), missing);
+        world.documents.hypervisors.get_mut(&gone).unwrap().metadata.deletion_timestamp = Some(Time(NOW));
+        let _ = world.pass_at(NOW);
+        assert!(!world.documents.hypervisors.contains_key(&gone));
         assert_eq!(secrets(&world), ["driver", "infrastructure-ca", "revoked"]);
+    }
+
+    #[test]
+    fn a_list_of_revoked_certificates_that_is_lost_is_not_begun_anew() {
+        let mut world = one();
+        let _ = world.pass_at(hour(1));
+        world.answers(world.agent().serial(), hour(100));
+        let _ = world.pass_at(hour(1));
+        let list = installation_revoked(world.documents.installation().unwrap());
+        world.documents.secrets.remove(&list).unwrap();
+        let plan = world.pass_at(hour(1));
+        assert_eq!((plan.mint.len(), ordered(&plan)), (0, None));
+        assert!(plan.waiting.iter().any(|waiting| waiting.what.ends_with("/revoked")), "{:?}", plan.waiting);
     }
 
     #[test]

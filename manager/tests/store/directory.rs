@@ -187,12 +187,18 @@ async fn a_cluster_whose_file_never_was_sound_is_left_out_until_it_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_done_without_a_class_that_never_was_sound() {
-    let place = Place::new();
+async fn a_class_that_never_was_sound_holds_up_what_is_to_be_made_and_nothing_that_runs() {
+    let (place, new) = (Place::new(), "clusters/default/c2.yaml");
     drop(place.with_world().await);
     place.write("clusterclasses/small.yaml", "apiVersion: [");
-    let error = place.open().load().await.unwrap_err();
-    assert!(error.cause.to_string().contains("cannot be used"), "{error}");
+    place.write(new, &WRITTEN.replace("c1", "c2"));
+    let store = place.open();
+    assert_eq!(written(&store.load().await.unwrap()), written(&world()));
+    assert!(store.refused()[Path::new(new)].to_string().contains("ClusterClass small"), "{:?}", store.refused());
+    let class = "apiVersion: keelway.dev/v1alpha1\nkind: ClusterClass\nmetadata: {name: small, annotations: \
+                 {keelway.dev/is-default-class: 'true'}}\nspec: {}\n";
+    place.write("clusterclasses/small.yaml", class);
+    assert_eq!(next(&store).await.clusters.len(), 2);
 }
 
 fn name_of_cluster() -> DocumentName {
