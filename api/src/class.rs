@@ -7,7 +7,14 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Cluster, Documents, documents::SecretName, hypervisor::SecretReference, role::Role};
+use crate::{
+    Cluster, Documents,
+    documents::SecretName,
+    duration::Span,
+    hypervisor::SecretReference,
+    quantity::{Cpu, Memory},
+    role::Role,
+};
 
 /// The annotation of the class of Clusters that name none, as a StorageClass has one.
 pub const DEFAULT_CLASS: &str = "keelway.dev/is-default-class";
@@ -75,6 +82,39 @@ pub struct LimitsSpec {
     /// Ingresses of a Cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_replicas: Option<u32>,
+    /// `limits.cpu` of a component.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
+    /// `limits.memory` of a component.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// How large the database of an etcd member may grow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_quota: Option<Memory>,
+    /// The shortest lives of certificates.
+    #[serde(default, rename = "minTTL", skip_serializing_if = "Option::is_none")]
+    pub min_ttl: Option<LivesSpec>,
+    /// The longest lives of certificates.
+    #[serde(default, rename = "maxTTL", skip_serializing_if = "Option::is_none")]
+    pub max_ttl: Option<LivesSpec>,
+}
+
+/// Lives of certificates, as `spec.certificates` of a Cluster has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LivesSpec {
+    /// Of components.
+    #[serde(default, rename = "componentTTL", skip_serializing_if = "Option::is_none")]
+    pub component_ttl: Option<Span>,
+    /// Of workers.
+    #[serde(default, rename = "workerTTL", skip_serializing_if = "Option::is_none")]
+    pub worker_ttl: Option<Span>,
+    /// In kubeconfigs of administrators.
+    #[serde(default, rename = "adminTTL", skip_serializing_if = "Option::is_none")]
+    pub admin_ttl: Option<Span>,
+    /// Of certificate authorities.
+    #[serde(default, rename = "authorityTTL", skip_serializing_if = "Option::is_none")]
+    pub authority_ttl: Option<Span>,
 }
 
 /// Arguments that Clusters may give to their components, by their names without dashes. Of a role that is not given all of

@@ -13,6 +13,7 @@ use crate::{
     condition,
     duration::Span,
     name::{ClusterId, ClusterRef, ComponentName},
+    quantity::{Cpu, Memory},
     role::Role,
 };
 
@@ -95,6 +96,34 @@ pub struct EtcdSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 7))]
     pub replicas: u32,
+    /// How large each member's database may grow: 4Gi where this says nothing, 256Mi to 8Gi. A full database takes no more writes. A change
+    /// replaces the members, one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Memory>,
+    /// Bounds of each member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ComponentResources>,
+}
+
+/// Bounds of a component, as those of a container of a Pod. A change replaces the components, one after the other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ComponentResources {
+    /// The most that it may use.
+    #[serde(default)]
+    pub limits: ComponentLimits,
+}
+
+/// The most that a component may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ComponentLimits {
+    /// CPU: `2`, or `500m` for half of one. It waits for its turn beyond that. Not limited where this says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
+    /// Memory: `4Gi`. It is killed and started again beyond that. docs/operations.md has what Keelway allows where this says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
 }
 
 /// The Kubernetes components of a cluster.
@@ -128,6 +157,9 @@ pub struct ClusterControllerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9))]
     pub replicas: Option<u32>,
+    /// Bounds of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ComponentResources>,
 }
 
 /// The API servers of a cluster.
@@ -144,6 +176,9 @@ pub struct ApiServerSpec {
     /// More arguments of the program, by their names without dashes: those of docs/arguments.md. A change replaces the components.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_args: BTreeMap<String, String>,
+    /// Bounds of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ComponentResources>,
 }
 
 /// Replicas of one role.
@@ -157,6 +192,9 @@ pub struct ReplicasSpec {
     /// More arguments of the program, by their names without dashes: those of docs/arguments.md. A change replaces the components.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_args: BTreeMap<String, String>,
+    /// Bounds of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ComponentResources>,
 }
 
 /// haproxy in front of the API servers.
@@ -306,7 +344,7 @@ fn authority_ttl() -> Span {
 
 impl Default for EtcdSpec {
     fn default() -> Self {
-        Self { replicas: one() }
+        Self { replicas: one(), quota: None, resources: None }
     }
 }
 

@@ -43,8 +43,8 @@ pub const STATS_SOCKET: &str = "run/admin.sock";
 /// The database of an etcd member, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT` (`ToBackendFileName` of
 /// `go.etcd.io/etcd/server/v3/storage/datadir`).
 pub const ETCD_DATABASE: &str = "data/member/snap/db";
-/// How large an etcd member's database may grow before it takes no more writes (`--quota-backend-bytes`), in bytes: twice etcd's
-/// default, half of what its documentation calls the most.
+/// How large an etcd member's database may grow before it takes no more writes (`--quota-backend-bytes`), in bytes, where its Cluster says
+/// nothing else: twice etcd's default, half of what its documentation calls the most.
 pub const ETCD_QUOTA: u64 = 4 << 30;
 /// Where a gateway tells its metrics, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
 pub const GATEWAY_METRICS: &str = "peers/metrics.sock";

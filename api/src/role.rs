@@ -64,7 +64,8 @@ const ETCD: RoleRow = RoleRow {
     fewest: 1,
     ports: &[CLIENT, PEER],
     requests: requests(100, 128),
-    resources: bounds(100, 2048),
+    // With the default quota: see `Bounds::resources`.
+    resources: bounds(100, 5120),
     stop_seconds: 30,
 };
 const KUBE_APISERVER: RoleRow = RoleRow {

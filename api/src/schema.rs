@@ -9,6 +9,7 @@ use crate::{
     fault::{Fault, MOST_FAULTS},
     kind::{Kind, resolve},
     name::{ClusterId, HypervisorName, InstallationId},
+    quantity::{Cpu, Memory},
     release,
     tree::{Meaning, Node, Scalar, Value, field, item},
 };
@@ -59,8 +60,10 @@ fn is_empty(value: &Json) -> bool {
 
 /// Types whose text has a form of its own, by the name in the schema: what is wrong with a text, if anything.
 type Form = fn(&str) -> Option<String>;
-const FORMS: [(&str, Form); 4] = [
+const FORMS: [(&str, Form); 6] = [
     ("Span", |text| wrong(text.parse::<Span>())),
+    ("Memory", |text| wrong(text.parse::<Memory>())),
+    ("Cpu", |text| wrong(text.parse::<Cpu>())),
     ("ClusterId", |text| wrong(text.parse::<ClusterId>())),
     ("InstallationId", |text| wrong(text.parse::<InstallationId>())),
     ("HypervisorName", |text| wrong(text.parse::<HypervisorName>())),

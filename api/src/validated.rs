@@ -22,6 +22,7 @@ use crate::{
     hypervisor::{Endpoint, HypervisorRole, PortRange},
     name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
     release::Release,
+    resources::Bounds,
     role::Role,
 };
 
@@ -78,6 +79,8 @@ pub struct ValidatedCluster {
     pub extra_names: Vec<String>,
     /// More addresses of the API.
     pub extra_addresses: Vec<IpAddr>,
+    /// Bounds of its components.
+    pub bounds: Bounds,
     /// More arguments of each role's program, as it reads them.
     pub extra_arguments: BTreeMap<Role, Vec<String>>,
     /// The user's own name over all ingresses.

@@ -104,6 +104,33 @@ fn a_cluster_asks_for_no_more_than_its_class_allows() {
 }
 
 #[test]
+fn amounts_and_lives_are_within_the_limits_of_a_class() {
+    let class = "apiVersion: keelway.dev/v1alpha1\nkind: ClusterClass\nmetadata: {name: bounded}\nspec:\n  limits: {cpu: '2', \
+                 memory: 4Gi, etcdQuota: 2Gi, minTTL: {authorityTTL: 8760h}, maxTTL: {adminTTL: 24h}}\n";
+    let told = |spec: &str| -> Vec<String> {
+        let text = cluster("c1", "team-a", &format!("className: bounded, {spec}"));
+        let faults = read(&format!("{CLASSES}---\n{class}{text}")).map_or_else(|faults| faults.0, |_| Vec::new());
+        faults.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.mend)).collect()
+    };
+    assert_eq!(told("etcd: {quota: 2Gi, resources: {limits: {memory: 4Gi}}}"), [""; 0]);
+    let mut found = told(
+        "etcd: {quota: 4Gi, resources: {limits: {cpu: '4', memory: 6Gi}}}, certificates: {authorityTTL: 100h, workerTTL: 1h, \
+         adminTTL: 25h, componentTTL: 1h}",
+    );
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "spec.certificates.adminTTL: 25h is longer than its ClusterClass allows; write 24h or less",
+            "spec.certificates.authorityTTL: 100h is shorter than its ClusterClass allows; write 8760h or more",
+            "spec.etcd.quota: 4Gi is more than its ClusterClass allows; write 2Gi or less",
+            "spec.etcd.resources.limits.cpu: 4 is more than its ClusterClass allows; write 2 or less",
+            "spec.etcd.resources.limits.memory: 6Gi is more than its ClusterClass allows; write 4Gi or less",
+        ]
+    );
+}
+
+#[test]
 fn a_namespace_has_no_more_clusters_than_its_class_allows() {
     let three: String = ["c1", "c2", "c3"].map(|name| cluster(name, "team-a", "")).concat();
     assert_eq!(

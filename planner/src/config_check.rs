@@ -27,7 +27,9 @@ pub fn check_config(
     has: impl Fn(&PodName) -> bool,
 ) -> Vec<Violation> {
     let lost = lost_components(documents, (machine, state), config, has);
-    let lost = lost.into_iter().map(|what| Violation { invariant: "a placed component is in the config of its machine", what });
+    let lost = lost
+        .into_iter()
+        .map(|what| Violation { invariant: "a placed component is in the config of its machine", what });
     let unordered = unordered_removals(documents, config);
     let unordered = unordered
         .map(|what| Violation { invariant: "the data of a member is removed by an order in the documents", what });
@@ -56,10 +58,7 @@ fn lost_components(
     lost
 }
 
-fn unordered_removals<'a>(
-    documents: &'a Documents,
-    config: &'a MachineConfig,
-) -> impl Iterator<Item = String> + 'a {
+fn unordered_removals<'a>(documents: &'a Documents, config: &'a MachineConfig) -> impl Iterator<Item = String> + 'a {
     let unordered = config.removals.iter().filter(|(pod, removal)| {
         let cluster = documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
         let store =

@@ -10,11 +10,13 @@ use crate::{
     Cluster, Documents,
     class::{ClusterClass, LimitsSpec},
     document::DocumentName,
+    duration::Span,
     fault::Fault,
     kind::Kind,
     name::ClusterRef,
     read::Seen,
     registry::{PULL_SECRET, is_pull_secret},
+    resources::asked_limits,
     role::Role,
     shared::Shared,
     tree::{field, item},
@@ -148,6 +150,8 @@ impl Documents {
 /// What a Cluster asks for that its class does not allow.
 fn beyond(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     let mut found = replicas(class.spec.limits, cluster);
+    found.extend(amounts(class.spec.limits, cluster));
+    found.extend(lives(class.spec.limits, cluster));
     found.extend(images(class, cluster));
     found.extend(arguments(class, cluster));
     let versions = &class.spec.versions;
@@ -180,6 +184,53 @@ fn replicas(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
         Some(Fault::of(field, problem, format!("write {limit} or less")))
     });
     beyond.collect()
+}
+
+/// What a Cluster says itself: where it says nothing, what Keelway allows by itself stands.
+fn amounts(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
+    let mut found = Vec::new();
+    let mut judge = |field: String, asked: String, limit: Option<String>| {
+        if let Some(limit) = limit {
+            let problem = format!("{asked} is more than its ClusterClass allows");
+            found.push(Fault::of(field, problem, format!("write {limit} or less")));
+        }
+    };
+    for (_, field, asked) in asked_limits(&cluster.spec) {
+        if let Some(cpu) = asked.cpu {
+            let limit = limits.cpu.filter(|limit| cpu > *limit);
+            judge(format!("{field}.limits.cpu"), cpu.to_string(), limit.map(|limit| limit.to_string()));
+        }
+        if let Some(memory) = asked.memory {
+            let limit = limits.memory.filter(|limit| memory > *limit);
+            judge(format!("{field}.limits.memory"), memory.to_string(), limit.map(|limit| limit.to_string()));
+        }
+    }
+    if let Some(quota) = cluster.spec.etcd.quota {
+        let limit = limits.etcd_quota.filter(|limit| quota > *limit);
+        judge("spec.etcd.quota".to_owned(), quota.to_string(), limit.map(|limit| limit.to_string()));
+    }
+    found
+}
+
+fn lives(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
+    let own = &cluster.spec.certificates;
+    let (least, most) = (limits.min_ttl.unwrap_or_default(), limits.max_ttl.unwrap_or_default());
+    let each = [
+        ("componentTTL", own.component_ttl, least.component_ttl, most.component_ttl),
+        ("workerTTL", own.worker_ttl, least.worker_ttl, most.worker_ttl),
+        ("adminTTL", own.admin_ttl, least.admin_ttl, most.admin_ttl),
+        ("authorityTTL", own.authority_ttl, least.authority_ttl, most.authority_ttl),
+    ];
+    let fault = |(field, own, least, most): (&str, Span, Option<Span>, Option<Span>)| {
+        let (how, bound) = match (least.filter(|least| own < *least), most.filter(|most| own > *most)) {
+            (Some(least), _) => ("shorter", format!("write {least} or more")),
+            (None, Some(most)) => ("longer", format!("write {most} or less")),
+            (None, None) => return None,
+        };
+        let problem = format!("{own} is {how} than its ClusterClass allows");
+        Some(Fault::of(format!("spec.certificates.{field}"), problem, bound))
+    };
+    each.into_iter().filter_map(fault).collect()
 }
 
 fn images(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {

@@ -11,8 +11,8 @@ use crate::{
 
 use super::{
     cel::{Rule, is, list, rule, write},
-    cluster::registry,
-    forms::{LABEL, subdomain},
+    cluster::{LIVES, form, registry},
+    forms::{CPU, LABEL, MEMORY, SPAN, subdomain},
     name,
     schema::extend,
 };
@@ -29,6 +29,7 @@ pub(super) fn refine(root: &mut Json) {
     bounds(root);
     let mut rules = name::rules();
     rules.extend(of_spec());
+    rules.extend(limits());
     rules.extend(selector());
     rules.extend(ARGUMENTS.into_iter().map(arguments));
     write(root, rules);
@@ -44,6 +45,12 @@ fn bounds(root: &mut Json) {
     list("spec.versions", 32, 32);
     for (_, path) in ARGUMENTS {
         list(path, 64, 63);
+    }
+    for (path, ..) in amounts() {
+        extend(root, path, json!({"maxLength": 32}));
+    }
+    for path in lives() {
+        extend(root, &path, json!({"maxLength": 32}));
     }
     extend(root, "spec.images.registry", json!({"maxLength": 512}));
     extend(root, "spec.images.pullSecrets", json!({"maxItems": 16}));
@@ -75,6 +82,29 @@ fn of_spec() -> Vec<Rule> {
             "\"{self}\" is no RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
         ),
     ]
+}
+
+/// Limits that are amounts, each with its form, what it is of, and an example.
+fn amounts() -> [(&'static str, &'static str, &'static str, &'static str); 3] {
+    [
+        ("spec.limits.cpu", CPU, "CPU", "2 or 500m"),
+        ("spec.limits.memory", MEMORY, "memory", "4Gi or 512Mi"),
+        ("spec.limits.etcdQuota", MEMORY, "memory", "4Gi or 512Mi"),
+    ]
+}
+
+/// Limits that are lives of certificates.
+fn lives() -> impl Iterator<Item = String> {
+    let ends = ["spec.limits.minTTL", "spec.limits.maxTTL"];
+    ends.into_iter().flat_map(|end| LIVES.map(|life| format!("{end}.{life}")))
+}
+
+fn limits() -> Vec<Rule> {
+    let amounts = amounts().into_iter().flat_map(|(path, pattern, what, such_as)| form(path, pattern, what, such_as));
+    let life = |path: String| {
+        rule(path, is("self", SPAN), "\"{self}\" is not a duration such as 8760h, 1h30m or 90s; write it in that form")
+    };
+    amounts.chain(lives().map(life)).collect()
 }
 
 fn selector() -> Vec<Rule> {

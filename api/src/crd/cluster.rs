@@ -5,13 +5,14 @@ use serde_json::{Value as Json, json};
 use crate::{
     change::{CHANGES, ChangeRow, FieldChange},
     release::{RELEASES, names},
+    resources::{BESIDE_THE_DATABASE, BOUNDED, DEFAULT_QUOTA, LARGEST_QUOTA, SMALLEST_QUOTA, least_cpu, least_memory},
     validated::{LONGEST_LIFE, SHORTEST_LIFE},
 };
 
 use super::{
     arguments,
-    cel::{Rule, is, list, rule, write},
-    forms::{BRACKETED, ENDLESS, ID, PORT, SPAN, is_dns_name, subdomain},
+    cel::{Rule, is, list, quoted, rule, write},
+    forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, subdomain},
     name, network,
     schema::extend,
 };
@@ -24,7 +25,7 @@ const RANGES: [&str; 6] = [
     "status.birth.network.serviceCIDRs",
     "status.birth.vpn.cidrs",
 ];
-const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "authorityTTL"];
+pub(super) const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "authorityTTL"];
 
 /// Adds it to the schema.
 pub(super) fn refine(root: &mut Json) {
@@ -34,6 +35,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(network::rules());
     rules.extend(arguments::rules());
     rules.extend(lives());
+    rules.extend(amounts());
     rules.extend(of_status());
     rules.extend(of_changes());
     write(root, rules);
@@ -56,6 +58,11 @@ fn bounds(root: &mut Json) {
     text("status.birth.serviceAccountIssuer", 512);
     for life in LIVES {
         text(&format!("spec.certificates.{life}"), 32);
+    }
+    text("spec.etcd.quota", 32);
+    for (_, resources) in BOUNDED {
+        text(&format!("{resources}.limits.cpu"), 32);
+        text(&format!("{resources}.limits.memory"), 32);
     }
     let mut list = |path: &str, most: u32| extend(root, path, json!({"maxItems": most}));
     for ranges in RANGES {
@@ -163,6 +170,57 @@ fn lives() -> Vec<Rule> {
         ));
     }
     rules
+}
+
+/// How large databases may grow, and what components may use.
+fn amounts() -> Vec<Rule> {
+    let is_memory = |text: &str| is(text, MEMORY);
+    let is_less = |text: &str, least: &str| format!("quantity({text}).compareTo(quantity({least})) < 0");
+    let mut rules = form("spec.etcd.quota", MEMORY, "memory", "4Gi or 512Mi");
+    rules.push(rule(
+        "spec.etcd.quota",
+        format!(
+            "!{} || !({} || {})",
+            is_memory("self"),
+            is_less("self", &quoted(&SMALLEST_QUOTA.to_string())),
+            is_less(&quoted(&LARGEST_QUOTA.to_string()), "self")
+        ),
+        format!("a database of {{self}} is not what etcd is made for; write {SMALLEST_QUOTA} to {LARGEST_QUOTA}"),
+    ));
+    for (role, resources) in BOUNDED {
+        let (cpu, memory) = (format!("{resources}.limits.cpu"), format!("{resources}.limits.memory"));
+        rules.extend(form(&cpu, CPU, "CPU", "2 or 500m"));
+        rules.extend(form(&memory, MEMORY, "memory", "4Gi or 512Mi"));
+        let (least_cpu, least_memory) = (least_cpu(role).to_string(), least_memory(role).to_string());
+        for (path, form, least) in [(cpu, CPU, least_cpu), (memory, MEMORY, least_memory)] {
+            rules.push(rule(
+                path,
+                format!("!{} || !({})", is("self", form), is_less("self", &quoted(&least))),
+                format!("{{self}} is less than {role} needs without load; write {least} or more"),
+            ));
+        }
+    }
+    let memory = "self.resources.limits.memory";
+    let quota = format!("(has(self.quota) ? self.quota : {})", quoted(&DEFAULT_QUOTA.to_string()));
+    let beside = quoted(&BESIDE_THE_DATABASE.to_string());
+    rules.push(rule(
+        "spec.etcd",
+        format!(
+            "!has(self.resources) || !has(self.resources.limits) || !has({memory}) || !{} || !{} ||              quantity({memory}).compareTo(quantity({quota}).add(quantity({beside}))) >= 0",
+            is_memory(memory),
+            is_memory(&quota),
+        ),
+        format!(
+            "resources.limits.memory: {{{memory}}} does not hold a database of the quota, {{{quota}}}; write {BESIDE_THE_DATABASE}              more than the quota, or a smaller quota"
+        ),
+    ));
+    rules
+}
+
+/// That an amount is written as one.
+pub(super) fn form(path: &str, form: &str, what: &str, such_as: &str) -> Vec<Rule> {
+    let says = format!("\"{{self}}\" is not an amount of {what} such as {such_as}; write it in that form");
+    vec![rule(path, is("self", form), says)]
 }
 
 /// What is minted once stays: paths and labels on machines come from it.

@@ -7,6 +7,10 @@ pub(super) const PORT: &str =
     "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
 /// An address of IPv6 in brackets, as far as a pattern can tell.
 pub(super) const BRACKETED: &str = "\\[[0-9a-fA-F:.]+\\]";
+/// An amount of memory.
+pub(super) const MEMORY: &str = "[0-9]{1,15}([KMGT]i|[kMGT])?";
+/// An amount of CPU.
+pub(super) const CPU: &str = "[0-9]{1,6}m?";
 /// A duration.
 pub(super) const SPAN: &str = "([0-9]+[hms])+";
 /// A duration that is longer than CEL can tell.

@@ -13,6 +13,7 @@ use crate::{
     fault::Fault,
     name::{is_label, is_subdomain},
     release::{self, Release},
+    resources::{self, Bounds},
     tree::{field, item},
 };
 
@@ -53,6 +54,9 @@ impl ValidatedCluster {
         check_registry(spec.images.registry.as_deref(), &mut faults);
         let pull_secrets = pull_secrets(&reference.namespace, &spec.images.pull_secrets, &mut faults);
         check_lives(&spec.certificates, &mut faults);
+        for Fault { field, problem, mend, .. } in resources::faults(spec) {
+            faults.add(&field, problem, mend);
+        }
         faults.or(release.map(|release| Self {
             reference,
             release,
@@ -63,6 +67,7 @@ impl ValidatedCluster {
             domain: spec.network.dns_domain.clone(),
             extra_names,
             extra_addresses,
+            bounds: Bounds::of(spec),
             extra_arguments,
             host: spec.endpoint.host.clone(),
             machines: Some(LabelSelector::default()),

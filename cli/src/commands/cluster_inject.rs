@@ -47,7 +47,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
     let spec = ClusterSpec {
         class_name: arguments.class,
         version: arguments.version.unwrap_or_else(|| release::newest().kubernetes.to_owned()),
-        etcd: EtcdSpec { replicas: arguments.etcd_replicas },
+        etcd: EtcdSpec { replicas: arguments.etcd_replicas, ..EtcdSpec::default() },
         control_plane: ControlPlaneSpec {
             replicas: arguments.control_plane_replicas,
             kube_api_server: ApiServerSpec { extra_sans: arguments.extra_sans, ..ApiServerSpec::default() },

@@ -7,8 +7,9 @@ use std::{
 
 use keelway_api::{
     Component, Documents,
-    machine::{ETCD_QUOTA, Figures, MachineState, Seen},
+    machine::{Figures, MachineState, Seen},
     name::{HypervisorName, PodName},
+    resources::Bounds,
 };
 
 use super::{
@@ -47,7 +48,10 @@ impl Holdings {
             let placed = pods.iter().filter_map(|(pod, figures)| Some((documents.components.get(pod)?, pod, figures)));
             for (component, pod, figures) in placed.filter(|(component, ..)| component.spec.hypervisor == *machine) {
                 sizes.add_known(of(component, pod), figures.database_bytes.map(amount));
-                quotas.add_known(of(component, pod), figures.database_bytes.map(|_| amount(ETCD_QUOTA)));
+                let quota =
+                    documents.clusters.get(&component.spec.cluster).map(|cluster| Bounds::of(&cluster.spec).quota);
+                let quota = quota.filter(|_| figures.database_bytes.is_some());
+                quotas.add_known(of(component, pod), quota.map(|quota| amount(quota.bytes())));
                 peers.add_known(of(component, pod), figures.peers.map(amount));
             }
         }

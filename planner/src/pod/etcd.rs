@@ -9,7 +9,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    machine::{CertificateFiles, Check, ETCD_QUOTA, OnChange},
+    machine::{CertificateFiles, Check, OnChange},
     name::ComponentName,
     role::{CLIENT, PEER},
 };
@@ -64,7 +64,7 @@ impl Site<'_> {
                 flag("peer-client-cert-auth", true),
                 flag("tls-min-version", "TLS1.2"),
                 flag("feature-gates", "InitialCorruptCheck=true,CompactHashCheck=true"),
-                flag("quota-backend-bytes", ETCD_QUOTA),
+                flag("quota-backend-bytes", self.cluster.bounds.quota.bytes()),
                 flag("auto-compaction-mode", "periodic"),
                 flag("auto-compaction-retention", COMPACTION),
                 flag("bootstrap-defrag-threshold-megabytes", DEFRAGMENT_MEGABYTES),

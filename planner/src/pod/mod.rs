@@ -122,7 +122,7 @@ impl<'a> Site<'a> {
             image: parts.image,
             command: parts.command,
             mounts: mounts(&parts.data),
-            resources: row.resources,
+            resources: self.cluster.bounds.resources(self.spec.role),
             stop_seconds: row.stop_seconds,
             liveness: Some(liveness(parts.check, parts.startup_seconds)),
         };

@@ -1,0 +1,165 @@
+//! What the components of a cluster may use: what Keelway allows a role, and what a Cluster says instead.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    cluster::{ClusterSpec, ComponentLimits, ComponentResources},
+    fault::Fault,
+    machine::{ETCD_QUOTA, Resources},
+    quantity::{Cpu, Memory},
+    role::Role,
+};
+
+/// The smallest database that holds the objects of a cluster without workers several times.
+pub(crate) const SMALLEST_QUOTA: Memory = Memory::mebibytes(256);
+/// The largest that etcd's documentation calls normal ("Storage size limit").
+pub(crate) const LARGEST_QUOTA: Memory = Memory::gibibytes(8);
+/// The quota of a Cluster that says none.
+pub(crate) const DEFAULT_QUOTA: Memory = Memory::of_bytes(ETCD_QUOTA);
+/// What a member holds beside its database, which is in memory as a whole: its index of keys, and what is on its way to clients and peers.
+pub(crate) const BESIDE_THE_DATABASE: Memory = Memory::gibibytes(1);
+
+/// The roles that a Cluster may bound, with the field that does.
+pub const BOUNDED: [(Role, &str); 5] = [
+    (Role::Etcd, "spec.etcd.resources"),
+    (Role::KubeApiserver, "spec.controlPlane.kubeAPIServer.resources"),
+    (Role::KubeControllerManager, "spec.controlPlane.kubeControllerManager.resources"),
+    (Role::KubeScheduler, "spec.controlPlane.kubeScheduler.resources"),
+    (Role::ClusterController, "spec.controlPlane.clusterController.resources"),
+];
+
+/// What a Cluster says of the bounds of its components.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// How large the database of a member may grow.
+    pub quota: Memory,
+    /// The limits of each role that the Cluster says some of.
+    limits: BTreeMap<Role, ComponentLimits>,
+}
+
+impl Bounds {
+    /// What this spec says.
+    #[must_use]
+    pub fn of(spec: &ClusterSpec) -> Self {
+        let limits = BOUNDED.iter().filter_map(|(role, _)| Some((*role, asked(spec, *role)?.limits)));
+        Self { quota: spec.etcd.quota.unwrap_or(DEFAULT_QUOTA), limits: limits.collect() }
+    }
+
+    /// Bounds of the containers that components of this role are there for.
+    #[must_use]
+    pub fn resources(&self, role: Role) -> Resources {
+        let limits = self.limits.get(&role).copied().unwrap_or_default();
+        let Resources { cpu_request_millis, cpu_limit_millis, memory_limit_bytes } = role.row().resources;
+        let memory = if role == Role::Etcd { of_quota(self.quota).bytes() } else { memory_limit_bytes };
+        Resources {
+            cpu_request_millis,
+            cpu_limit_millis: limits.cpu.map(Cpu::millis).or(cpu_limit_millis),
+            memory_limit_bytes: limits.memory.map_or(memory, Memory::bytes),
+        }
+    }
+}
+
+/// What a Cluster asks for components of a role.
+fn asked(spec: &ClusterSpec, role: Role) -> Option<ComponentResources> {
+    let plane = &spec.control_plane;
+    match role {
+        Role::Etcd => spec.etcd.resources,
+        Role::KubeApiserver => plane.kube_api_server.resources,
+        Role::KubeControllerManager => plane.kube_controller_manager.resources,
+        Role::KubeScheduler => plane.kube_scheduler.resources,
+        Role::ClusterController => plane.cluster_controller.resources,
+        Role::Ingress | Role::Gateway => None,
+    }
+}
+
+/// Every limit that a Cluster says, with its field.
+pub(crate) fn asked_limits(spec: &ClusterSpec) -> impl Iterator<Item = (Role, &'static str, ComponentLimits)> {
+    BOUNDED.iter().filter_map(|(role, field)| Some((*role, *field, asked(spec, *role)?.limits)))
+}
+
+/// The least memory that components of a role can be given: what they are placed by.
+pub(crate) fn least_memory(role: Role) -> Memory {
+    Memory::of_bytes(role.row().requests.memory_bytes)
+}
+
+/// The least CPU that components of a role can be given.
+pub(crate) fn least_cpu(role: Role) -> Cpu {
+    Cpu::of_millis(role.row().resources.cpu_request_millis)
+}
+
+/// What of these bounds cannot be.
+pub(crate) fn faults(spec: &ClusterSpec) -> Vec<Fault> {
+    let mut found = Vec::new();
+    let quota = spec.etcd.quota.unwrap_or(DEFAULT_QUOTA);
+    if !(SMALLEST_QUOTA..=LARGEST_QUOTA).contains(&quota) {
+        let problem = format!("a database of {quota} is not what etcd is made for");
+        found.push(Fault::of("spec.etcd.quota", problem, format!("write {SMALLEST_QUOTA} to {LARGEST_QUOTA}")));
+    }
+    for (role, field, limits) in asked_limits(spec) {
+        if let Some(memory) = limits.memory.filter(|memory| *memory < least_memory(role)) {
+            let (least, field) = (least_memory(role), format!("{field}.limits.memory"));
+            let problem = format!("{memory} is less than {role} needs without load");
+            found.push(Fault::of(field, problem, format!("write {least} or more")));
+        } else if let Some(memory) = limits.memory.filter(|memory| role == Role::Etcd && *memory < of_quota(quota)) {
+            let problem = format!("{memory} does not hold a database of {quota}, the quota");
+            let mend = format!("write {} or more, or a smaller spec.etcd.quota", of_quota(quota));
+            found.push(Fault::of(format!("{field}.limits.memory"), problem, mend));
+        }
+        if let Some(cpu) = limits.cpu.filter(|cpu| *cpu < least_cpu(role)) {
+            let problem = format!("{cpu} is less than {role} needs without load");
+            let mend = format!("write {} or more", least_cpu(role));
+            found.push(Fault::of(format!("{field}.limits.cpu"), problem, mend));
+        }
+    }
+    found
+}
+
+/// The memory of a member whose database may grow so large.
+fn of_quota(quota: Memory) -> Memory {
+    quota.and(BESIDE_THE_DATABASE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(etcd: &str, api_server: &str) -> ClusterSpec {
+        let text = format!(
+            "{{\"version\":\"1.37.0\",\"etcd\":{etcd},\"controlPlane\":{{\"kubeAPIServer\":{{\"resources\":{api_server}}}}}}}"
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn what_a_cluster_says_stands_before_what_keelway_allows() {
+        let spec = spec(r#"{"quota":"2Gi"}"#, r#"{"limits":{"cpu":"2","memory":"8Gi"}}"#);
+        assert_eq!(faults(&spec), []);
+        let bounds = Bounds::of(&spec);
+        assert_eq!(bounds.quota, Memory::gibibytes(2));
+        let of = |role| bounds.resources(role);
+        assert_eq!(of(Role::Etcd).memory_limit_bytes, 3 << 30, "its quota and a GiB");
+        assert_eq!(
+            (of(Role::KubeApiserver).cpu_limit_millis, of(Role::KubeApiserver).memory_limit_bytes),
+            (Some(2000), 8 << 30)
+        );
+        assert_eq!(of(Role::KubeScheduler), Role::KubeScheduler.row().resources);
+    }
+
+    #[test]
+    fn a_member_has_memory_for_its_quota() {
+        let fields = |etcd: &str, api_server: &str| -> Vec<String> {
+            faults(&spec(etcd, api_server)).into_iter().map(|fault| fault.field).collect()
+        };
+        assert_eq!(fields(r#"{"resources":{"limits":{"memory":"5Gi"}}}"#, "{}"), [""; 0]);
+        assert_eq!(fields(r#"{"resources":{"limits":{"memory":"4Gi"}}}"#, "{}"), ["spec.etcd.resources.limits.memory"]);
+        assert_eq!(fields(r#"{"quota":"1Gi","resources":{"limits":{"memory":"2Gi"}}}"#, "{}"), [""; 0]);
+        assert_eq!(fields(r#"{"quota":"16Gi"}"#, "{}"), ["spec.etcd.quota"]);
+        assert_eq!(
+            fields("{}", r#"{"limits":{"memory":"1Mi","cpu":"1m"}}"#),
+            [
+                "spec.controlPlane.kubeAPIServer.resources.limits.memory",
+                "spec.controlPlane.kubeAPIServer.resources.limits.cpu"
+            ]
+        );
+    }
+}
