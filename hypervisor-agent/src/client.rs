@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, io, net::SocketAddr, path::Path, time::Duration
 use futures::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
 use keelway_api::{
+    jiff::Timestamp,
     machine::{Digest, MachineConfig, MachineEvent, MachineState},
     name::{HypervisorName, InstallationId, PodName},
 };
@@ -137,12 +138,22 @@ impl Client {
 
     /// What the agent saw when it told of a revision of the machine's state, or later. 0: the machine is looked at anew.
     pub async fn state_of(&self, revision: u64, within: Duration) -> Result<MachineState, ClientError> {
+        self.told_state(revision, within).await.map(|(state, _)| state)
+    }
+
+    /// The same, with what time it is on the machine; none where its agent does not tell.
+    pub async fn told_state(
+        &self,
+        revision: u64,
+        within: Duration,
+    ) -> Result<(MachineState, Option<Timestamp>), ClientError> {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.get_state(proto::GetStateRequest { revision })).await;
         let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
         let state = answer.map_err(|status| failed("the machine's agent cannot see the machine", &status))?;
-        let state = state.into_inner().state.ok_or(WireError::Missing("the state"))?;
-        Ok(state.try_into()?)
+        let proto::GetStateResponse { state, now } = state.into_inner();
+        let state = state.ok_or(WireError::Missing("the state"))?;
+        Ok((state.try_into()?, now.parse().ok()))
     }
 
     /// Hands over a config, and waits until the agent did what can be done. Who stops waiting stops nothing.

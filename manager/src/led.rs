@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
+    jiff::Timestamp,
     machine::{MachineState, Seen},
     name::{HypervisorName, InstallationId},
 };
@@ -40,6 +41,10 @@ impl Machines for Led {
 
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
         self.machines.observe(machine).await
+    }
+
+    fn clock_of(&self, machine: &Hypervisor) -> Option<Timestamp> {
+        self.machines.clock_of(machine)
     }
 
     async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {

@@ -13,6 +13,7 @@ mod bundles;
 mod certificates;
 mod choice;
 mod class;
+mod clocks;
 mod config;
 mod config_check;
 mod deletion;
@@ -49,6 +50,7 @@ pub use access::{
     first_administrator, first_bindings,
 };
 pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
+pub use clocks::{MOST_SKEW, wait_for_clock};
 pub use config::{Configs, Wants, configure, machine_config, machine_configs, note_issued};
 pub use config_check::check_config;
 pub use enrollment::{AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};

@@ -11,13 +11,13 @@ use keelway_api::{
     cluster::MemberPhase,
     documents::SecretName,
     hypervisor::{Applied, LOST_ANNOTATION},
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
     machine::{Amount, DataState, Disk, MachineState, SandboxState, Seen, Silent, Start, SystemFacts},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
 use keelway_planner::{
-    CertificateSeen, HIGHEST_NUMBER, Health, MintRequest, Observation, Plan, Refused, identify, invariants,
-    machine_config, machine_configs, note_issued, plan, refuse,
+    CertificateSeen, HIGHEST_NUMBER, Health, MintRequest, Observation, Plan, Refused, Waiting, identify, invariants,
+    machine_config, machine_configs, note_issued, plan, refuse, wait_for_clock,
 };
 use model::{empty, mint};
 
@@ -492,6 +492,30 @@ fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
     assert_eq!(condition("c2"), None);
     assert!(plan.waiting.iter().any(|waiting| waiting.to_string().starts_with("c1 waits for an authority")));
     assert_eq!(plan.due, Some(Timestamp::from_second(3600).unwrap()), "the next one to end is looked for");
+}
+
+#[test]
+fn nothing_is_minted_by_a_clock_that_differs_from_most() {
+    let world = World::new();
+    let wanted = || world.plan_unchecked();
+    let hours = |all: &[i64]| all.iter().map(|hours| SignedDuration::from_hours(*hours)).collect::<Vec<_>>();
+    for sound in [vec![], vec![0, 0, 1], vec![0]] {
+        let mut plan = wanted();
+        wait_for_clock(&mut plan, |_| hours(&sound));
+        assert_eq!((plan.mint.len(), plan.waiting.len()), (wanted().mint.len(), wanted().waiting.len()), "{sound:?}");
+    }
+    let mut plan = wanted();
+    assert!(!plan.mint.is_empty());
+    wait_for_clock(&mut plan, |documents| {
+        assert_eq!(documents.hypervisors.len(), 3);
+        hours(&[1, 1, 0])
+    });
+    assert_eq!(plan.mint.len(), 0);
+    let waits = |waiting: &&Waiting| waiting.what == "c1" && waiting.on.contains("60 minutes behind");
+    assert_eq!(plan.waiting.iter().filter(waits).count(), 1, "{:?}", plan.waiting);
+
+    // Nobody is asked where nothing is to be minted.
+    wait_for_clock(&mut plan, |_| unreachable!("nothing is to be minted"));
 }
 
 #[test]

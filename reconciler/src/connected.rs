@@ -21,6 +21,7 @@ use futures::future::{join_all, select_all};
 use keelway_api::{
     Documents, Hypervisor,
     hypervisor::{CriEndpoint, OnNetwork, Way},
+    jiff::Timestamp,
     machine::{MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
@@ -290,6 +291,14 @@ impl Machines for ConnectedMachines {
                 agent.apply(&name, config, run).await
             }
             By::Bare(bare) => bare.execute(&name, &config.config, actions, run).await,
+        }
+    }
+
+    fn clock_of(&self, machine: &Hypervisor) -> Option<Timestamp> {
+        let slot = self.held().get(&Place::of(machine)).cloned()?;
+        match &slot.get()?.by {
+            By::Agent(agent) => agent.time(),
+            By::Runtime(_) | By::Bare(_) => None,
         }
     }
 

@@ -3,6 +3,7 @@
 mod adopt;
 mod certificates;
 mod certify;
+mod clocks;
 mod components;
 mod connected;
 mod dial;
@@ -82,6 +83,10 @@ pub trait Machines: Send + Sync {
     }
     /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
     async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState>;
+    /// What time it is on a machine by its own clock, from what it told last. Nobody is asked. None: it never told.
+    fn clock_of(&self, _machine: &Hypervisor) -> Option<Timestamp> {
+        None
+    }
     /// Tells a machine that the leader of this term drives it: what those before ask for is refused from now on. Returns the newest term
     /// that it was told of, which is higher where another one leads by now; 0 where nobody remembers, as of machines without an agent.
     /// Term 0 only asks. Bounded in time.

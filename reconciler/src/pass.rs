@@ -9,20 +9,21 @@ use futures::future::{join_all, join3};
 use keelway_api::{
     Documents, Hypervisor, Time,
     fault::Faults,
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
     machine::MachineConfig,
     name::{ClusterId, HypervisorName, NameError},
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
 use keelway_planner::{
-    Configs, Observation, Plan, Refused, Waiting, World, check_config, configure, identify, plan, plan_progress, refuse,
+    Configs, Observation, Plan, Refused, Waiting, World, check_config, configure, identify, plan, plan_progress,
+    refuse, wait_for_clock,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     Components, Machines, MintError, Minter, Progress, Run, Store, StoreError, certificates, certify::certify,
-    observe::observe,
+    clocks::clocks_ahead, observe::observe,
 };
 
 /// Tells the time.
@@ -135,7 +136,7 @@ pub fn preview_offline(
     let documents = identified(loaded, minter)?;
     let now = observation.timestamp.0;
     let seen = Observation::of(observation, certificates::read(&documents));
-    decide(loaded, documents, (seen, now), minter, |actions| actions).map(Preview::of)
+    decide(loaded, documents, (seen, now), (minter, &|_| Vec::new()), |actions| actions).map(Preview::of)
 }
 
 /// What is seen now, as a document.
@@ -155,18 +156,24 @@ async fn decided<T>(
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
     let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
-    decide(&loaded, documents, (seen, (context.clock)()), minter, keep)
+    let now = (context.clock)();
+    let ahead = |documents: &Documents| clocks_ahead(&*context.machines, documents, now);
+    decide(&loaded, documents, (seen, now), (minter, &ahead), keep)
 }
+
+/// How far the clocks of machines are ahead.
+type Ahead<'a> = &'a dyn Fn(&Documents) -> Vec<SignedDuration>;
 
 fn decide<T>(
     loaded: &Documents,
     documents: Documents,
     (mut seen, now): (Observation, Timestamp),
-    minter: &mut dyn Minter,
+    (minter, ahead): (&mut dyn Minter, Ahead<'_>),
     keep: impl Fn(Vec<Action>) -> T,
 ) -> Result<Decided<T>, PassError> {
     refuse(&documents, &mut seen);
     let mut plan = plan(documents, &seen, now).map_err(PassError::Faults)?;
+    wait_for_clock(&mut plan, ahead);
     minter.mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
     let (mut machines, mut idle) = (BTreeMap::new(), true);
     let configured = configure(&mut plan, &seen, |name, config| {

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
-use keelway_api::{machine::MachineConfig, name::NameError};
+use keelway_api::{jiff::Timestamp, machine::MachineConfig, name::NameError};
 use tokio::sync::{
     Semaphore,
     broadcast::error::RecvError,
@@ -133,7 +133,7 @@ impl Agent for Service {
         if let Some(system) = &mut state.system {
             system.agent_version = Some(env!("CARGO_PKG_VERSION").to_owned());
         }
-        Ok(Response::new(proto::GetStateResponse { state: Some((&state).into()) }))
+        Ok(Response::new(proto::GetStateResponse { state: Some((&state).into()), now: Timestamp::now().to_string() }))
     }
 
     async fn apply(&self, request: Request<proto::ApplyRequest>) -> Result<Response<Self::ApplyStream>, Status> {

@@ -5,14 +5,15 @@ use std::{
     net::SocketAddr,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::StreamExt;
 use keelway_api::{
+    jiff::Timestamp,
     machine::{MachineState, Silent},
     name::{HypervisorName, InstallationId},
 };
@@ -37,6 +38,8 @@ pub(super) struct Agent {
     client: Client,
     /// The newest revision that was told since the last look; 0 for none.
     told: Arc<AtomicU64>,
+    /// What time it was on the machine when it told that last, and when that was.
+    clock: Mutex<Option<(Timestamp, Instant)>>,
     /// The machine's root and network, where they are on this one. Else the agent is asked for what they are needed for.
     access: Option<Access>,
 }
@@ -44,11 +47,16 @@ pub(super) struct Agent {
 impl Agent {
     pub(super) async fn on_socket(socket: &Path) -> Result<Self, String> {
         let access = Access::of_socket(socket).await.map_err(|error| chain_text(&error))?;
-        Ok(Self { client: Client::on_socket(socket), told: Arc::default(), access: Some(access) })
+        Ok(Self {
+            client: Client::on_socket(socket),
+            told: Arc::default(),
+            clock: Mutex::default(),
+            access: Some(access),
+        })
     }
 
     pub(super) fn on_network(channel: Channel) -> Self {
-        Self { client: Client::on_channel(channel), told: Arc::default(), access: None }
+        Self { client: Client::on_channel(channel), told: Arc::default(), clock: Mutex::default(), access: None }
     }
 
     /// Tells of each new revision of the machine's state, until the agent ends.
@@ -69,10 +77,20 @@ impl Agent {
     /// Who told of a change need not look again at what was seen then.
     pub(super) async fn observe(&self) -> Result<MachineState, Unseen> {
         let told = self.told.swap(0, Ordering::Relaxed);
-        self.client.state_of(told, LOOK).await.map_err(|error| {
+        let (state, time) = self.client.told_state(told, LOOK).await.map_err(|error| {
             let silent = if let ClientError::RuntimeSilent(_) = error { Silent::Runtime } else { Silent::Asked };
             Unseen { silent, why: chain_text(&error) }
-        })
+        })?;
+        if let Some(time) = time {
+            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, Instant::now()));
+        }
+        Ok(state)
+    }
+
+    /// What time it is on the machine.
+    pub(super) fn time(&self) -> Option<Timestamp> {
+        let (time, told) = (*self.clock.lock().unwrap_or_else(PoisonError::into_inner))?;
+        time.checked_add(told.elapsed()).ok()
     }
 
     pub(super) async fn fence(&self, leader: Leader) -> Result<u64, String> {

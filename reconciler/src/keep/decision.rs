@@ -14,13 +14,14 @@ use keelway_api::{
 };
 use keelway_planner::{
     Configs, Decision, Neighbours, Observation, Part, Plan, Wants, World, plan_part, plan_progress, refuse,
+    wait_for_clock,
 };
 
 use super::{
     Keeper,
     save::{Edit, Staged},
 };
-use crate::PassError;
+use crate::{PassError, clocks::clocks_ahead};
 
 /// What a pass decided.
 pub(super) struct Decided {
@@ -66,6 +67,8 @@ impl Keeper<'_> {
         } else {
             None
         };
+        let now = self.now();
+        wait_for_clock(&mut plan, |documents| clocks_ahead(&*self.context.machines, documents, now));
         self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
         let (mut plan, wants) = wanted(plan, &seen, self.now())?;
         if relies && !self.changes_only_others(name, &plan.documents, &wants) {

@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keelway_api::{jiff::Timestamp, name::HypervisorName};
-use keelway_planner::{Connections, Observation, Part, identify_machines, plan_part, refuse};
+use keelway_planner::{Connections, Observation, Part, identify_machines, plan_part, refuse, wait_for_clock};
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, info_span};
 
 use super::{Keeper, LONGEST_LOOK, Task, rest::round};
-use crate::{Outcome, PassError, certificates, certify::certify, pace::Pace, pass::is_settled};
+use crate::{Outcome, PassError, certificates, certify::certify, clocks::clocks_ahead, pace::Pace, pass::is_settled};
 
 /// How long changes of machines are gathered before their status is written: nobody waits for that.
 const GATHER: Duration = Duration::from_millis(200);
@@ -77,6 +77,7 @@ impl Keeper<'_> {
         let now = self.now();
         let connections = Connections { documents: &all, heard: &heard };
         let mut plan = plan_part(documents, Part::Machines(connections), &seen, now).map_err(PassError::Faults)?;
+        wait_for_clock(&mut plan, |documents| clocks_ahead(&*self.context.machines, documents, now));
         self.minter().mint(&mut plan.documents, &plan.mint, now).map_err(PassError::Mint)?;
         plan.documents.share(&loaded);
         if !self.save_part(&loaded, &plan.documents).await? {

@@ -1,0 +1,83 @@
+//! Whether this host's clock can be believed: a certificate holds from now on by the clock that it is minted by, and machines judge it by
+//! their own.
+
+use alloc::{format, string::String, vec::Vec};
+
+use keelway_api::{
+    Documents,
+    jiff::SignedDuration,
+    name::{ClusterId, ClusterRef},
+};
+
+use crate::{AgentOrder, plan::Plan};
+
+/// How far clocks may differ. A certificate begins as long before the moment at which it is minted.
+pub const MOST_SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// Leaves out what a plan would mint, and waits, if this host's clock differs too much from those of most machines. `ahead` tells how far
+/// the clock of each machine that tells its time is ahead of this host's; it is asked where something is to be minted.
+pub fn wait_for_clock(plan: &mut Plan, ahead: impl FnOnce(&Documents) -> Vec<SignedDuration>) {
+    let is_grant = |order: &AgentOrder| !matches!(order, AgentOrder::Trust);
+    if plan.mint.is_empty() && !plan.agents.values().any(is_grant) {
+        return;
+    }
+    let Some(skew) = skew_of_most(ahead(&plan.documents)) else { return };
+    let on = told(skew);
+    let owners = plan.mint.iter().filter_map(|request| ClusterId::of_namespace(&request.secret().namespace));
+    let owners: Vec<ClusterId> = owners.collect();
+    let is_held_up = |id: Option<&ClusterId>| id.is_some_and(|id| owners.contains(id));
+    let clusters = plan.documents.clusters.iter().filter(|(_, cluster)| is_held_up(cluster.id()));
+    let clusters: Vec<ClusterRef> = clusters.map(|(name, _)| name.clone()).collect();
+    for name in &clusters {
+        plan.block_in(name, name, on.clone());
+    }
+    if clusters.is_empty() {
+        plan.wait(&"the installation", on);
+    }
+    plan.mint.clear();
+    plan.agents.retain(|_, order| !is_grant(order));
+}
+
+/// How far most clocks are ahead, if that is too far: more than half of those that tell differ too much.
+fn skew_of_most(mut ahead: Vec<SignedDuration>) -> Option<SignedDuration> {
+    let apart = ahead.iter().filter(|ahead| ahead.abs() > MOST_SKEW).count();
+    if 2 * apart <= ahead.len() {
+        return None;
+    }
+    ahead.sort_unstable();
+    ahead.get(ahead.len() / 2).copied()
+}
+
+fn told(ahead: SignedDuration) -> String {
+    let side = if ahead.is_negative() { "ahead of" } else { "behind" };
+    format!(
+        "the clock of the host that Keelway runs on, which is {} minutes {side} those of most machines: set it, or theirs; no certificate \
+         is minted until then",
+        ahead.abs().as_mins()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minutes(all: &[i64]) -> Option<i64> {
+        skew_of_most(all.iter().map(|minutes| SignedDuration::from_mins(*minutes)).collect()).map(|skew| skew.as_mins())
+    }
+
+    #[test]
+    fn what_most_clocks_say_counts() {
+        assert_eq!(minutes(&[]), None, "nobody tells");
+        assert_eq!(minutes(&[5, -5]), None);
+        assert_eq!(minutes(&[60]), Some(60));
+        assert_eq!(minutes(&[0, 0, 60]), None, "the clock of one machine is wrong");
+        assert_eq!(minutes(&[-60, -61, 0]), Some(-60));
+        assert_eq!(minutes(&[60, 0]), None, "half of them are not most");
+    }
+
+    #[test]
+    fn it_is_said_which_clock_is_ahead() {
+        assert!(told(SignedDuration::from_mins(60)).contains("60 minutes behind those"));
+        assert!(told(SignedDuration::from_mins(-7)).contains("7 minutes ahead of those"));
+    }
+}

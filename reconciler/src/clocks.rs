@@ -1,0 +1,14 @@
+//! How far the clocks of machines are ahead of this host's.
+
+use keelway_api::{
+    Documents,
+    jiff::{SignedDuration, Timestamp},
+};
+
+use crate::Machines;
+
+/// Of each machine that told its time.
+pub(crate) fn clocks_ahead(machines: &dyn Machines, documents: &Documents, now: Timestamp) -> Vec<SignedDuration> {
+    let times = documents.hypervisors.values().filter_map(|machine| machines.clock_of(machine));
+    times.map(|time| now.duration_until(time)).collect()
+}
