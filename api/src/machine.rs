@@ -526,6 +526,9 @@ pub struct MachineState {
     /// With what the machine's agent answers on a network. Where it was not enrolled, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<AgentIdentity>,
+    /// The id that the machine's agent made for itself when it started: two documents with the same one are of one machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -596,6 +599,7 @@ impl MachineState {
             healthy: BTreeSet::new(),
             failures: Vec::new(),
             identity: None,
+            agent_id: None,
         }
     }
 
@@ -915,6 +919,7 @@ impl MachineState {
             healthy: BTreeSet::new(),
             failures: Vec::new(),
             identity: self.identity.clone(),
+            agent_id: self.agent_id.clone(),
         }
     }
 

@@ -35,6 +35,7 @@ use std::{
     time::Duration,
 };
 
+use keelway_api::machine::hex;
 use keelway_cri::{Deadlines, Runtime};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -127,7 +128,8 @@ pub async fn run_within(
     let entrances = entrances.into();
     let standing = entrances.network.as_ref().map(Network::stands_as);
     let places = Arc::new(Semaphore::new(told_logs::AT_ONCE));
-    let service = service::Service { machine, book, board, journal, standing, places };
+    let id = hex(&rand::random::<[u8; 16]>());
+    let service = service::Service { machine, book, board, journal, standing, places, id };
     let served = service::serve(service, events, entrances, stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),

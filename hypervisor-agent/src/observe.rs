@@ -81,6 +81,7 @@ pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineStat
         healthy: BTreeSet::new(),
         failures: Vec::new(),
         identity: None,
+        agent_id: None,
         figures,
     })
 }

@@ -1,8 +1,10 @@
 //! Machines that take nothing from these documents, whatever the documents say of them.
 
 use alloc::{
+    collections::BTreeMap,
     format,
     string::{String, ToString},
+    vec::Vec,
 };
 use core::fmt;
 
@@ -11,7 +13,7 @@ use keelway_api::{
     condition::reason::Reason,
     hypervisor::Applied,
     machine::{MachineState, Seen},
-    name::InstallationId,
+    name::{HypervisorName, InstallationId},
 };
 
 use crate::{
@@ -59,6 +61,11 @@ pub enum Refused {
         /// How many.
         pods: usize,
     },
+    /// Its agent answers for another Hypervisor as well.
+    SameMachine {
+        /// That one.
+        other: HypervisorName,
+    },
 }
 
 impl Refused {
@@ -71,6 +78,7 @@ impl Refused {
             Self::NoSuchTerm { .. } => Reason::ObeysAnotherLeader,
             Self::NoNumberLeft { .. } => Reason::NoNumberLeft,
             Self::Kubelet { .. } => Reason::UsedByKubelet,
+            Self::SameMachine { .. } => Reason::SameMachine,
         }
     }
 
@@ -84,6 +92,11 @@ impl Refused {
 
 /// Takes machines that refuse out of what was seen: nothing is planned on them, as if they did not answer.
 pub fn refuse(documents: &Documents, seen: &mut Observation) {
+    for (name, other) in twins(documents, seen) {
+        let refused = Refused::SameMachine { other };
+        seen.machines.insert(name.clone(), Seen::unreachable(refused.to_string()));
+        seen.refused.insert(name, refused);
+    }
     for (name, document) in &documents.hypervisors {
         let Some(state) = seen.machine(name) else { continue };
         let Some(refused) = refusal(document, state) else { continue };
@@ -93,6 +106,25 @@ pub fn refuse(documents: &Documents, seen: &mut Observation) {
             seen.refused.insert(name.clone(), refused);
         }
     }
+}
+
+/// Hypervisors whose agent answers for another one as well, each with that other one: the one with components, or the first by name. Members
+/// of one store would share the machine, and each document would undo what the other asks for.
+fn twins(documents: &Documents, seen: &Observation) -> Vec<(HypervisorName, HypervisorName)> {
+    let mut by_agent: BTreeMap<&str, Vec<&HypervisorName>> = BTreeMap::new();
+    for name in documents.hypervisors.keys() {
+        if let Some(agent) = seen.machine(name).and_then(|state| state.agent_id.as_deref()) {
+            by_agent.entry(agent).or_default().push(name);
+        }
+    }
+    let mut found = Vec::new();
+    for mut names in by_agent.into_values().filter(|names| names.len() > 1) {
+        names.sort_by_key(|name| !documents.components.values().any(|component| component.spec.hypervisor == **name));
+        if let Some((first, others)) = names.split_first() {
+            found.extend(others.iter().map(|other| ((*other).clone(), (*first).clone())));
+        }
+    }
+    found
 }
 
 /// Why a machine takes nothing of what the documents tell, where it does not.
@@ -176,6 +208,11 @@ impl fmt::Display for Refused {
                 "a kubelet uses the machine's container runtime ({}): it would fight over memory, ports and images with \
                  what Keelway runs; use another machine, or another container runtime on it",
                 count(*pods, "pod")
+            ),
+            Self::SameMachine { other } => write!(
+                f,
+                "the agent behind it is that of Hypervisor {other}: both documents are of one machine; correct spec.endpoint of the one \
+                 that was copied, or delete it with `keelway hypervisor delete`"
             ),
         }
     }

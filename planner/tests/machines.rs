@@ -495,6 +495,20 @@ fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
 }
 
 #[test]
+fn two_documents_of_one_machine_are_told_apart_by_its_agent() {
+    let mut world = World::new();
+    let _ = world.pass();
+    for name in ["hv-1", "hv-3"] {
+        world.machine(name).agent_id = Some("one".to_owned());
+    }
+    world.machine("hv-2").agent_id = Some("another".to_owned());
+    assert_eq!(world.refuse(), [Refused::SameMachine { other: "hv-1".parse().unwrap() }]);
+    assert_eq!(world.seen.refused.keys().map(HypervisorName::as_str).collect::<Vec<_>>(), ["hv-3"]);
+    assert!(!world.seen.stale());
+    assert!(machine_configs(&world.documents, &world.seen).unwrap().contains_key(&"hv-1".parse().unwrap()));
+}
+
+#[test]
 fn nothing_is_minted_by_a_clock_that_differs_from_most() {
     let world = World::new();
     let wanted = || world.plan_unchecked();

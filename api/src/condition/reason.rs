@@ -19,6 +19,8 @@ pub enum Reason {
     NoNumberLeft,
     /// A kubelet runs pods on the machine's runtime.
     UsedByKubelet,
+    /// The machine's agent answers for another Hypervisor as well.
+    SameMachine,
     /// The life of an authority of the cluster is over.
     AuthorityEnded,
     /// No pass has looked at the machine yet.
@@ -116,6 +118,7 @@ pub const ALL: &[Reason] = &[
     Reason::ObeysAnotherLeader,
     Reason::NoNumberLeft,
     Reason::UsedByKubelet,
+    Reason::SameMachine,
     Reason::NotObserved,
     Reason::Certified,
     Reason::TokenIssued,
@@ -177,6 +180,7 @@ impl Reason {
             | Self::ObeysAnotherLeader
             | Self::NoNumberLeft
             | Self::UsedByKubelet
+            | Self::SameMachine
             | Self::TokenExpired
             | Self::Revoked
             | Self::DiskFull
@@ -265,6 +269,13 @@ impl Reason {
                 "Ready",
                 "status.issued tells of a config after which there is no number; all other machines go on",
                 "put status.issued of the Hypervisor back as `keelway reconcile` wrote it",
+            ),
+            Self::SameMachine => (
+                "SameMachine",
+                "Hypervisor",
+                "Ready",
+                "the agent behind the machine answers for another Hypervisor as well: both documents are of one machine, and nothing is done by the second",
+                "correct `spec.endpoint` of the one that was copied, or delete it",
             ),
             Self::AuthorityEnded => (
                 "AuthorityEnded",

@@ -60,6 +60,8 @@ pub(super) struct Service {
     pub(super) standing: Option<Arc<Standing>>,
     /// Of logs that are read.
     pub(super) places: Arc<Semaphore>,
+    /// Tells this agent from every other one, for as long as it runs.
+    pub(super) id: String,
 }
 
 /// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
@@ -130,6 +132,7 @@ impl Agent for Service {
         if let Some(standing) = &self.standing {
             state.identity = standing.identity().await;
         }
+        state.agent_id = Some(self.id.clone());
         if let Some(system) = &mut state.system {
             system.agent_version = Some(env!("CARGO_PKG_VERSION").to_owned());
         }

@@ -45,6 +45,7 @@ impl From<&MachineState> for proto::MachineState {
             system: state.system.as_ref().map(Into::into),
             term: state.term,
             figures: state.figures.iter().map(component_figures).collect(),
+            agent_id: state.agent_id.clone(),
         }
     }
 }
@@ -74,6 +75,7 @@ impl TryFrom<proto::MachineState> for MachineState {
             system: state.system.map(Into::into),
             term: state.term,
             figures: state.figures.into_iter().map(figures).collect::<Result<_, _>>()?,
+            agent_id: state.agent_id,
         })
     }
 }

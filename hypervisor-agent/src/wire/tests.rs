@@ -205,6 +205,7 @@ prop_compose! {
             disk_pressure,
             healthy,
             failures,
+            agent_id: owned.then(|| "0123456789abcdef".to_owned()),
             identity: identity.map(|(serial, end)| AgentIdentity {
                 trusts: serial.clone(),
                 serial,

@@ -428,6 +428,7 @@ fn part(seen: Option<&Seen<MachineState>>, id: &ClusterId) -> Option<MachineStat
         disk: None,
         applied: None,
         term: 0,
+        agent_id: None,
         ..state
     })
 }
