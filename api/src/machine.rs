@@ -1,13 +1,12 @@
 //! What a machine should run and what was seen on it: the nouns of the second level of planning.
 
 pub mod event;
+mod format;
 mod replacement;
+mod revision;
 
 use core::{fmt, net::SocketAddr};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::{self, BufWriter, Write},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,6 +20,7 @@ use crate::{
 };
 
 pub use event::MachineEvent;
+pub use format::{Format, FormatRange};
 pub use replacement::FILES;
 
 /// Where a machine keeps everything of Keelway's, as an absolute path on the machine.
@@ -34,7 +34,7 @@ pub const INSTALLATION_LABEL: &str = "keelway.dev/installation-id";
 pub const COMPONENT_LABEL: &str = "keelway.dev/component";
 /// The label of the sandbox that holds the helper of a machine without an agent, with the machine's name.
 pub const HELPER_LABEL: &str = "keelway.dev/helper";
-/// The annotation of our sandboxes that holds [`Pod::digest`]: a pod is replaced when it differs.
+/// The annotation of our sandboxes that holds [`PodDigests::replacement`]: a pod is replaced when it differs.
 pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
 
 /// Where a haproxy is asked and told about its servers while it runs: its stats socket, relative to
@@ -59,6 +59,9 @@ pub const STOP_LABEL: &str = "keelway.dev/stop-seconds";
 /// Everything that one machine should hold, with the fence that orders it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineConfig {
+    /// Which fields of it its reader has to understand.
+    #[serde(default)]
+    pub format: Format,
     /// The owner. A machine that obeys another one refuses.
     pub installation: InstallationId,
     /// Which driver wrote this, counted up with each new one. Ordered before the generation.
@@ -352,25 +355,29 @@ pub fn hex(bytes: &[u8]) -> String {
 pub type Digest = [u8; 32];
 
 /// The digests of a pod, which take longer to make than all else that is decided of it.
+///
+/// A driver makes them all. An agent compares those that it is sent and never makes them, so that a driver of a newer release may make
+/// them in another way; only of files on its disk does it make digests itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDigests {
-    /// [`Pod::digest`]: of what needs a new pod when it changes.
+    /// [`Pod::digest`]: another one needs a new pod.
     pub replacement: String,
     /// Of the content of each file, in their order: SHA-256 in lowercase hexadecimal digits.
     pub files: Vec<String>,
     /// [`Pod::content_digest`]: of all of it.
-    pub content: Digest,
+    pub content: Vec<u8>,
 }
 
 impl MachineConfig {
-    /// A digest of the content, the fence left out: equal digests mean the same wanted state.
+    /// A digest of the content, the fence left out: equal digests mean the same wanted state. For drivers.
     #[must_use]
     pub fn digest(&self) -> String {
-        let digests = self.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
-        config_digest(&self.installation, &digests, (&self.others, &self.removals))
+        let digests: BTreeMap<_, _> =
+            self.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
+        config_digest(self.format, &self.installation, &digests, (&self.others, &self.removals))
     }
 
-    /// The digests of its pods.
+    /// The digests of its pods. For drivers.
     #[must_use]
     pub fn pod_digests(&self) -> BTreeMap<PodName, PodDigests> {
         self.pods.iter().map(|(name, pod)| (name.clone(), pod.digests())).collect()
@@ -380,90 +387,42 @@ impl MachineConfig {
 /// [`MachineConfig::digest`], for who knows [`Pod::content_digest`] of each pod.
 #[must_use]
 pub fn config_digest(
+    format: Format,
     installation: &InstallationId,
-    pods: &BTreeMap<PodName, Digest>,
+    pods: &BTreeMap<PodName, impl AsRef<[u8]>>,
     (others, removals): (&BTreeSet<ClusterId>, &BTreeMap<PodName, DataRemoval>),
 ) -> String {
-    let pods: Vec<_> = pods.iter().map(|(name, digest)| (name, hex(digest))).collect();
-    // Without removals the digest is that of v0.1.0, so that an upgrade changes no config.
-    if removals.is_empty() {
-        return hex(&digest_of(&(installation, pods, others)));
-    }
-    let removals: Vec<_> = removals.iter().collect();
-    hex(&digest_of(&(installation, pods, others, removals)))
+    revision::config(format, installation, pods, (others, removals))
 }
 
 impl Pod {
-    /// All digests of it.
+    /// All digests of it. For drivers.
     #[must_use]
     pub fn digests(&self) -> PodDigests {
         let files = self.file_digests();
-        PodDigests { replacement: self.digest(), content: self.content_digest_of(&files), files }
+        PodDigests { replacement: self.digest(), content: revision::content(self, &files).to_vec(), files }
     }
 
-    /// A digest of all of it: equal digests mean the same pod.
+    /// All digests of it, as its driver made them of it.
+    #[must_use]
+    pub fn with_revision(&self, replacement: String, content: Vec<u8>) -> PodDigests {
+        PodDigests { replacement, files: self.file_digests(), content }
+    }
+
+    /// A digest of all of it: equal digests mean the same pod. For drivers.
     #[must_use]
     pub fn content_digest(&self) -> Digest {
-        self.content_digest_of(&self.file_digests())
+        revision::content(self, &self.file_digests())
     }
 
     fn file_digests(&self) -> Vec<String> {
         self.files.iter().map(|file| sha256_hex(&file.content)).collect()
     }
 
-    /// With a digest in place of each file's bytes: most of a pod is files, and hashing takes their bytes as they are.
-    fn content_digest_of(&self, digests: &[String]) -> Digest {
-        let Self { user, files, data, containers, pause_image, servers, start, hold, registries: _ } = self;
-        let files: Vec<_> = files
-            .iter()
-            .zip(digests)
-            .map(|(File { path, content: _, on_change }, digest)| (path, digest, on_change))
-            .collect();
-        let registries: Vec<_> = self.registries_for_digest().collect();
-        digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)))
-    }
-
-    /// People choose passwords, and digests are shown: enough of each to notice a change, too little to tell a guess by.
-    fn registries_for_digest(&self) -> impl Iterator<Item = impl Serialize> {
-        const SHOWN: usize = 4;
-        self.registries.iter().map(move |(image, RegistryCredentials { username, password })| {
-            let check: String = sha256_hex(password.as_bytes()).chars().take(SHOWN).collect();
-            (image, username, check)
-        })
-    }
-
-    /// A digest of all that needs a new pod when it changes: containers, user, and files that are read at start. How
-    /// containers are checked is no part of them, and servers are changed while their haproxy runs.
+    /// A digest of all that needs a new pod when it changes. For drivers.
     #[must_use]
     pub fn digest(&self) -> String {
-        let unchecked = |container: &Container| Container { liveness: None, ..container.clone() };
-        let containers: Vec<Container> = self.containers.iter().map(unchecked).collect();
-        let restart: Vec<&File> = self.files.iter().filter(|file| file.on_change == OnChange::Restart).collect();
-        hex(&digest_of(&(self.user, &containers, &self.data, &self.pause_image, restart)))
-    }
-}
-
-/// The config of a large machine is never in memory as a whole text.
-fn digest_of(content: &impl Serialize) -> Digest {
-    const PIECE: usize = 16 << 10;
-    let mut text = BufWriter::with_capacity(PIECE, Hash(Sha256::new()));
-    // Serialising plain data of strings, numbers and lists has no way to fail, and hashing neither.
-    let _ = serde_json::to_writer(&mut text, content).map(|()| text.flush());
-    let (Hash(hash), _) = text.into_parts();
-    hash.finalize().into()
-}
-
-/// What is written is hashed.
-struct Hash(Sha256);
-
-impl Write for Hash {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        revision::replacement(self)
     }
 }
 
@@ -529,6 +488,9 @@ pub struct MachineState {
     /// The id that the machine's agent made for itself when it started: two documents with the same one are of one machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
+    /// The formats of configs that the machine understands.
+    #[serde(default, skip_serializing_if = "FormatRange::is_of_v0_1_0")]
+    pub formats: FormatRange,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -600,6 +562,7 @@ impl MachineState {
             failures: Vec::new(),
             identity: None,
             agent_id: None,
+            formats: FormatRange::OWN,
         }
     }
 
@@ -764,7 +727,7 @@ pub struct SandboxState {
     pub pod: PodName,
     /// Counted up with each new sandbox of the same pod.
     pub attempt: u32,
-    /// [`Pod::digest`] at the time it was made.
+    /// [`PodDigests::replacement`] at the time it was made.
     pub digest: String,
     /// Whether it runs.
     pub ready: bool,
@@ -920,6 +883,7 @@ impl MachineState {
             failures: Vec::new(),
             identity: self.identity.clone(),
             agent_id: self.agent_id.clone(),
+            formats: self.formats,
         }
     }
 

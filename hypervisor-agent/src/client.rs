@@ -26,7 +26,7 @@ use crate::{
     logs::Wanted,
     proto::{self, agent_client::AgentClient, apply_event::Event, exchange_client::ExchangeClient},
     relay,
-    wire::WireError,
+    wire::{Revised, WireError},
 };
 
 pub use network::{Way, channel};
@@ -171,7 +171,8 @@ impl Client {
             |(name, digest): (&PodName, &Digest)| proto::SamePod { name: Some(name.into()), digest: digest.to_vec() };
         let same = same.iter().map(pod).collect();
         let digest = digest.unwrap_or_else(|| config.digest());
-        let request = proto::ApplyRequest { config: Some((&config).into()), digest, same };
+        let revised = Revised { config: &config, digests: &config.pod_digests() };
+        let request = proto::ApplyRequest { config: Some(revised.into()), digest, same };
         // It may take a while, and the config is on its way.
         drop(config);
         let mut agent = self.agent.clone();

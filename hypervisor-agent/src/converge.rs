@@ -43,7 +43,7 @@ pub struct Wanted<'a> {
     pub config: &'a MachineConfig,
     /// Its number, and its digest.
     pub fence: &'a Applied,
-    /// The digests of its pods. Those that are missing are made.
+    /// The digests of its pods, as its driver made them.
     pub digests: &'a BTreeMap<PodName, PodDigests>,
 }
 
@@ -73,7 +73,8 @@ pub(crate) fn converge_pod(wanted: &Wanted<'_>, name: &PodName, state: &MachineS
     let Wanted { config, digests, .. } = *wanted;
     let steps = match (config.pods.get(name), digests.get(name)) {
         (Some(pod), Some(digests)) => pod::plan_wanted(name, (pod, digests), state),
-        (Some(pod), None) => pod::plan_wanted(name, (pod, &pod.digests()), state),
+        // Each pod comes with them. Nobody can tell whether one without them is to be replaced.
+        (Some(_), None) => Vec::new(),
         // The data of an etcd member is removed by an order that names it, and never because nobody asks for it.
         (None, _) if keeps_data(config, name, state) => Vec::new(),
         (None, _) => pod::plan_removal(name, state),
@@ -95,7 +96,7 @@ pub fn check((config, fence): (&MachineConfig, &Applied), state: &MachineState) 
     refusal::check_content(config)
 }
 
-/// What is recorded once a config is applied.
+/// What is recorded once a config is applied, as its driver makes it.
 #[must_use]
 pub fn applied_by(config: &MachineConfig) -> Applied {
     Applied { term: config.term, generation: config.generation, digest: config.digest() }

@@ -6,7 +6,7 @@ use futures::{future::try_join_all, join, try_join};
 use keelway_api::{
     machine::{
         CLUSTER_LABEL, COMPONENT_LABEL, CgroupDriver, ContainerPhase, ContainerState, DIGEST_ANNOTATION, DISK_RESERVE,
-        MachineState, RuntimeFacts, STOP_LABEL, SandboxState,
+        FormatRange, MachineState, RuntimeFacts, STOP_LABEL, SandboxState,
     },
     name::PodName,
 };
@@ -82,6 +82,7 @@ pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineStat
         failures: Vec::new(),
         identity: None,
         agent_id: None,
+        formats: FormatRange::OWN,
         figures,
     })
 }

@@ -266,6 +266,7 @@ mod tests {
         let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
         let installation = "00000000000000ff".parse().unwrap();
         MachineConfig {
+            format: keelway_api::machine::Format::NEWEST,
             installation,
             term,
             generation,

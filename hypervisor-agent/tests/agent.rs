@@ -11,8 +11,12 @@ use std::{
 };
 
 use futures::StreamExt;
+use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
 use keelway_api::{
-    machine::{Container, ContainerPhase, File, MachineConfig, MachineState, OnChange, Pod, Resources},
+    machine::{
+        Container, ContainerPhase, File, Format, FormatRange, MachineConfig, MachineState, OnChange, Pod, Resources,
+    },
     name::PodName,
 };
 use keelway_cri::{
@@ -24,8 +28,10 @@ use keelway_hypervisor_agent::{
     access::Access,
     agent::{Listener, LogLimits, SocketError, run_within},
     client::{Client, ClientError, Finished},
+    converge::applied_by,
     leader::Leader,
     report::chain_text,
+    wire::encode_config,
 };
 use rustix::{fs::Uid, thread::set_thread_res_uid};
 use tempfile::TempDir;
@@ -37,6 +43,8 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, Status, client::Grpc, transport::Endpoint};
+use tonic_prost::ProstCodec;
 
 const WITHIN: Duration = Duration::from_secs(60);
 const CONFIG: &str = "var/lib/keelway/config";
@@ -178,6 +186,7 @@ fn pod(content: &str) -> Pod {
 fn config(generation: u64, content: &str, components: &[&str]) -> MachineConfig {
     let pods: BTreeMap<_, _> = components.iter().map(|component| (name(component), pod(content))).collect();
     MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,
@@ -346,15 +355,89 @@ async fn what_is_older_changed_or_of_others_is_refused() {
     }
 }
 
+/// Hands over a config as bytes, whatever is in it.
+async fn apply_bytes(machine: &Machine, config: Vec<u8>) -> Result<(), Status> {
+    let socket = machine.socket();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let dialling = UnixStream::connect(socket.clone());
+        async { Ok::<_, io::Error>(TokioIo::new(dialling.await?)) }
+    });
+    let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+    let mut agent = Grpc::new(channel);
+    agent.ready().await.unwrap();
+    // On the wire, bytes are a message whose first field they are, as the config is that of an ApplyRequest.
+    let codec = ProstCodec::<Vec<u8>, ()>::default();
+    let method = PathAndQuery::from_static("/keelway.agent.v1.Agent/Apply");
+    let mut events = agent.server_streaming(Request::new(config), method, codec).await?.into_inner();
+    while events.message().await?.is_some() {}
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_config_of_a_newer_format_is_refused_and_the_one_before_stays() {
+    let machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    let before = machine.state().await;
+    let newer = [encode_config(&config(2, "b", &["etcd-0"])), vec![0xc0, 2, 3]].concat();
+    let refused = apply_bytes(&machine, newer).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("format 3, and this agent understands formats 1 to 2"), "{refused}");
+    let after = machine.state().await;
+    assert_eq!((after.applied, after.sandboxes), (before.applied, before.sandboxes));
+    assert_eq!(after.formats, FormatRange::OWN);
+}
+
+/// A driver of another release may make them in another way.
+#[tokio::test]
+async fn revisions_are_compared_and_never_made() {
+    let mut machine = Machine::new();
+    let made = config(1, "a", &["etcd-0"]).pods[&name("etcd-0")].digest();
+    let of_another_release = |config: &MachineConfig| {
+        let bytes = encode_config(config);
+        let place = bytes.windows(made.len()).position(|window| window == made.as_bytes()).unwrap();
+        [&bytes[..place], "r".repeat(made.len()).as_bytes(), &bytes[place + made.len()..]].concat()
+    };
+    apply_bytes(&machine, of_another_release(&config(1, "a", &["etcd-0"]))).await.unwrap();
+    let before = machine.state().await;
+    assert_eq!(before.sandboxes[0].digest, "r".repeat(made.len()));
+    machine.stop().await;
+    machine.start(Deadlines::default());
+    apply_bytes(&machine, of_another_release(&config(2, "a", &["etcd-0"]))).await.unwrap();
+    assert_eq!(machine.state().await.sandboxes, before.sandboxes);
+    machine.settle(&config(3, "a", &["etcd-0"])).await;
+    assert_eq!(machine.state().await.sandboxes[0].digest, made, "it is replaced for another value alone");
+}
+
+#[tokio::test]
+async fn a_driver_of_v0_1_0_is_obeyed_and_its_upgrade_restarts_nothing() {
+    let mut machine = Machine::new();
+    let of_v0_1_0 = |generation| MachineConfig { format: Format::One, ..config(generation, "a", &["etcd-0"]) };
+    machine.settle(&of_v0_1_0(1)).await;
+    let before = machine.state().await;
+    assert_eq!(before.applied, Some(applied_by(&of_v0_1_0(1))));
+    machine.stop().await;
+    machine.start(Deadlines::default());
+    machine.settle(&of_v0_1_0(2)).await;
+    machine.settle(&config(2, "a", &["etcd-0"])).await;
+    machine.settle(&config(3, "a", &["etcd-0"])).await;
+    let after = machine.state().await;
+    assert_eq!((&after.sandboxes, running(&after)), (&before.sandboxes, running(&before)));
+}
+
 /// What becomes of the config on disk between two runs of the agent.
 type Loss = (&'static str, fn(&std::path::Path));
 
-const LOSSES: [Loss; 3] = [
+const LOSSES: [Loss; 4] = [
     ("damaged", |config| fs::write(config, "\u{1}no config").unwrap()),
     // A pod without a name: to this program, what a newer one wrote.
     ("of a newer release", |config| {
         let bytes = fs::read(config).unwrap();
         fs::write(config, [bytes.as_slice(), &[0x22, 0]].concat()).unwrap();
+    }),
+    // The number of its format is 3.
+    ("of a newer format", |config| {
+        let bytes = fs::read(config).unwrap();
+        fs::write(config, [bytes.as_slice(), &[0xc0, 2, 3]].concat()).unwrap();
     }),
     ("removed", |config| fs::remove_file(config).unwrap()),
 ];

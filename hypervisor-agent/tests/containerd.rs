@@ -93,6 +93,7 @@ impl Machine {
     fn config(&self, generation: u64, components: &[&str]) -> MachineConfig {
         let pods = components.iter().map(|component| (self.pod(component), pod()));
         MachineConfig {
+            format: keelway_api::machine::Format::NEWEST,
             installation: "00000000000000ff".parse().unwrap(),
             term: 1,
             generation,

@@ -160,6 +160,7 @@ const SECOND: &str = "0000000000000002";
 
 fn config(generation: u64, pods: impl IntoIterator<Item = (PodName, Pod)>) -> MachineConfig {
     MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,

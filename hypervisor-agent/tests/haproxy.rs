@@ -147,6 +147,7 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         registries: std::collections::BTreeMap::new(),
     };
     MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,

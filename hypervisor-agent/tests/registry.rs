@@ -124,6 +124,7 @@ impl World {
         self.generation.set(self.generation.get() + 1);
         let name = PodName { cluster: self.cluster.clone(), component: "etcd-0".parse().unwrap() };
         let config = MachineConfig {
+            format: keelway_api::machine::Format::NEWEST,
             installation: "00000000000000ff".parse().unwrap(),
             term: 1,
             generation: self.generation.get(),
@@ -246,6 +247,7 @@ async fn pulled(world: &World) {
     // Nothing is left for the machine to be cleared of.
     world.generation.set(world.generation.get() + 1);
     let empty = MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation: world.generation.get(),

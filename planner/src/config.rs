@@ -13,7 +13,7 @@ use keelway_api::{
     component::ComponentSpec,
     fault::Faults,
     hypervisor::Applied,
-    machine::{DataRemoval, Digest, MachineConfig, MachineState, Pod, config_digest},
+    machine::{DataRemoval, Digest, Format, MachineConfig, MachineState, Pod, config_digest},
     name::{ClusterId, HypervisorName, PodName},
 };
 
@@ -339,14 +339,28 @@ fn composed(
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
-    let others = state.clusters().filter(|id| !is_looked_after(id) && has_more(state, id, pods)).collect();
-    let digest = config_digest(&installation, pods, (&others, removals));
+    let format = Format::understood_by(state.formats)?;
+    let mut others: BTreeSet<_> =
+        state.clusters().filter(|id| !is_looked_after(id) && has_more(state, id, pods)).collect();
+    if format == Format::One {
+        others.extend(clusters_with_kept_data(state, (pods, removals)));
+    }
+    let digest = config_digest(format, &installation, pods, (&others, removals));
     let fence = fenced(digest, term_for(state, term), document, state)?;
     let (term, generation) = (fence.term, fence.generation);
-    Some((
-        MachineConfig { installation, term, generation, pods: BTreeMap::new(), others, removals: removals.clone() },
-        fence,
-    ))
+    let (pods, removals) = (BTreeMap::new(), removals.clone());
+    Some((MachineConfig { format, installation, term, generation, pods, others, removals }, fence))
+}
+
+/// Clusters with marked data of a pod that is not wanted, and whose removal nobody orders. An agent of v0.1.0 knows no orders: it would
+/// remove that data.
+fn clusters_with_kept_data(
+    state: &MachineState,
+    (pods, removals): (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
+) -> impl Iterator<Item = ClusterId> {
+    let marked = state.pods_with_marked_data();
+    let kept = marked.filter(|pod| !pods.contains_key(pod) && !removals.contains_key(pod));
+    kept.map(|pod| pod.cluster)
 }
 
 /// Whether a machine has something of a cluster beside these pods. Where it has not, its config says nothing of the rest: one of a cluster that

@@ -33,7 +33,11 @@ pub fn check_config(
     let unordered = unordered_removals(documents, config);
     let unordered = unordered
         .map(|what| Violation { invariant: "the data of a member is removed by an order in the documents", what });
-    lost.chain(unordered).collect()
+    let unknown = (config.format.number() < state.formats.first || config.format.number() > state.formats.last)
+        .then(|| format!("format {}, to a machine that understands {}", config.format.number(), state.formats));
+    let unknown =
+        unknown.map(|what| Violation { invariant: "a config has a format that its machine understands", what });
+    lost.chain(unordered).chain(unknown).collect()
 }
 
 /// Components that are placed on the machine, are there, and would be stopped.

@@ -12,7 +12,7 @@ use keelway_api::{
     Documents, Hypervisor,
     condition::reason::Reason,
     hypervisor::Applied,
-    machine::{MachineState, Seen},
+    machine::{Format, FormatRange, MachineState, Seen},
     name::{HypervisorName, InstallationId},
 };
 
@@ -56,6 +56,11 @@ pub enum Refused {
         /// What they tell of.
         issued: Applied,
     },
+    /// Its agent understands no format of configs that this release sends.
+    UnknownFormats {
+        /// Those that it understands.
+        formats: FormatRange,
+    },
     /// A kubelet runs its pods there.
     Kubelet {
         /// How many.
@@ -77,6 +82,7 @@ impl Refused {
             Self::Stale { .. } | Self::TwoWriters { .. } => Reason::StaleDocuments,
             Self::NoSuchTerm { .. } => Reason::ObeysAnotherLeader,
             Self::NoNumberLeft { .. } => Reason::NoNumberLeft,
+            Self::UnknownFormats { .. } => Reason::UnsupportedAgent,
             Self::Kubelet { .. } => Reason::UsedByKubelet,
             Self::SameMachine { .. } => Reason::SameMachine,
         }
@@ -145,7 +151,14 @@ pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<Refused> {
     if let Some(issued) = issued.filter(|issued| next_number(issued.generation).is_none()) {
         return Some(Refused::NoNumberLeft { issued: issued.clone() });
     }
-    let applied = state.applied.as_ref()?;
+    // Documents that are too old count first: those of a newer release may be the newest.
+    let refused = state.applied.as_ref().and_then(|applied| stale(applied, issued));
+    let unknown = Format::understood_by(state.formats).is_none();
+    refused.or_else(|| unknown.then_some(Refused::UnknownFormats { formats: state.formats }))
+}
+
+/// Whether what a machine holds is not what the documents tell of, nor older.
+fn stale(applied: &Applied, issued: Option<&Applied>) -> Option<Refused> {
     let place = |applied: &Applied| (applied.term, applied.generation);
     match issued {
         Some(issued) if place(applied) < place(issued) => None,
@@ -203,6 +216,19 @@ impl fmt::Display for Refused {
                  as `keelway reconcile` wrote it",
                 number(issued)
             ),
+            Self::UnknownFormats { formats } => {
+                let older = if formats.last < FormatRange::OWN.first {
+                    "keelway-hypervisor-agent on the machine"
+                } else {
+                    "keelway and the manager"
+                };
+                write!(
+                    f,
+                    "the machine's agent understands {formats} of configs, and this release sends {}: upgrade {older}; \
+                     until then nothing is changed on this machine, and what runs there goes on",
+                    FormatRange::OWN
+                )
+            }
             Self::Kubelet { pods } => write!(
                 f,
                 "a kubelet uses the machine's container runtime ({}): it would fight over memory, ports and images with \

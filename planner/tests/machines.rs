@@ -12,7 +12,9 @@ use keelway_api::{
     documents::SecretName,
     hypervisor::{Applied, LOST_ANNOTATION},
     jiff::{SignedDuration, Timestamp},
-    machine::{Amount, DataState, Disk, MachineState, SandboxState, Seen, Silent, Start, SystemFacts},
+    machine::{
+        Amount, DataState, Disk, Format, FormatRange, MachineState, SandboxState, Seen, Silent, Start, SystemFacts,
+    },
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
 use keelway_planner::{
@@ -307,6 +309,46 @@ fn a_machine_of_a_kubelet_takes_nothing() {
     assert_eq!(world.refuse(), [Refused::Kubelet { pods: 3 }]);
     let plan = world.plan();
     assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() != "hv-2"));
+}
+
+#[test]
+fn a_machine_whose_agent_understands_no_common_format_takes_nothing_and_others_go_on() {
+    for (formats, older) in [((3, 4), "upgrade keelway and the manager"), ((0, 0), "upgrade keelway-hypervisor-agent")]
+    {
+        let mut world = World::new();
+        let formats = FormatRange { first: formats.0, last: formats.1 };
+        world.machine("hv-2").formats = formats;
+        assert_eq!(world.refuse(), [Refused::UnknownFormats { formats }]);
+        let plan = world.plan();
+        let (waiting, condition) = told(&plan, "hv-2", "Ready");
+        assert!(waiting.contains(&format!("understands {formats} of configs")), "{waiting}");
+        assert!(waiting.contains("formats 1 to 2") && waiting.contains(older), "{waiting}");
+        assert_eq!(condition, "False UnsupportedAgent");
+        let configs = machine_configs(&plan.documents, &world.seen).unwrap();
+        assert_eq!(configs.keys().map(HypervisorName::as_str).collect::<Vec<_>>(), ["hv-1", "hv-3"]);
+    }
+}
+
+/// It would remove all data that its config does not ask for.
+#[test]
+fn an_agent_of_v0_1_0_is_sent_what_it_understands_and_keeps_data_that_no_order_names() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    let newest = fences(&world);
+    world.machine("hv-1").formats = FormatRange::OF_V0_1_0;
+    assert_eq!(fences(&world), newest, "what it holds is the same in both formats");
+    let config =
+        |world: &World| machine_configs(&world.documents, &world.seen).unwrap()[&"hv-1".parse().unwrap()].clone();
+    let before = config(&world);
+    assert_eq!((before.format, before.others.len()), (Format::One, 0));
+
+    let member = world.members().into_iter().find(|pod| before.pods.contains_key(pod)).unwrap();
+    let left = PodName { component: "etcd-9".parse().unwrap(), ..member.clone() };
+    world.machine("hv-1").data.insert(format!("{left}/data"), DataState { marked: true, used: true });
+    assert_eq!(config(&world).others, [left.cluster.clone()].into());
+    world.machine("hv-1").formats = FormatRange::OWN;
+    let after = config(&world);
+    assert_eq!((after.format, after.others.len()), (Format::NEWEST, 0), "a newer one keeps it by itself");
 }
 
 #[test]

@@ -45,7 +45,7 @@ use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{Format, MachineConfig, MachineState, Seen},
     name::{ClusterId, HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, site::Question};
@@ -100,12 +100,13 @@ pub trait Machines: Send + Sync {
     /// Makes a machine obey an installation, whoever it obeyed before. Nothing else of it is touched.
     async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
         let nothing = MachineConfig {
+            format: Format::NEWEST,
             installation: installation.clone(),
             term: 0,
             generation: 0,
             pods: BTreeMap::new(),
             others: BTreeSet::new(),
-            removals: std::collections::BTreeMap::new(),
+            removals: BTreeMap::new(),
         };
         self.apply(machine, nothing.into(), vec![Action::WriteOwner(installation.clone())], run).await
     }

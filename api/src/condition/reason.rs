@@ -17,6 +17,8 @@ pub enum Reason {
     ObeysAnotherLeader,
     /// The documents tell of a config of the machine after which there is no number.
     NoNumberLeft,
+    /// The machine's agent understands no format of configs that this release sends.
+    UnsupportedAgent,
     /// A kubelet runs pods on the machine's runtime.
     UsedByKubelet,
     /// The machine's agent answers for another Hypervisor as well.
@@ -117,6 +119,7 @@ pub const ALL: &[Reason] = &[
     Reason::StaleDocuments,
     Reason::ObeysAnotherLeader,
     Reason::NoNumberLeft,
+    Reason::UnsupportedAgent,
     Reason::UsedByKubelet,
     Reason::SameMachine,
     Reason::NotObserved,
@@ -179,6 +182,7 @@ impl Reason {
             | Self::StaleDocuments
             | Self::ObeysAnotherLeader
             | Self::NoNumberLeft
+            | Self::UnsupportedAgent
             | Self::UsedByKubelet
             | Self::SameMachine
             | Self::TokenExpired
@@ -276,6 +280,13 @@ impl Reason {
                 "Ready",
                 "the agent behind the machine answers for another Hypervisor as well: both documents are of one machine, and nothing is done by the second",
                 "correct `spec.endpoint` of the one that was copied, or delete it",
+            ),
+            Self::UnsupportedAgent => (
+                "UnsupportedAgent",
+                "Hypervisor",
+                "Ready",
+                "the machine's agent understands no format of configs that this release sends; what runs there goes on, and so do all other machines",
+                "upgrade whichever is older, as the message says: keelway-hypervisor-agent on the machine, or keelway and the manager",
             ),
             Self::AuthorityEnded => (
                 "AuthorityEnded",

@@ -7,8 +7,18 @@ use serde_json::Value;
 use super::world::World;
 
 /// Fields that follow from others.
-const FOLLOWING: [&str; 9] =
-    ["conditions", "issued", "applied", "digest", "sha256", "files", "images", "timestamp", "observedGeneration"];
+const FOLLOWING: [&str; 10] = [
+    "conditions",
+    "issued",
+    "applied",
+    "digest",
+    "formats",
+    "sha256",
+    "files",
+    "images",
+    "timestamp",
+    "observedGeneration",
+];
 /// More lines than a person reads.
 const MOST_LINES: usize = 60;
 

@@ -83,6 +83,7 @@ impl dyn Subject + '_ {
         let generation = state.applied.as_ref().map_or(1, |applied| applied.generation + 1);
         let pods = pods.iter().cloned().collect();
         let config = MachineConfig {
+            format: keelway_api::machine::Format::NEWEST,
             installation,
             term: 1,
             generation,

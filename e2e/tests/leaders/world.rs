@@ -142,6 +142,7 @@ impl World {
     pub(crate) async fn hear_of_leader(&self, term: u64) -> usize {
         let installation = self.kubectl.says(&["get", "hv", "hv-0", "-o", "jsonpath={.status.installation}"]);
         let late = MachineConfig {
+            format: keelway_api::machine::Format::NEWEST,
             installation: installation.parse().unwrap(),
             term,
             generation: 1000,

@@ -7,7 +7,7 @@ use std::{
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Digest, MachineConfig, PodDigests, config_digest},
+    machine::{Format, MachineConfig, PodDigests, config_digest},
     name::{InstallationId, PodName},
 };
 use tokio::sync::{Mutex, watch};
@@ -33,47 +33,53 @@ pub(super) struct Kept {
     pub(super) digests: BTreeMap<PodName, PodDigests>,
 }
 
-/// A config that says of a pod only that it is as before, and it is not.
+/// A config that was sent and is none for this agent.
 #[derive(Debug, thiserror::Error)]
-#[error("the config that is in effect has no such {0}: hand over all of them")]
-pub(super) struct UnknownPod(PodName);
+pub(super) enum Unfit {
+    /// It says of a pod only that it is as before, and it is not.
+    #[error("the config that is in effect has no such {0}: hand over all of them")]
+    UnknownPod(PodName),
+    #[error("the config says more than this agent understands: upgrade keelway-hypervisor-agent")]
+    OtherDigest,
+}
 
 impl Kept {
-    pub(super) fn new(config: MachineConfig) -> Self {
-        let digests = config.pod_digests();
-        Self::of(config, digests)
-    }
-
-    /// A config whose pods are these, and those of the one before that are named with the digests of their content.
-    pub(super) fn following(
+    /// A config that was sent under a digest. Its pods are these, and those of the one before that are named with the digests of their
+    /// content.
+    pub(super) fn sent(
         before: Option<&Self>,
-        mut config: MachineConfig,
-        same: BTreeMap<PodName, Digest>,
-    ) -> Result<Self, UnknownPod> {
-        let mut digests = config.pod_digests();
+        (mut config, mut digests): (MachineConfig, BTreeMap<PodName, PodDigests>),
+        same: BTreeMap<PodName, Vec<u8>>,
+        digest: String,
+    ) -> Result<Self, Unfit> {
         for (name, digest) in same {
             let known = before.and_then(|before| Some((before.config.pods.get(&name)?, before.digests.get(&name)?)));
             let Some((pod, known)) = known.filter(|(_, known)| known.content == digest) else {
-                return Err(UnknownPod(name));
+                return Err(Unfit::UnknownPod(name));
             };
             digests.insert(name.clone(), known.clone());
             config.pods.insert(name, pod.clone());
         }
-        Ok(Self::of(config, digests))
-    }
-
-    /// A config goes by the digest that was recorded with its number: a program before this one may have made another one of it.
-    fn recorded_as(mut self, applied: Option<&Applied>) -> Self {
-        let place = |applied: &Applied| (applied.term, applied.generation);
-        if let Some(applied) = applied.filter(|applied| place(applied) == place(&self.fence)) {
-            self.fence.digest.clone_from(&applied.digest);
+        // That an agent knows all fields of a config of v0.1.0 shows in the digest alone.
+        if config.format == Format::One && of_format_1(&config, &digests) != digest {
+            return Err(Unfit::OtherDigest);
         }
-        self
+        Ok(Self::of((config, digests), digest))
     }
 
-    fn of(config: MachineConfig, digests: BTreeMap<PodName, PodDigests>) -> Self {
-        let contents = digests.iter().map(|(name, of)| (name.clone(), of.content)).collect();
-        let digest = config_digest(&config.installation, &contents, (&config.others, &config.removals));
+    /// A config that was read from disk. One of v0.1.0 goes by the digest that was recorded with its number.
+    fn stored(
+        (config, digests, digest): (MachineConfig, BTreeMap<PodName, PodDigests>, Option<String>),
+        applied: Option<&Applied>,
+    ) -> Self {
+        let place = (config.term, config.generation);
+        let recorded = applied.filter(|applied| (applied.term, applied.generation) == place);
+        let recorded = || recorded.map(|applied| applied.digest.clone());
+        let digest = digest.or_else(recorded).unwrap_or_else(|| of_format_1(&config, &digests));
+        Self::of((config, digests), digest)
+    }
+
+    fn of((config, digests): (MachineConfig, BTreeMap<PodName, PodDigests>), digest: String) -> Self {
         let fence = Applied { term: config.term, generation: config.generation, digest };
         Self { config, fence, digests }
     }
@@ -81,6 +87,12 @@ impl Kept {
     pub(super) fn wanted(&self) -> Wanted<'_> {
         Wanted { config: &self.config, fence: &self.fence, digests: &self.digests }
     }
+}
+
+/// The digest of a config of v0.1.0, whose agents made it themselves.
+fn of_format_1(config: &MachineConfig, digests: &BTreeMap<PodName, PodDigests>) -> String {
+    let contents = digests.iter().map(|(name, of)| (name.clone(), of.content.as_slice())).collect();
+    config_digest(Format::One, &config.installation, &contents, (&config.others, &config.removals))
 }
 
 /// The machine's records could not be read. Nothing is done without them, and nothing is taken away.
@@ -227,7 +239,7 @@ impl Book {
     /// Takes a config, which is on disk when this returns. The same one again is taken without a word.
     pub(super) async fn accept(&self, new: Kept) -> Result<(), AcceptError> {
         let _writing = self.writing.lock().await;
-        let Kept { config, fence, .. } = &new;
+        let Kept { config, fence, digests } = &new;
         refusal::check_content(config)?;
         let records = self.machine.with_files(|files| files.records()).await.map_err(AcceptError::Keep)?;
         refusal::check_owner(&config.installation, records.owner.as_ref())?;
@@ -241,13 +253,13 @@ impl Book {
             refusal::check_owner(&config.installation, Some(&taken.config.installation))?;
             refusal::check_order(fence, Some(&taken.fence))?;
         }
-        if kept.as_ref().is_some_and(|kept| kept.config == *config) {
+        if kept.as_deref() == Some(&new) {
             return Ok(());
         }
         // One that cannot be read may come again under its own number.
         let repeated = lost.as_deref().and(taken.map(|taken| &taken.fence).or(records.applied.as_ref()));
         refusal::check_term(config, self.term(&config.installation), repeated)?;
-        let (taken, bytes) = (Taken::of(&new), wire::encode_config(config));
+        let (taken, bytes) = (Taken::of(&new), wire::encode_stored((config, digests), &fence.digest));
         let write = move |files: crate::files::Files<'_>| {
             files.write_taken(&taken)?;
             files.write_config(&bytes)
@@ -294,11 +306,11 @@ fn read_config(
     let decoded = match config {
         Ok(None) if taken.is_none() => return Ok(None),
         Ok(None) => Err(UnreadableConfig::Missing),
-        Ok(Some(bytes)) => wire::decode_config(&bytes).map_err(UnreadableConfig::Decode),
+        Ok(Some(bytes)) => wire::decode_stored(&bytes).map_err(UnreadableConfig::Decode),
         Err(error) => Err(UnreadableConfig::Read(error)),
     };
     match decoded {
-        Ok(config) => Ok(Some(Kept::new(config).recorded_as(records.applied.as_ref()))),
+        Ok(stored) => Ok(Some(Kept::stored(stored, records.applied.as_ref()))),
         Err(why) => Err(Box::new(LostConfig { why, known: taken.map(Taken::into_kept) })),
     }
 }

@@ -197,7 +197,7 @@ impl Keeper {
         self.machine_failure = None;
         self.dirty = true;
         let before = std::mem::replace(&mut self.config, self.book.current());
-        let content = |of: Option<&Kept>, pod: &PodName| Some(of?.digests.get(pod)?.content);
+        let content = |of: Option<&Kept>, pod: &PodName| Some(of?.digests.get(pod)?.content.clone());
         let (was, is) = (before.as_deref(), self.config.as_deref());
         self.clients.retain(|pod| content(is, pod).is_some());
         self.clients.read_again(|pod| content(was, pod) != content(is, pod));

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
-use keelway_api::{jiff::Timestamp, machine::MachineConfig, name::NameError};
+use keelway_api::{jiff::Timestamp, name::NameError};
 use tokio::sync::{
     Semaphore,
     broadcast::error::RecvError,
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Se
 use super::{
     Entrances,
     board::Board,
-    book::{AcceptError, Book, FenceError, Kept},
+    book::{AcceptError, Book, FenceError, Kept, Unfit},
     exchange::Exchange,
     journal::Journal,
     network::Standing,
@@ -40,7 +40,7 @@ use crate::{
     relay,
     report::chain_text,
     streams::{Streams, address_of},
-    wire,
+    wire::{self, WireError},
 };
 
 /// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes. An agent has room
@@ -142,16 +142,14 @@ impl Agent for Service {
     async fn apply(&self, request: Request<proto::ApplyRequest>) -> Result<Response<Self::ApplyStream>, Status> {
         let request = request.into_inner();
         let config = request.config.ok_or_else(|| Status::invalid_argument("there is no config"))?;
-        let config: MachineConfig = config.try_into().map_err(|error| Status::invalid_argument(chain_text(&error)))?;
-        let same = wire::same_pods(request.same).map_err(|error| Status::invalid_argument(chain_text(&error)))?;
+        let config = wire::read_config(config).map_err(|error| not_understood(&error))?;
+        let same = wire::same_pods(request.same).map_err(|error| not_understood(&error))?;
         let before = self.book.current();
-        let kept = Kept::following(before.as_deref(), config, same);
-        let kept = kept.map_err(|error| Status::not_found(error.to_string()))?;
-        if kept.fence.digest != request.digest {
-            return Err(Status::invalid_argument(
-                "the config says more than this agent understands: upgrade keelway-hypervisor-agent",
-            ));
-        }
+        let kept = Kept::sent(before.as_deref(), config, same, request.digest);
+        let kept = kept.map_err(|error| match error {
+            Unfit::UnknownPod(_) => Status::not_found(error.to_string()),
+            Unfit::OtherDigest => Status::invalid_argument(error.to_string()),
+        })?;
         let mut effects = self.board.effects();
         let status = self.board.status();
         let before = status.borrow().effects;
@@ -290,6 +288,10 @@ impl Service {
     fn standing(&self) -> Result<&Arc<Standing>, Status> {
         self.standing.as_ref().ok_or_else(|| Status::failed_precondition("this agent is on no network"))
     }
+}
+
+fn not_understood(error: &WireError) -> Status {
+    Status::invalid_argument(chain_text(error))
 }
 
 fn not_taken(error: &RefusedEnrollment) -> Status {

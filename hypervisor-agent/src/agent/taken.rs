@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Container, MachineConfig, Pod, PodDigests},
+    machine::{Container, Format, MachineConfig, Pod, PodDigests},
     name::{InstallationId, PodName},
 };
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub(super) struct Taken {
 #[derive(Debug, Serialize, Deserialize)]
 struct TakenPod {
     name: PodName,
-    /// [`Pod::digest`] of the whole pod, by which its sandboxes are known.
+    /// [`PodDigests::replacement`] of the whole pod, by which its sandboxes are known.
     replacement: String,
     pod: Pod,
 }
@@ -57,12 +57,13 @@ impl Taken {
         let pods = self.pods.into_iter().filter_map(|pod| serde_json::from_value::<TakenPod>(pod).ok());
         let (mut known, mut digests) = (BTreeMap::new(), BTreeMap::new());
         for TakenPod { name, replacement, pod } in pods {
-            digests.insert(name.clone(), PodDigests { replacement, files: Vec::new(), content: [0; 32] });
+            digests.insert(name.clone(), PodDigests { replacement, files: Vec::new(), content: Vec::new() });
             known.insert(name, pod);
         }
         let Self { installation, term, generation, digest, .. } = self;
         let fence = Applied { term, generation, digest };
         let config = MachineConfig {
+            format: Format::NEWEST,
             installation,
             term,
             generation,

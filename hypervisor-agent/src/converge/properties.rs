@@ -103,6 +103,7 @@ fn removal() -> DataRemoval {
 
 fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
     vec(option::weighted(0.7, pod()), 4).prop_map(move |pods| MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,

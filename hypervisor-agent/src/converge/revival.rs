@@ -64,6 +64,7 @@ mod tests {
         };
         let installation = "00000000000000ff".parse().unwrap();
         MachineConfig {
+            format: keelway_api::machine::Format::NEWEST,
             installation,
             term: 3,
             generation: 7,
@@ -82,7 +83,7 @@ mod tests {
 
     /// What is done there, of what is known of the config without its files.
     fn revived(config: &MachineConfig, machine: &mut Model) -> Vec<String> {
-        let of = |digests: PodDigests| PodDigests { files: Vec::new(), content: [0; 32], ..digests };
+        let of = |digests: PodDigests| PodDigests { files: Vec::new(), content: Vec::new(), ..digests };
         let digests = config.pod_digests().into_iter().map(|(name, digests)| (name, of(digests))).collect();
         let mut known = config.clone();
         known.pods.values_mut().for_each(|pod| pod.files.clear());

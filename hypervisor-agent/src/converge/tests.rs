@@ -52,6 +52,7 @@ fn config() -> MachineConfig {
         registries: BTreeMap::new(),
     };
     MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 3,
         generation: 7,
@@ -685,6 +686,7 @@ fn clusters_that_nobody_tells_of_are_left_alone() {
     let mut machine = settled(&config());
     let stranger = PodName { cluster: "00000000000000aa".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     let both = MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         generation: 8,
         pods: [etcd(), stranger.clone()].map(|name| (name, config().pods[&etcd()].clone())).into(),
         ..config()

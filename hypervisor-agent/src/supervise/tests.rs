@@ -51,6 +51,7 @@ fn config() -> MachineConfig {
         registries: std::collections::BTreeMap::new(),
     };
     MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation: 1,

@@ -1,9 +1,11 @@
 //! [`MachineConfig`] and what it consists of.
 
+use std::collections::BTreeMap;
+
 use keelway_api::{
     machine::{
-        CertificateFiles, Check, Container, DataRemoval, File, Liveness, MachineConfig, Mount, OnChange, Pod,
-        Resources, Servers, Start,
+        CertificateFiles, Check, Container, DataRemoval, File, Format, FormatRange, Liveness, MachineConfig, Mount,
+        OnChange, Pod, PodDigests, Resources, Servers, Start,
     },
     name::PodName,
     registry::RegistryCredentials,
@@ -12,8 +14,14 @@ use keelway_api::{
 use super::{WireError, all, pod_name};
 use crate::proto::{self, liveness::Check as WireCheck};
 
-impl From<&MachineConfig> for proto::MachineConfig {
-    fn from(config: &MachineConfig) -> Self {
+/// A config, with the digests that its driver made of its pods.
+pub(crate) struct Revised<'a> {
+    pub(crate) config: &'a MachineConfig,
+    pub(crate) digests: &'a BTreeMap<PodName, PodDigests>,
+}
+
+impl From<Revised<'_>> for proto::MachineConfig {
+    fn from(Revised { config, digests }: Revised<'_>) -> Self {
         let pods = config.pods.iter().map(|(name, pod)| proto::Pod {
             name: Some(name.into()),
             user: pod.user,
@@ -25,22 +33,78 @@ impl From<&MachineConfig> for proto::MachineConfig {
             start: wire_start(pod.start).into(),
             hold: pod.hold,
             registries: pod.registries.iter().map(|(image, found)| (image.clone(), found.into())).collect(),
+            revision: String::new(),
+            content: Vec::new(),
         });
-        Self {
+        let of_format_1 = Self {
             installation: config.installation.to_string(),
             term: config.term,
             generation: config.generation,
             pods: pods.collect(),
             others: config.others.iter().map(ToString::to_string).collect(),
-            removals: config.removals.iter().map(Into::into).collect(),
+            removals: Vec::new(),
+            format: 0,
+            digest: String::new(),
+        };
+        match config.format {
+            Format::One => of_format_1,
+            Format::Two => Self {
+                pods: config
+                    .pods
+                    .keys()
+                    .zip(of_format_1.pods)
+                    .map(|(name, pod)| revised(pod, digests.get(name)))
+                    .collect(),
+                removals: config.removals.iter().map(Into::into).collect(),
+                format: config.format.number(),
+                ..of_format_1
+            },
         }
     }
+}
+
+fn revised(pod: proto::Pod, digests: Option<&PodDigests>) -> proto::Pod {
+    let Some(PodDigests { replacement, content, files: _ }) = digests else { return pod };
+    proto::Pod { revision: replacement.clone(), content: content.clone(), ..pod }
+}
+
+/// The format of a config, before anything else of it is read.
+fn format_of(config: &proto::MachineConfig) -> Result<Format, WireError> {
+    let number = config.format.max(Format::One.number());
+    Format::of_number(number).ok_or(WireError::Format { format: number, known: FormatRange::OWN })
+}
+
+/// A config, and the digests that its driver made of its pods. Those of format 1 come without them: they are made here, as v0.1.0 made them.
+pub(crate) fn read(
+    mut config: proto::MachineConfig,
+) -> Result<(MachineConfig, BTreeMap<PodName, PodDigests>), WireError> {
+    let format = format_of(&config)?;
+    let take = |pod: &mut proto::Pod| (std::mem::take(&mut pod.revision), std::mem::take(&mut pod.content));
+    let revisions: Vec<Result<_, WireError>> =
+        config.pods.iter_mut().map(|pod| Ok((pod_name(pod.name.clone())?, take(pod)))).collect();
+    let config = MachineConfig::try_from(config)?;
+    if format == Format::One {
+        let digests = config.pod_digests();
+        return Ok((config, digests));
+    }
+    let mut digests = BTreeMap::new();
+    for revision in revisions {
+        let (name, (replacement, content)) = revision?;
+        if replacement.is_empty() || content.is_empty() {
+            return Err(WireError::Missing("the revision of a pod"));
+        }
+        if let Some(pod) = config.pods.get(&name) {
+            digests.insert(name, pod.with_revision(replacement, content));
+        }
+    }
+    Ok((config, digests))
 }
 
 impl TryFrom<proto::MachineConfig> for MachineConfig {
     type Error = WireError;
 
     fn try_from(config: proto::MachineConfig) -> Result<Self, WireError> {
+        let format = format_of(&config)?;
         let pods = config.pods.into_iter().map(|pod| {
             let start = start(pod.start())?;
             let name = pod_name(pod.name)?;
@@ -51,13 +115,15 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             let registries = pod.registries.into_iter().map(|(image, found)| (image, found.into())).collect();
             Ok((name, Pod { user, files, data, containers, pause_image, servers, start, hold, registries }))
         });
+        let removals = if format == Format::One { Vec::new() } else { config.removals };
         Ok(Self {
+            format,
             installation: config.installation.parse()?,
             term: config.term,
             generation: config.generation,
             pods: pods.collect::<Result<_, WireError>>()?,
             others: config.others.iter().map(|id| id.parse()).collect::<Result<_, _>>()?,
-            removals: config.removals.into_iter().map(removal).collect::<Result<_, _>>()?,
+            removals: removals.into_iter().map(removal).collect::<Result<_, _>>()?,
         })
     }
 }

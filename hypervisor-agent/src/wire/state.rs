@@ -7,7 +7,7 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{
         AgentIdentity, Amount, CgroupDriver, ContainerPhase, ContainerState, DataState, Disk, Figures, FileState,
-        MachineState, PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, SystemFacts,
+        FormatRange, MachineState, PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState, SystemFacts,
     },
     name::PodName,
 };
@@ -46,6 +46,7 @@ impl From<&MachineState> for proto::MachineState {
             term: state.term,
             figures: state.figures.iter().map(component_figures).collect(),
             agent_id: state.agent_id.clone(),
+            formats: Some(state.formats.into()),
         }
     }
 }
@@ -76,7 +77,20 @@ impl TryFrom<proto::MachineState> for MachineState {
             term: state.term,
             figures: state.figures.into_iter().map(figures).collect::<Result<_, _>>()?,
             agent_id: state.agent_id,
+            formats: state.formats.map(Into::into).unwrap_or_default(),
         })
+    }
+}
+
+impl From<FormatRange> for proto::FormatRange {
+    fn from(FormatRange { first, last }: FormatRange) -> Self {
+        Self { first, last }
+    }
+}
+
+impl From<proto::FormatRange> for FormatRange {
+    fn from(proto::FormatRange { first, last }: proto::FormatRange) -> Self {
+        Self { first, last }
     }
 }
 

@@ -8,7 +8,7 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{
         AgentIdentity, Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState,
-        DataRemoval, DataState, Disk, Figures, File, FileState, Liveness, MachineState, Mount, OnChange, Pod,
+        DataRemoval, DataState, Disk, Figures, File, FileState, Format, Liveness, MachineState, Mount, OnChange, Pod,
         PortFacts, Resources, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Servers, Start, SystemFacts,
     },
     registry::RegistryCredentials,
@@ -123,6 +123,7 @@ fn config() -> impl Strategy<Value = MachineConfig> {
     let removals = btree_map(name(), removal, 0..3);
     let parts = (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>(), others, removals);
     parts.prop_map(|(pods, term, generation, others, removals)| MachineConfig {
+        format: Format::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term,
         generation,
@@ -163,10 +164,12 @@ prop_compose! {
         identity in option::of(("[0-9a-f]{32}", 0_i64..4_000_000_000)),
         disk in any::<Option<(u64, u64)>>(),
         system in option::of(("[a-z0-9.]{0,9}", any::<Option<bool>>())),
+        formats in any::<(u32, u32)>(),
         figures in btree_map(name(), any::<(Option<u64>, Option<u64>)>(), 0..3),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
+            formats: FormatRange { first: formats.0, last: formats.1 },
             runtime: RuntimeFacts { name: "containerd".to_owned(), version: "v2".to_owned(), cgroup_driver: driver },
             owner: owned.then(|| "00000000000000ff".parse().unwrap()),
             applied: applied.map(|(term, generation)| Applied { term, generation, digest: "d".to_owned() }),
@@ -235,6 +238,31 @@ proptest! {
         prop_assert_eq!(back, config);
     }
 
+    /// What an agent of v0.1.0 is sent is what v0.1.0 sent.
+    #[test]
+    fn a_config_of_format_1_has_nothing_that_came_later(config in config()) {
+        let config = MachineConfig { format: Format::One, ..config };
+        let sent = proto::MachineConfig::from(Revised { config: &config, digests: &config.pod_digests() });
+        prop_assert_eq!((sent.format, sent.digest.as_str(), sent.removals.len()), (0, "", 0));
+        prop_assert!(sent.pods.iter().all(|pod| pod.revision.is_empty() && pod.content.is_empty()));
+        let (back, digests) = read_config(sent).unwrap();
+        prop_assert_eq!(digests, config.pod_digests());
+        prop_assert_eq!(back.digest(), config.digest());
+        prop_assert_eq!(back, MachineConfig { removals: BTreeMap::new(), ..config });
+    }
+
+    /// However another driver makes its digests.
+    #[test]
+    fn digests_of_a_driver_are_kept(config in config(), digest in "[a-z]{1,9}") {
+        let mut digests = config.pod_digests();
+        for of in digests.values_mut() {
+            of.replacement = format!("{digest} of another release");
+            of.content = digest.clone().into_bytes();
+        }
+        let stored = decode_stored(&encode_stored((&config, &digests), &digest)).unwrap();
+        prop_assert_eq!(stored, (config, digests, Some(digest)));
+    }
+
     #[test]
     fn a_state_comes_back(state in state()) {
         let bytes = proto::MachineState::from(&state).encode_to_vec();
@@ -246,4 +274,27 @@ proptest! {
     fn no_bytes_are_too_much(bytes in vec(any::<u8>(), 0..256)) {
         let _ = decode_config(&bytes);
     }
+}
+
+#[test]
+fn a_config_of_a_newer_format_is_refused_with_both_numbers() {
+    let error = read_config(proto::MachineConfig { format: 3, ..Default::default() }).unwrap_err().to_string();
+    assert!(error.contains("format 3") && error.contains("formats 1 to 2"), "{error}");
+}
+
+#[test]
+fn a_pod_without_a_revision_is_refused() {
+    let name = Some(proto::PodName { cluster: "0123456789abcdef".to_owned(), component: "etcd-0".to_owned() });
+    let pod = proto::Pod { name, start: proto::Start::Always.into(), ..Default::default() };
+    let installation = "00000000000000ff".to_owned();
+    let config = proto::MachineConfig { format: 2, installation, pods: vec![pod], ..Default::default() };
+    assert!(read_config(config).unwrap_err().to_string().contains("the revision of a pod"));
+}
+
+/// As v0.1.0 does.
+#[test]
+fn a_state_without_formats_is_of_a_machine_that_understands_the_first_one() {
+    let runtime = RuntimeFacts { name: String::new(), version: String::new(), cgroup_driver: CgroupDriver::Systemd };
+    let state = proto::MachineState { formats: None, ..(&MachineState::empty(runtime)).into() };
+    assert_eq!(MachineState::try_from(state).unwrap().formats, FormatRange::OF_V0_1_0);
 }

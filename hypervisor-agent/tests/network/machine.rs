@@ -172,6 +172,7 @@ pub(crate) fn config(generation: u64, content: &str) -> MachineConfig {
     };
     let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     MachineConfig {
+        format: keelway_api::machine::Format::NEWEST,
         installation: ID.parse().unwrap(),
         term: 1,
         generation,

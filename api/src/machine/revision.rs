@@ -1,0 +1,273 @@
+//! The values by which a driver tells pods and configs from others, in the layout that v0.1.0 hashed.
+//!
+//! A sandbox carries the value of its pod for as long as it runs, and documents carry that of a config. So the layout outlives
+//! releases: another value restarts the component wherever Keelway is upgraded. It is written out here, apart from the structs that
+//! configs are made of, which may change.
+//!
+//! Each function takes a struct apart field by field, so that the compiler asks about a new one. A new field is hashed only where it is
+//! not at its default: the value of what lacks it stays as it was, as [`config`] does it for removals.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, BufWriter, Write},
+    net::SocketAddr,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    CertificateFiles, Check, Container, DataRemoval, Digest, File, Format, Liveness, Mount, OnChange, Pod, Resources,
+    Servers, Start, hex, sha256_hex,
+};
+use crate::{
+    name::{ClusterId, InstallationId, PodName},
+    registry::RegistryCredentials,
+};
+
+/// Changes where a pod has to be replaced: with its containers, its user, and files that are read at start. How containers are checked is
+/// no part of it, and servers are changed while their haproxy runs.
+pub(super) fn replacement(pod: &Pod) -> String {
+    let Pod { user, files, data, containers, pause_image, servers: _, start: _, hold: _, registries: _ } = pod;
+    let containers: Vec<_> = containers.iter().map(|container| HashedContainer::of(container, false)).collect();
+    let restart = files.iter().filter(|file| file.on_change == OnChange::Restart);
+    let restart: Vec<_> = restart.map(HashedFile::of).collect();
+    hex(&digest_of(&(user, containers, data, pause_image, restart)))
+}
+
+/// Changes with anything in a pod. It has digests in place of the bytes of files: most of a pod is files, and hashing takes their bytes as
+/// they are.
+pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
+    let Pod { user, files, data, containers, pause_image, servers, start, hold, registries } = pod;
+    let files = files.iter().zip(digests);
+    let files: Vec<_> = files
+        .map(|(File { path, content: _, on_change }, digest)| (path, digest, name_of_change(*on_change)))
+        .collect();
+    let containers: Vec<_> = containers.iter().map(|container| HashedContainer::of(container, true)).collect();
+    let servers = servers.as_ref().map(|Servers { options, addresses }| HashedServers { options, addresses });
+    let registries: Vec<_> = registries.iter().map(hashed_registry).collect();
+    let start = name_of_start(*start);
+    digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)))
+}
+
+/// Changes with anything in a config but its fence. `pods` has [`content`] of each.
+pub(super) fn config(
+    format: Format,
+    installation: &InstallationId,
+    pods: &BTreeMap<PodName, impl AsRef<[u8]>>,
+    (others, removals): (&BTreeSet<ClusterId>, &BTreeMap<PodName, DataRemoval>),
+) -> String {
+    let installation = installation.as_str();
+    let pods: Vec<_> = pods.iter().map(|(name, digest)| (HashedName::of(name), hex(digest.as_ref()))).collect();
+    let others: Vec<_> = others.iter().map(ClusterId::as_str).collect();
+    if format == Format::One || removals.is_empty() {
+        return hex(&digest_of(&(installation, pods, others)));
+    }
+    let removals = removals.iter();
+    let removals: Vec<_> = removals
+        .map(|(name, DataRemoval { member, reason })| (HashedName::of(name), HashedRemoval { member, reason }))
+        .collect();
+    hex(&digest_of(&(installation, pods, others, removals)))
+}
+
+/// People choose passwords, and digests are shown: enough of each to notice a change, too little to tell a guess by.
+fn hashed_registry<'a>(
+    (image, RegistryCredentials { username, password }): (&'a String, &'a RegistryCredentials),
+) -> (&'a String, &'a String, String) {
+    const SHOWN: usize = 4;
+    (image, username, sha256_hex(password.as_bytes()).chars().take(SHOWN).collect())
+}
+
+fn name_of_change(change: OnChange) -> &'static str {
+    match change {
+        OnChange::PickedUp => "PickedUp",
+        OnChange::Restart => "Restart",
+    }
+}
+
+fn name_of_start(start: Start) -> &'static str {
+    match start {
+        Start::Always => "Always",
+        Start::Never => "Never",
+        Start::Later => "Later",
+        Start::OnMarkedData => "OnMarkedData",
+        Start::OnUsedData => "OnUsedData",
+    }
+}
+
+#[derive(Serialize)]
+struct HashedName<'a> {
+    cluster: &'a str,
+    component: &'a str,
+}
+
+impl<'a> HashedName<'a> {
+    fn of(PodName { cluster, component }: &'a PodName) -> Self {
+        Self { cluster: cluster.as_str(), component: component.as_str() }
+    }
+}
+
+#[derive(Serialize)]
+struct HashedRemoval<'a> {
+    member: &'a str,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct HashedServers<'a> {
+    options: &'a str,
+    addresses: &'a BTreeMap<String, SocketAddr>,
+}
+
+#[derive(Serialize)]
+struct HashedFile<'a> {
+    path: &'a str,
+    content: String,
+    on_change: &'static str,
+}
+
+impl<'a> HashedFile<'a> {
+    fn of(File { path, content, on_change }: &'a File) -> Self {
+        Self { path, content: STANDARD.encode(content), on_change: name_of_change(*on_change) }
+    }
+}
+
+#[derive(Serialize)]
+struct HashedContainer<'a> {
+    name: &'a str,
+    image: &'a str,
+    command: &'a [String],
+    mounts: Vec<HashedMount<'a>>,
+    resources: HashedResources,
+    stop_seconds: u32,
+    liveness: Option<HashedLiveness<'a>>,
+}
+
+impl<'a> HashedContainer<'a> {
+    fn of(container: &'a Container, is_checked: bool) -> Self {
+        let Container { name, image, command, mounts, resources, stop_seconds, liveness } = container;
+        let Resources { cpu_request_millis, cpu_limit_millis, memory_limit_bytes } = *resources;
+        let mounts = mounts.iter().map(|Mount { source, target, read_only }| HashedMount {
+            source,
+            target,
+            read_only: *read_only,
+        });
+        Self {
+            name,
+            image,
+            command,
+            mounts: mounts.collect(),
+            resources: HashedResources { cpu_request_millis, cpu_limit_millis, memory_limit_bytes },
+            stop_seconds: *stop_seconds,
+            liveness: liveness.as_ref().filter(|_| is_checked).map(HashedLiveness::of),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct HashedMount<'a> {
+    source: &'a str,
+    target: &'a str,
+    read_only: bool,
+}
+
+#[derive(Serialize)]
+struct HashedResources {
+    cpu_request_millis: u32,
+    cpu_limit_millis: Option<u32>,
+    memory_limit_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct HashedLiveness<'a> {
+    check: HashedCheck<'a>,
+    period_seconds: u32,
+    timeout_seconds: u32,
+    failure_threshold: u32,
+    startup_seconds: Option<u32>,
+}
+
+impl<'a> HashedLiveness<'a> {
+    fn of(liveness: &'a Liveness) -> Self {
+        let Liveness { check, period_seconds, timeout_seconds, failure_threshold, startup_seconds } = liveness;
+        Self {
+            check: HashedCheck::of(check),
+            period_seconds: *period_seconds,
+            timeout_seconds: *timeout_seconds,
+            failure_threshold: *failure_threshold,
+            startup_seconds: *startup_seconds,
+        }
+    }
+}
+
+#[derive(Serialize)]
+enum HashedCheck<'a> {
+    Https {
+        address: SocketAddr,
+        path: &'a str,
+        server_name: &'a str,
+        authority: &'a str,
+        identity: Option<HashedCertificate<'a>>,
+    },
+    Http {
+        address: SocketAddr,
+        path: &'a str,
+    },
+    Socket {
+        path: &'a str,
+        request: &'a str,
+        answer: &'a str,
+    },
+}
+
+impl<'a> HashedCheck<'a> {
+    fn of(check: &'a Check) -> Self {
+        match check {
+            Check::Https { address, path, server_name, authority, identity } => Self::Https {
+                address: *address,
+                path,
+                server_name,
+                authority,
+                identity: identity
+                    .as_ref()
+                    .map(|CertificateFiles { certificate, key }| HashedCertificate { certificate, key }),
+            },
+            Check::Http { address, path } => Self::Http { address: *address, path },
+            Check::Socket { path, request, answer } => Self::Socket { path, request, answer },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct HashedCertificate<'a> {
+    certificate: &'a str,
+    key: &'a str,
+}
+
+/// The config of a large machine is never in memory as a whole text.
+fn digest_of(content: &impl Serialize) -> Digest {
+    const PIECE: usize = 16 << 10;
+    let mut text = BufWriter::with_capacity(PIECE, Hash(Sha256::new()));
+    // Serialising plain data of strings, numbers and lists has no way to fail, and hashing neither.
+    let _ = serde_json::to_writer(&mut text, content).map(|()| text.flush());
+    let (Hash(hash), _) = text.into_parts();
+    hash.finalize().into()
+}
+
+/// What is written is hashed.
+struct Hash(Sha256);
+
+impl Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
