@@ -1,0 +1,323 @@
+//! What releases left behind, as it was recorded with them (`e2e/compatibility/RELEASE/README.md`): this tree reads all of it, and an
+//! upgrade changes nothing but what is meant.
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "this is all test")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use keelway_api::{
+    Documents, Observation,
+    hypervisor::Applied,
+    machine::{
+        Format, FormatRange, MachineConfig, MachineState, STATE_DIRECTORY, Seen, ServerAdmin, ServerState, Start,
+    },
+    name::{HypervisorName, PodName},
+};
+use keelway_cri::{Deadlines, fake::Fake};
+use keelway_hypervisor_agent::{
+    LocalMachine,
+    access::Access,
+    agent::{Listener, run},
+    client::Client,
+    converge::{converge, model::Model},
+    wire,
+};
+use keelway_node::NodeOptions;
+use keelway_planner::{check_config, machine_configs};
+use keelway_reconciler::{PkiMinter, Preview, preview_offline};
+use rand::{SeedableRng, rngs::StdRng};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+const WITHIN: Duration = Duration::from_secs(60);
+/// More passes than any change takes.
+const MOST_PASSES: usize = 40;
+
+/// A release, with what its recordings are held against.
+struct Release {
+    name: &'static str,
+    /// What its agents report, and the format of a config that they are sent.
+    formats: (FormatRange, Format),
+    /// Components that are replaced once after an upgrade, and why.
+    replaced: &'static [(&'static str, &'static str)],
+    /// Fields that are written once after an upgrade, by kind, and why.
+    written: &'static [(&'static str, &'static str)],
+}
+
+const RELEASES: [Release; 1] = [Release {
+    name: "v0.1.0",
+    formats: (FormatRange::OF_V0_1_0, Format::One),
+    replaced: &[
+        ("ingress-0", "its haproxy logs fewer connections"),
+        ("ingress-1", "its haproxy logs fewer connections"),
+    ],
+    written: &[
+        ("Cluster status.minted", "keys are minted once in a cluster's life, which shows in their digests"),
+        ("Cluster status.birth", "what a cluster was born with stays"),
+        ("Hypervisor status.issued", "machines with an ingress are given another config"),
+        ("Hypervisor status.applied", "which they take"),
+    ],
+}];
+
+/// What was recorded of one machine.
+struct Recorded {
+    state: MachineState,
+    config: MachineConfig,
+    digest: String,
+    /// The files of its agent, below `STATE_DIRECTORY`.
+    disk: PathBuf,
+}
+
+impl Release {
+    fn directory(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("compatibility").join(self.name)
+    }
+
+    fn read(&self, path: impl AsRef<Path>) -> Vec<u8> {
+        let path = self.directory().join(path);
+        fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    fn machines(&self) -> BTreeMap<HypervisorName, Recorded> {
+        let entries = fs::read_dir(self.directory().join("machines")).unwrap();
+        let machine = |name: String| {
+            let place = Path::new("machines").join(&name);
+            let (config, digest) = wire::decode_request(&self.read(place.join("apply-request.pb"))).unwrap();
+            let state = wire::decode_state(&self.read(place.join("state.pb"))).unwrap();
+            (name.parse().unwrap(), Recorded { state, config, digest, disk: self.directory().join(place).join("disk") })
+        };
+        entries.map(|entry| machine(entry.unwrap().file_name().into_string().unwrap())).collect()
+    }
+}
+
+/// Where pods are in a sandbox, and which one.
+fn sandboxes(state: &MachineState) -> BTreeMap<PodName, (String, String)> {
+    let all = state.sandboxes.iter().map(|found| (found.pod.clone(), (found.id.clone(), found.digest.clone())));
+    all.collect()
+}
+
+#[test]
+fn agents_leave_what_runs_and_are_known_by_the_digests_of_their_release() {
+    for release in &RELEASES {
+        let machines = release.machines();
+        assert_eq!(machines.len(), 5);
+        for (name, Recorded { state, config, digest, disk }) in machines {
+            assert_eq!((state.formats, config.format), release.formats, "{name}");
+            assert_eq!(config.digest(), digest, "{name}");
+            assert_eq!(wire::decode_config(&fs::read(disk.join("config")).unwrap()).unwrap(), config, "{name}");
+            for (pod, wanted) in &config.pods {
+                assert_eq!(sandboxes(&state)[pod].1, wanted.digest(), "{pod} would be replaced");
+            }
+            assert_eq!(converge(&config, &state), Ok(Vec::new()), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_goes_on_from_the_disk_of_an_earlier_release() {
+    for (name, recorded) in RELEASES.iter().flat_map(Release::machines) {
+        goes_on(&name, &recorded).await;
+    }
+}
+
+async fn goes_on(name: &HypervisorName, Recorded { state, config, disk, .. }: &Recorded) {
+    let root = tempfile::tempdir().unwrap();
+    let place = root.path().join(STATE_DIRECTORY.trim_start_matches('/'));
+    for path in [&place, &root.path().join("var/log"), &root.path().join("run")] {
+        fs::create_dir_all(path).unwrap();
+    }
+    for file in fs::read_dir(disk).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), place.join(file.file_name())).unwrap();
+    }
+    let fake = Fake::new();
+    for pod in config.pods.values() {
+        fake.add_image(&pod.pause_image);
+        pod.containers.iter().for_each(|container| fake.add_image(&container.image));
+    }
+    let access = Access::of_root(fs::File::open(root.path()).unwrap().into());
+    let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
+    let socket = root.path().join("run/agent.sock");
+    let (listener, stop) = (Listener::bind(&socket).unwrap(), CancellationToken::new());
+    let running = tokio::spawn(run(machine, listener, stop.clone()));
+    let client = Client::on_socket(&socket);
+
+    let found = client.state(WITHIN).await.unwrap();
+    let applied = state.applied.as_ref().unwrap();
+    assert_eq!((found.applied.as_ref(), found.failures.len()), (Some(applied), 0), "{name}");
+    assert_eq!(found.term, applied.term + 1, "{name} knows the leader that it heard of last");
+    // The runtime is another one, on which nothing is: what may start on no data is started anew, and is known by the same value.
+    let _ = tokio::time::timeout(WITHIN, client.apply(config, &|_| {})).await.unwrap().unwrap();
+    let (before, after) = (sandboxes(state), sandboxes(&client.state(WITHIN).await.unwrap()));
+    let stateless = config.pods.iter().filter(|(_, pod)| pod.start == Start::Always);
+    assert_eq!(after.keys().collect::<BTreeSet<_>>(), stateless.map(|(pod, _)| pod).collect(), "{name}");
+    assert!(after.iter().all(|(pod, (_, digest))| before[pod].1 == *digest), "{name}");
+    stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[test]
+fn a_worker_knows_its_settings() {
+    for release in &RELEASES {
+        let bytes = release.read("worker/node.json");
+        let options: NodeOptions = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(serde_json::to_vec_pretty(&options).unwrap(), bytes);
+    }
+}
+
+/// Documents and machines, on which passes of this tree are done.
+struct World {
+    documents: Documents,
+    observation: Observation,
+    machines: BTreeMap<HypervisorName, Model>,
+    passes: u64,
+}
+
+impl World {
+    /// As it was recorded, but for the formats that its agents report.
+    fn recorded(release: &Release, formats: FormatRange) -> Self {
+        let observation = Observation::read(&release.read("observation.yaml")).unwrap();
+        let model = |state| {
+            let mut model = Model::empty();
+            model.state = MachineState { formats, ..state };
+            model
+        };
+        Self {
+            documents: Documents::read(&release.read("documents.yaml")).unwrap(),
+            machines: release.machines().into_iter().map(|(name, recorded)| (name, model(recorded.state))).collect(),
+            observation,
+            passes: 0,
+        }
+    }
+
+    fn look(&self) -> Observation {
+        let mut seen = self.observation.clone();
+        let known = self.machines.iter().map(|(name, model)| (name.clone(), Seen::Known(model.state.clone())));
+        seen.hypervisors = known.collect();
+        seen
+    }
+
+    fn preview(&self) -> Preview {
+        preview_offline(&self.documents, self.look(), &mut PkiMinter::new(StdRng::seed_from_u64(self.passes))).unwrap()
+    }
+
+    /// Saves a plan and does it. What is sent to an agent is within the formats that it reported.
+    fn pass(&mut self) {
+        let preview = self.preview();
+        self.passes += 1;
+        let seen = keelway_planner::Observation::of(self.look(), BTreeMap::new());
+        let configs = machine_configs(&preview.plan.documents, &seen).unwrap();
+        self.documents = preview.plan.documents;
+        for (name, actions) in preview.machines {
+            let (machine, config) = (self.machines.get_mut(&name).unwrap(), &configs[&name]);
+            assert_eq!(Some(config.format), Format::understood_by(machine.state.formats), "{name}");
+            let has = |pod: &PodName| config.pods.contains_key(pod);
+            assert_eq!(check_config(&self.documents, (&name, &machine.state), config, has), []);
+            machine.execute(&actions.unwrap());
+            let running: BTreeSet<_> = machine.state.sandboxes.iter().map(|found| found.pod.clone()).collect();
+            machine.state.servers.retain(|pod, _| running.contains(pod));
+            for (pod, servers) in config.pods.iter().filter_map(|(pod, wanted)| Some((pod, wanted.servers.as_ref()?))) {
+                let serves = |address| ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready: true };
+                let started = servers.addresses.iter().map(|(name, at)| (name.clone(), serves(*at))).collect();
+                machine.state.servers.entry(pod.clone()).or_insert(started);
+            }
+        }
+    }
+}
+
+/// Whichever is upgraded first.
+#[test]
+fn an_upgrade_changes_what_is_meant_and_nothing_else() {
+    for release in &RELEASES {
+        let (of_the_release, _) = release.formats;
+        for formats in [of_the_release, FormatRange::OWN] {
+            upgrade(release, World::recorded(release, formats));
+        }
+    }
+}
+
+fn upgrade(release: &Release, mut world: World) {
+    let before = world.documents.clone();
+    let first = world.preview();
+    assert!(first.refused.is_empty() && first.plan.mint.is_empty() && first.plan.decisions.is_empty());
+    assert!(first.plan.agents.is_empty() && first.plan.bindings.is_empty());
+    let replaced: Vec<&str> = release.replaced.iter().map(|(component, _)| *component).collect();
+    let has_none =
+        |state: &MachineState| state.sandboxes.iter().all(|found| !replaced.contains(&found.pod.component.as_str()));
+    let others: BTreeSet<_> =
+        world.machines.iter().filter(|(_, model)| has_none(&model.state)).map(|(name, _)| name.clone()).collect();
+    let issued = |documents: &Documents, name: &HypervisorName| -> Option<Applied> {
+        documents.hypervisors[name].status.as_ref().and_then(|status| status.issued.clone())
+    };
+    for name in others {
+        assert_eq!(first.machines[&name], Ok(Vec::new()), "{name}");
+        assert_eq!(issued(&first.plan.documents, &name), issued(&before, &name), "{name} is sent another config");
+    }
+
+    let sandboxes_before: BTreeMap<_, _> = world.machines.values().flat_map(|model| sandboxes(&model.state)).collect();
+    let mut ever: BTreeMap<PodName, BTreeSet<String>> = BTreeMap::new();
+    for _ in 0..MOST_PASSES {
+        for (pod, (id, _)) in world.machines.values().flat_map(|model| sandboxes(&model.state)) {
+            ever.entry(pod).or_default().insert(id);
+        }
+        if world.preview().settled() {
+            break;
+        }
+        world.pass();
+    }
+    assert!(world.preview().settled(), "{:?}", world.preview().plan.waiting);
+    let changed = ever.iter().filter(|(_, ids)| ids.len() > 1);
+    let changed: Vec<_> = changed.map(|(pod, ids)| (pod.component.as_str(), ids.len())).collect();
+    assert_eq!(changed, replaced.iter().map(|component| (*component, 2)).collect::<Vec<_>>());
+    assert_eq!(ever.len(), sandboxes_before.len());
+
+    let lines = differences(&before, &world.documents);
+    let is_meant = |line: &&String| release.written.iter().any(|(field, _)| line.starts_with(field));
+    let surprising: Vec<&String> = lines.iter().filter(|line| !is_meant(line)).collect();
+    assert!(surprising.is_empty(), "{surprising:#?}");
+    let is_written = |field: &str| lines.iter().any(|line| line.starts_with(field));
+    assert!(release.written.iter().all(|(field, _)| is_written(field)), "{lines:#?}");
+}
+
+/// Each field that differs, as `Kind path`.
+fn differences(before: &Documents, after: &Documents) -> Vec<String> {
+    let (before, after) = (values(before), values(after));
+    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let mut lines = Vec::new();
+    for (kind, name) in names {
+        let of = |all: &BTreeMap<(&str, String), Value>| all.get(&(*kind, name.clone())).cloned().unwrap_or_default();
+        compare(format!("{kind} "), &of(&before), &of(&after), &mut lines);
+    }
+    lines
+}
+
+/// By kind and name.
+fn values(documents: &Documents) -> BTreeMap<(&'static str, String), Value> {
+    let Documents { clusters, classes, hypervisors, components, secrets, .. } = documents;
+    assert!(classes.is_empty());
+    let value = |one: Result<Value, serde_json::Error>| one.unwrap();
+    let clusters =
+        clusters.iter().map(|(name, one)| (("Cluster", name.to_string()), value(serde_json::to_value(&**one))));
+    let hypervisors =
+        hypervisors.iter().map(|(name, one)| (("Hypervisor", name.to_string()), value(serde_json::to_value(&**one))));
+    let components =
+        components.iter().map(|(name, one)| (("Component", name.to_string()), value(serde_json::to_value(&**one))));
+    let secrets =
+        secrets.iter().map(|(name, one)| (("Secret", format!("{name:?}")), value(serde_json::to_value(&**one))));
+    clusters.chain(hypervisors).chain(components).chain(secrets).collect()
+}
+
+fn compare(path: String, before: &Value, after: &Value, lines: &mut Vec<String>) {
+    if let (Some(one), Some(other)) = (before.as_object(), after.as_object()) {
+        let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+        for name in names {
+            let dot = if path.ends_with(' ') { "" } else { "." };
+            compare(format!("{path}{dot}{name}"), &before[name], &after[name], lines);
+        }
+    } else if before != after {
+        lines.push(path);
+    }
+}
