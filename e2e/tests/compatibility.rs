@@ -52,13 +52,16 @@ const RELEASES: [Release; 1] = [Release {
     name: "v0.1.0",
     formats: (FormatRange::OF_V0_1_0, Format::One),
     replaced: &[
+        ("etcd-0", "its memory holds its quota"),
+        ("etcd-1", "its memory holds its quota"),
+        ("etcd-2", "its memory holds its quota"),
         ("ingress-0", "its haproxy logs fewer connections"),
         ("ingress-1", "its haproxy logs fewer connections"),
     ],
     written: &[
         ("Cluster status.minted", "keys are minted once in a cluster's life, which shows in their digests"),
         ("Cluster status.birth", "what a cluster was born with stays"),
-        ("Hypervisor status.issued", "machines with an ingress are given another config"),
+        ("Hypervisor status.issued", "machines with an ingress or an etcd member are given another config"),
         ("Hypervisor status.applied", "which they take"),
     ],
 }];
