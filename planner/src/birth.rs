@@ -89,7 +89,7 @@ pub(crate) fn wait_for_changes(plan: &mut Plan, world: &World) {
     }
 }
 
-fn store(
+pub(crate) fn store(
     token: &ClusterId,
     initial_cluster: BTreeMap<ComponentName, Vec<alloc::string::String>>,
     now: &Time,

@@ -48,7 +48,7 @@ pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
 /// Whom gateways let ask for connections.
 pub(crate) const EGRESS_NAME: &str = "keelway:egress";
 /// The key pair of a gateway within its Secret.
-pub(crate) const WIREGUARD: &str = "wireguard";
+pub const WIREGUARD: &str = "wireguard";
 
 /// What a Secret of a cluster holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -35,6 +35,7 @@ mod pod;
 mod ports;
 mod probe;
 mod progress;
+mod recover;
 mod refusal;
 mod retirement;
 mod status;
@@ -49,7 +50,7 @@ pub use access::{
     ADMIN_GROUP, Access, BINDINGS_DIGEST, OWNER, access, administrator, bindings_digest, driver_identity,
     first_administrator, first_bindings,
 };
-pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, holds};
+pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, WIREGUARD, holds};
 pub use clocks::{MOST_SKEW, wait_for_clock};
 pub use config::{Configs, Wants, configure, machine_config, machine_configs, note_issued};
 pub use config_check::check_config;
@@ -65,6 +66,7 @@ pub use plan::{Cause, Connections, Decision, Neighbours, Part, Plan, Waiting, pl
 pub use pod::MissingKey;
 pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
 pub use progress::plan_progress;
+pub use recover::{Difference, DifferenceKind, HeldConfig, HeldMachine, Recovery, Remedy, recover};
 pub use refusal::{Refused, later_leader, refusal, refuse};
 pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, next_term, term_alone, term_of_documents, term_told_by_most};
 pub use world::{World, have_the_same_machines};

@@ -17,7 +17,7 @@ use keelway_api::{
 use crate::certificates::{ENCRYPTION, ETCD, FRONT_PROXY, Holds, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, holds};
 
 /// The Secrets of a cluster that are minted once.
-const ONCE: [&str; 6] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE, SERVICE_ACCOUNT, ENCRYPTION];
+pub(crate) const ONCE: [&str; 6] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE, SERVICE_ACCOUNT, ENCRYPTION];
 
 /// Why a Secret that was minted for a living cluster cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,8 @@ fn is_living(cluster: &Cluster) -> bool {
     cluster.is_initialized() || cluster.status.as_ref().is_some_and(|status| status.etcd.is_some())
 }
 
-fn found(documents: &Documents, id: &ClusterId, secret: &str) -> Option<String> {
+/// The digest of a Secret of the documents.
+pub(crate) fn found(documents: &Documents, id: &ClusterId, secret: &str) -> Option<String> {
     documents.secrets.get(&SecretName::of(id, secret)).and_then(|found| fingerprint(secret, found))
 }
 
@@ -109,5 +110,10 @@ fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
         Holds::Certificates => return None,
     };
     let value = secret.data.as_ref()?.get(entry)?;
-    Some(sha256_hex(&[name.as_bytes(), &[0], &value.0].concat()))
+    Some(fingerprint_of(name, &value.0))
+}
+
+/// The same of the active certificate of an authority, or of the active key.
+pub(crate) fn fingerprint_of(name: &str, value: &[u8]) -> String {
+    sha256_hex(&[name.as_bytes(), &[0], value].concat())
 }

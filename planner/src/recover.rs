@@ -1,0 +1,183 @@
+//! Documents that were restored from an older backup: what machines hold that the documents do not know, and the documents that follow.
+//!
+//! Nothing is deleted, and no machine is changed. Each machine's number becomes the one that it holds, so the next pass is accepted.
+//! A component that a machine holds and no document names is adopted: its document is rebuilt from the machine's config. A cluster
+//! of which that cannot be done is paused, because an ordinary pass would stop what the documents do not name.
+
+mod cluster;
+mod difference;
+mod keys;
+mod numbers;
+mod pod;
+mod store;
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Documents, Time,
+    machine::{MachineConfig, MachineState, Pod, Seen},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+};
+
+pub use difference::{Difference, DifferenceKind, Remedy};
+
+use cluster::ClusterRecovery;
+use numbers::Age;
+
+/// What one machine holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldMachine {
+    /// What was seen on it.
+    pub state: MachineState,
+    /// Its config.
+    pub config: HeldConfig,
+}
+
+/// The config that a machine holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldConfig {
+    /// Its agent sent it.
+    Known(MachineConfig),
+    /// It holds none.
+    None,
+    /// It cannot be had, and why.
+    Unknown(String),
+}
+
+/// The documents that follow, and what differed.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Recovery {
+    /// The documents, from which a pass goes on.
+    pub documents: Documents,
+    /// What differed, machines first.
+    pub differences: Vec<Difference>,
+}
+
+impl Recovery {
+    /// Whether something is left for a person to do.
+    #[must_use]
+    pub fn needs_attention(&self) -> bool {
+        self.differences.iter().any(|difference| difference.kind.remedy() == Remedy::NeedsAttention)
+    }
+}
+
+/// Brings documents of an older backup to what machines hold. Deterministic; documents that are current stay as they are.
+pub fn recover(documents: &Documents, held: &BTreeMap<HypervisorName, Seen<HeldMachine>>, now: &Time) -> Recovery {
+    let mut differences = Vec::new();
+    let mut recovered = documents.clone();
+    numbers::share_installation(&mut recovered);
+    let ages = numbers::ages(&recovered, held, &mut differences);
+    let fleet = Fleet::of(held, &ages);
+    numbers::realign(&mut recovered, &fleet, &mut differences);
+    differences.sort_by(|one, other| one.subject.cmp(&other.subject));
+    let clusters: Vec<(ClusterRef, ClusterId)> =
+        recovered.clusters.iter().filter_map(|(name, cluster)| Some((name.clone(), cluster.id()?.clone()))).collect();
+    for (name, id) in &clusters {
+        ClusterRecovery::new(&mut recovered, &fleet, (name, id)).run(now, &mut differences);
+    }
+    let known: BTreeSet<&ClusterId> = clusters.iter().map(|(_, id)| id).collect();
+    for (id, machines) in fleet.clusters().into_iter().filter(|(id, _)| !known.contains(id)) {
+        let machines = machines.iter().map(ToString::to_string).collect();
+        differences.push(Difference::of(&id, DifferenceKind::UnknownCluster { machines }));
+    }
+    Recovery { documents: recovered, differences }
+}
+
+/// The machines that answered and obey this installation.
+pub(crate) struct Fleet<'a> {
+    machines: BTreeMap<&'a HypervisorName, (&'a HeldMachine, Age)>,
+    /// Whether all machines of the documents are among them, each with its config.
+    is_complete: bool,
+}
+
+/// A pod in the config of a machine.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldPod<'a> {
+    machine: &'a HypervisorName,
+    name: &'a PodName,
+    pod: &'a Pod,
+    runs: bool,
+    age: Age,
+}
+
+impl<'a> Fleet<'a> {
+    fn of(held: &'a BTreeMap<HypervisorName, Seen<HeldMachine>>, ages: &BTreeMap<HypervisorName, Age>) -> Self {
+        let machine =
+            |(name, seen): (&'a HypervisorName, &'a Seen<HeldMachine>)| Some((name, (seen.known()?, *ages.get(name)?)));
+        let machines: BTreeMap<_, _> = held.iter().filter_map(machine).collect();
+        let has_config = |(machine, _): &(&HeldMachine, Age)| !matches!(machine.config, HeldConfig::Unknown(_));
+        let is_complete = machines.len() == held.len() && machines.values().all(has_config);
+        Self { machines, is_complete }
+    }
+
+    fn age(&self, machine: &HypervisorName) -> Option<Age> {
+        self.machines.get(machine).map(|(_, age)| *age)
+    }
+
+    fn machine(&self, name: &HypervisorName) -> Option<&'a HeldMachine> {
+        self.machines.get(name).map(|(machine, _)| *machine)
+    }
+
+    /// The pods of a cluster in configs that are not older than the documents.
+    fn pods(&self, id: &ClusterId) -> Vec<HeldPod<'a>> {
+        let mut found = Vec::new();
+        for (machine, (held, age)) in &self.machines {
+            let HeldConfig::Known(config) = &held.config else { continue };
+            if *age == Age::Older {
+                continue;
+            }
+            let own = config.pods.iter().filter(|(name, _)| name.cluster == *id);
+            found.extend(own.map(|(name, pod)| HeldPod { machine, name, pod, runs: held.state.runs(name), age: *age }));
+        }
+        found
+    }
+
+    /// What is on machines of a cluster beside the pods of their configs.
+    fn strangers(&self, id: &ClusterId) -> Vec<(&'a HypervisorName, PodName)> {
+        let mut found = Vec::new();
+        for (machine, (held, age)) in &self.machines {
+            if *age == Age::Older || !matches!(held.config, HeldConfig::Unknown(_)) {
+                continue;
+            }
+            let here: BTreeSet<PodName> = pods_on(&held.state).into_iter().filter(|pod| pod.cluster == *id).collect();
+            found.extend(here.into_iter().map(|pod| (*machine, pod)));
+        }
+        found
+    }
+
+    /// Whether a machine has anything of a cluster.
+    fn holds(&self, id: &ClusterId) -> bool {
+        self.clusters().contains_key(id)
+    }
+
+    /// All clusters of which machines have something.
+    fn clusters(&self) -> BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>> {
+        let mut found: BTreeMap<ClusterId, BTreeSet<&HypervisorName>> = BTreeMap::new();
+        for (name, (held, _)) in &self.machines {
+            let configured = match &held.config {
+                HeldConfig::Known(config) => config.pods.keys().map(|pod| pod.cluster.clone()).collect(),
+                HeldConfig::None | HeldConfig::Unknown(_) => Vec::new(),
+            };
+            for id in held.state.clusters().chain(configured) {
+                found.entry(id).or_default().insert(name);
+            }
+        }
+        found
+    }
+}
+
+/// The pods that a machine has, by its sandboxes, directories and data.
+fn pods_on(state: &MachineState) -> Vec<PodName> {
+    let sandboxes = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone());
+    let directories = state.files.keys().filter_map(|path| {
+        let mut parts = path.split('/');
+        let name = [parts.next()?, "/", parts.next()?].concat();
+        name.parse().ok()
+    });
+    sandboxes.chain(directories).chain(state.pods_with_marked_data()).collect()
+}

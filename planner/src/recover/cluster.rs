@@ -1,0 +1,407 @@
+//! One cluster of the documents, beside what machines hold of it.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Cluster, Documents, Time,
+    change::ClusterBirth,
+    cluster::{Initialization, MemberPhase},
+    component::{ComponentSpec, ComponentStatus, Stage},
+    documents::SecretName,
+    machine::Start,
+    name::{ClusterId, ClusterRef, ComponentName, PodName},
+    release::find,
+    role::{API, Role},
+};
+
+use super::{
+    Difference, DifferenceKind, Fleet, HeldConfig, HeldPod,
+    keys::{self, OtherKey},
+    numbers::Age,
+    pod::{command, component_spec, differing, flag, role_of},
+    store::{HeldMember, phase_name, rebuilt},
+};
+use crate::{birth, placement};
+
+/// One cluster.
+pub(super) struct ClusterRecovery<'a> {
+    documents: &'a mut Documents,
+    fleet: &'a Fleet<'a>,
+    reference: &'a ClusterRef,
+    id: &'a ClusterId,
+    pods: Vec<HeldPod<'a>>,
+    /// Whether something of it is on machines that cannot be adopted.
+    is_unclear: bool,
+    differences: Vec<Difference>,
+}
+
+impl<'a> ClusterRecovery<'a> {
+    pub(super) fn new(
+        documents: &'a mut Documents,
+        fleet: &'a Fleet<'a>,
+        (reference, id): (&'a ClusterRef, &'a ClusterId),
+    ) -> Self {
+        let pods = fleet.pods(id);
+        Self { documents, fleet, reference, id, pods, is_unclear: false, differences: Vec::new() }
+    }
+
+    pub(super) fn run(mut self, now: &Time, differences: &mut Vec<Difference>) {
+        self.compare_keys();
+        if self.is_gone() {
+            self.note_cluster(DifferenceKind::Gone);
+            self.keep_members_from_empty_starts();
+        } else {
+            self.recover_store(now);
+            self.recover_components();
+            self.recover_facts();
+            self.note_strangers();
+            self.note_what_is_not_held();
+        }
+        if self.is_unclear {
+            self.pause();
+        }
+        differences.append(&mut self.differences);
+    }
+
+    fn cluster(&self) -> Option<&Cluster> {
+        self.documents.clusters.get(self.reference).map(|cluster| &**cluster)
+    }
+
+    fn note_cluster(&mut self, kind: DifferenceKind) {
+        self.differences.push(Difference::of(self.reference, kind));
+    }
+
+    fn note(&mut self, component: &ComponentName, kind: DifferenceKind) {
+        let subject = format!("{}/{component}", self.reference);
+        self.differences.push(Difference { subject, kind });
+    }
+
+    fn unclear(&mut self, held: HeldPod, why: impl Into<String>) {
+        self.is_unclear = true;
+        let kind = DifferenceKind::Unclear { machine: held.machine.clone(), why: why.into() };
+        self.note(&held.name.component, kind);
+    }
+
+    /// The machines' authorities and keys count: a cluster whose Secrets differ is `Blocked` by their digests.
+    fn compare_keys(&mut self) {
+        let (others, minted) = keys::compare(self.documents, self.id, &self.pods);
+        if others.is_empty() {
+            return;
+        }
+        let is_known = self.cluster().is_some_and(|cluster| keys::are_all_known(cluster, &minted));
+        if is_known && let Some(cluster) = self.documents.clusters.get_mut(self.reference) {
+            let known = &mut cluster.status.get_or_insert_default().minted;
+            for (secret, digest) in minted {
+                let is_other = others.iter().any(|other| other.secret == secret);
+                known
+                    .entry(secret)
+                    .and_modify(|known| {
+                        if is_other {
+                            known.clone_from(&digest);
+                        }
+                    })
+                    .or_insert(digest);
+            }
+        }
+        // Without all digests a second authority would be minted.
+        self.is_unclear |= !is_known;
+        for OtherKey { secret, is_missing } in others {
+            self.note_cluster(DifferenceKind::OtherKey { secret, is_missing });
+        }
+    }
+
+    /// Whether the documents have a cluster that machines had, and have no more.
+    fn is_gone(&self) -> bool {
+        let Some(cluster) = self.cluster().filter(|cluster| !cluster.deleted()) else { return false };
+        let is_born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
+        let ages =
+            self.documents.components_of(self.id).map(|(_, component)| self.fleet.age(&component.spec.hypervisor));
+        let ages: Vec<Option<Age>> = ages.collect();
+        let was_there = ages.iter().flatten().any(|age| age.is_after_documents()) && !ages.contains(&None);
+        is_born && was_there && !self.fleet.holds(self.id)
+    }
+
+    /// A member whose data is gone is known by that it was to have a mark.
+    fn keep_members_from_empty_starts(&mut self) {
+        let Some(cluster) = self.documents.clusters.get_mut(self.reference) else { return };
+        let store = cluster.status.as_mut().and_then(|status| status.etcd.as_mut());
+        for member in store.into_iter().flat_map(|store| store.members.values_mut()) {
+            member.phase = member.phase.max(MemberPhase::Marked);
+        }
+    }
+
+    fn recover_store(&mut self, now: &Time) {
+        let members = HeldMember::all(&self.pods);
+        let Some(cluster) = self.cluster() else { return };
+        match cluster.status.as_ref().and_then(|status| status.etcd.as_ref()) {
+            Some(store) => {
+                let strangers = members.iter().filter_map(|member| Some((member.held, member.stranger_to(store)?)));
+                let strangers: Vec<_> = strangers.collect();
+                for (held, why) in strangers {
+                    self.unclear(held, why);
+                }
+                self.raise_phases(&members);
+            }
+            None if self.pods.is_empty() || (members.is_empty() && self.fleet.is_complete) => {}
+            None => self.rebuild_store(&members, now),
+        }
+    }
+
+    fn raise_phases(&mut self, members: &[HeldMember]) {
+        for member in members {
+            let name = &member.held.name.component;
+            let cluster = self.documents.clusters.get_mut(self.reference);
+            let store = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut());
+            let Some(known) = store.and_then(|store| store.members.get_mut(name)) else { continue };
+            if known.phase < member.phase {
+                known.phase = member.phase;
+                self.note(name, DifferenceKind::MemberPhase { phase: phase_name(member.phase) });
+            }
+        }
+    }
+
+    fn rebuild_store(&mut self, members: &[HeldMember], now: &Time) {
+        let Some(cluster) = self.cluster() else { return };
+        let birth = ClusterBirth::of(&cluster.spec);
+        let rebuilt = rebuilt(self.id, members, now);
+        let rebuilt = rebuilt.and_then(|store| other_birth(&birth, &self.pods).map_or(Ok(store), Err));
+        match rebuilt {
+            Ok(store) => {
+                let names: Vec<String> = store.members.keys().map(ToString::to_string).collect();
+                let is_held = |name: &&ComponentName| members.iter().any(|member| member.held.name.component == **name);
+                let missing: Vec<ComponentName> = store.members.keys().filter(|name| !is_held(name)).cloned().collect();
+                if let Some(cluster) = self.documents.clusters.get_mut(self.reference) {
+                    let status = cluster.status.get_or_insert_default();
+                    status.etcd = Some(store);
+                    status.birth = Some(birth);
+                }
+                self.note_cluster(DifferenceKind::StoreBorn { members: names });
+                for name in missing {
+                    self.note(&name, DifferenceKind::MemberMissing);
+                }
+            }
+            Err(why) => {
+                // A second store would be born beside the one that there is.
+                if let Some(held) = self.pods.first().copied() {
+                    self.unclear(held, why);
+                }
+            }
+        }
+    }
+
+    fn recover_components(&mut self) {
+        let mut by_name: BTreeMap<&PodName, Vec<HeldPod>> = BTreeMap::new();
+        for held in &self.pods {
+            by_name.entry(held.name).or_default().push(*held);
+        }
+        for pods in by_name.into_values() {
+            match pods[..] {
+                [held] => self.recover_component(held),
+                _ => self.note_twice(&pods),
+            }
+        }
+    }
+
+    fn note_twice(&mut self, pods: &[HeldPod<'a>]) {
+        let on = |held: &HeldPod| {
+            self.documents.components.get(held.name).map(|found| &found.spec.hypervisor) == Some(held.machine)
+        };
+        let others: Vec<HeldPod> = pods.iter().filter(|held| !on(held)).copied().collect();
+        for held in others {
+            self.unclear(held, "a component of its name is on another machine, too");
+        }
+    }
+
+    fn recover_component(&mut self, held: HeldPod<'a>) {
+        let Some(cluster) = self.cluster() else { return };
+        let found = self.documents.components.get(held.name);
+        if found.is_some() && held.age != Age::Later {
+            return;
+        }
+        let spec = match component_spec(cluster, (held.machine, held.name, held.pod)) {
+            Ok(spec) => spec,
+            Err(why) => return self.unclear(held, why),
+        };
+        let Some(found) = found else { return self.adopt(held, spec) };
+        let fields = differing(&found.spec, &spec);
+        let moved = found.spec.hypervisor != spec.hypervisor;
+        if moved && self.fleet.age(&found.spec.hypervisor).is_none() {
+            let why = format!("its document has it on {}, which does not answer", found.spec.hypervisor);
+            return self.unclear(held, why);
+        }
+        let stops = found.is_stopping();
+        if !fields.is_empty() || stops {
+            let placement = if moved { spec.placement.clone() } else { found.spec.placement.clone() };
+            let status = found.status.clone().unwrap_or_default();
+            if let Some(component) = self.documents.components.get_mut(held.name) {
+                component.spec = ComponentSpec { placement, ..spec };
+                component.status = Some(if moved || stops { status_of(held) } else { status });
+            }
+        }
+        if !fields.is_empty() {
+            let kind = DifferenceKind::Changed { machine: held.machine.clone(), fields };
+            self.note(&held.name.component, kind);
+        }
+        if self.take_certificates(held) {
+            self.note(&held.name.component, DifferenceKind::Certificates);
+        }
+    }
+
+    fn adopt(&mut self, held: HeldPod, spec: ComponentSpec) {
+        let mut component = placement::document(held.name, spec);
+        component.status = Some(status_of(held));
+        self.documents.components.insert(held.name.clone(), component);
+        self.take_certificates(held);
+        self.note(&held.name.component, DifferenceKind::NoDocument { machine: held.machine.clone() });
+    }
+
+    /// Keeps the certificates of a component in its Secret, so that none is issued anew. Whether they are others than there.
+    fn take_certificates(&mut self, held: HeldPod) -> bool {
+        let name = SecretName::of(self.id, held.name.component.as_str());
+        let values = keys::certificates(held.name.component.as_str(), held.pod);
+        let known = self.documents.secrets.get(&name).and_then(|secret| secret.data.as_ref());
+        let others: Vec<_> =
+            values.into_iter().filter(|(key, value)| known.and_then(|known| known.get(key)) != Some(value)).collect();
+        if others.is_empty() {
+            return false;
+        }
+        self.documents.keep(&name, others);
+        true
+    }
+
+    /// What a pass writes down once, and the machines' configs show.
+    fn recover_facts(&mut self) {
+        let of_role = |which: &dyn Fn(Role) -> bool| -> Vec<HeldPod> {
+            self.pods
+                .iter()
+                .filter(|held| role_of(&held.name.component).is_some_and(|(role, _)| which(role)))
+                .copied()
+                .collect()
+        };
+        let waits =
+            |role: Role| matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController);
+        let has_served = of_role(&waits).iter().any(|held| held.pod.start == Start::Always);
+        let Some(cluster) = self.cluster() else { return };
+        let wanted = find(&cluster.spec.version);
+        let running = self.documents.components_of(self.id).filter_map(|(_, component)| find(&component.spec.version));
+        let newest = running.max_by_key(|release| release.minor());
+        let is_newer = wanted.zip(newest).filter(|(wanted, newest)| wanted.minor() < newest.minor());
+        let ports: BTreeSet<u16> = self
+            .documents
+            .components_of(self.id)
+            .filter(|(pod, component)| {
+                component.spec.role == Role::Ingress && self.pods.iter().any(|held| held.name == *pod)
+            })
+            .map(|(_, component)| component.spec.port(API))
+            .collect();
+        let known = cluster.status.as_ref().and_then(|status| status.ingress_port);
+        let other_port = ports.first().copied().filter(|port| ports.len() == 1 && known != Some(*port));
+        let is_news = has_served && !cluster.is_initialized();
+        if let Some(cluster) =
+            self.documents.clusters.get_mut(self.reference).filter(|_| is_news || other_port.is_some())
+        {
+            let status = cluster.status.get_or_insert_default();
+            if is_news {
+                status.initialization = Some(Initialization { control_plane_initialized: true });
+            }
+            if other_port.is_some() {
+                status.ingress_port = other_port;
+            }
+        }
+        if is_news {
+            self.note_cluster(DifferenceKind::Initialized);
+        }
+        if let Some(port) = other_port {
+            self.note_cluster(DifferenceKind::IngressPort { port });
+        }
+        if let Some((wanted, newest)) = is_newer {
+            let (wanted, runs) = (wanted.kubernetes.to_string(), newest.kubernetes.to_string());
+            self.note_cluster(DifferenceKind::NewerRelease { wanted, runs });
+        }
+    }
+
+    /// What is on machines whose config is not known, and in no document.
+    fn note_strangers(&mut self) {
+        let strangers = self.fleet.strangers(self.id);
+        let strangers: Vec<_> =
+            strangers.into_iter().filter(|(_, pod)| !self.documents.components.contains_key(pod)).collect();
+        for (machine, pod) in strangers {
+            self.is_unclear = true;
+            let why = "the config of its machine cannot be read".to_string();
+            self.note(&pod.component, DifferenceKind::Unclear { machine: machine.clone(), why });
+        }
+    }
+
+    /// Components of the documents that their machines had, and have no more.
+    fn note_what_is_not_held(&mut self) {
+        let is_born = self.cluster().is_some_and(|cluster| {
+            !cluster.deleted() && cluster.status.as_ref().is_some_and(|status| status.etcd.is_some())
+        });
+        if !is_born {
+            return;
+        }
+        let missing = self.documents.components_of(self.id).filter(|(pod, component)| {
+            let is_held = self.pods.iter().any(|held| held.name == *pod);
+            let has_config = matches!(self.fleet.machine(&component.spec.hypervisor), Some(held) if !matches!(held.config, HeldConfig::Unknown(_)));
+            let is_later = self.fleet.age(&component.spec.hypervisor).is_some_and(Age::is_after_documents);
+            !is_held && has_config && is_later && !component.is_stopping()
+        });
+        let missing: Vec<(PodName, ComponentSpec)> =
+            missing.map(|(pod, component)| (pod.clone(), component.spec.clone())).collect();
+        for (pod, spec) in missing {
+            let machine = spec.hypervisor.clone();
+            let state = self.fleet.machine(&machine).map(|held| &held.state);
+            let has_data = state.is_some_and(|state| state.data_of(&pod, birth::DATA).marked);
+            if spec.role == Role::Etcd && !has_data {
+                self.mark_member(&pod.component);
+                self.note(&pod.component, DifferenceKind::DataGone { machine });
+            } else {
+                self.note(&pod.component, DifferenceKind::NotHeld { machine });
+            }
+        }
+    }
+
+    fn mark_member(&mut self, name: &ComponentName) {
+        let cluster = self.documents.clusters.get_mut(self.reference);
+        let store = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut());
+        if let Some(member) = store.and_then(|store| store.members.get_mut(name)) {
+            member.phase = member.phase.max(MemberPhase::Marked);
+        }
+    }
+
+    fn pause(&mut self) {
+        if let Some(cluster) = self.documents.clusters.get_mut(self.reference) {
+            cluster.spec.paused = true;
+        }
+        self.note_cluster(DifferenceKind::Paused);
+    }
+}
+
+/// What runs was ready once, as far as its machine knows: an ingress that passes connections on to it goes on.
+fn status_of(held: HeldPod) -> ComponentStatus {
+    let stage = if held.runs { Stage::Serving } else { Stage::Joining };
+    let mut status = ComponentStatus::default();
+    status.stage = stage;
+    status
+}
+
+/// Why a cluster cannot have been born with the spec of its document.
+fn other_birth(birth: &ClusterBirth, pods: &[HeldPod]) -> Option<String> {
+    let values = [
+        ("service-cluster-ip-range", birth.network.service_cidrs.join(","), "spec.network.serviceCIDRs"),
+        ("cluster-cidr", birth.network.pod_cidrs.join(","), "spec.network.podCIDRs"),
+        ("service-account-issuer", birth.service_account_issuer.clone(), "spec.network.dnsDomain"),
+    ];
+    values.iter().find_map(|(name, wanted, field)| {
+        let other =
+            pods.iter().filter_map(|held| flag(command(held.pod), name)).find(|found| *found != wanted.as_str())?;
+        Some(format!(
+            "--{name} is {other}, and {field} asks for {wanted}: put {field} back, and run keelway recover again"
+        ))
+    })
+}

@@ -1,0 +1,138 @@
+//! Keys and certificates in the files of pods, beside those of the documents.
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{ByteString, Cluster, Documents, documents::SecretName, machine::Pod, name::ClusterId, role::Role};
+use serde_json::Value;
+
+use super::{
+    HeldPod,
+    pod::{file, role_of},
+};
+use crate::{
+    certificates::{ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, WIREGUARD},
+    minted::{ONCE, fingerprint_of, found},
+};
+
+/// An authority or key of a cluster that the documents lack or hold otherwise.
+pub(super) struct OtherKey {
+    pub(super) secret: &'static str,
+    pub(super) is_missing: bool,
+}
+
+/// Compares the authorities and keys of a cluster with those of its pods. `minted` are the digests of those on machines, by which the
+/// cluster is `Blocked` until its Secrets fit.
+pub(super) fn compare(
+    documents: &Documents,
+    id: &ClusterId,
+    pods: &[HeldPod],
+) -> (Vec<OtherKey>, BTreeMap<String, String>) {
+    let (mut others, mut minted) = (Vec::new(), BTreeMap::new());
+    for secret in ONCE {
+        let data = documents.secrets.get(&SecretName::of(id, secret)).and_then(|secret| secret.data.as_ref());
+        let value = |key: &str| data.and_then(|data| data.get(key)).map(|value| value.0.as_slice());
+        let Some(held) = pods.iter().find_map(|held| held_key(secret, held)) else { continue };
+        let (is_same, active) = match &held {
+            HeldKey::Authority(bundle) => {
+                let active = first_certificate(bundle);
+                let is_same = value("bundle.crt").map_or(value("active.crt") == Some(active), |known| known == bundle);
+                (is_same, active)
+            }
+            HeldKey::Key(key) => (value("active.key") == Some(key), key.as_slice()),
+        };
+        if is_same {
+            continue;
+        }
+        minted.insert(secret.to_string(), fingerprint_of(secret, active));
+        others.push(OtherKey { secret, is_missing: data.is_none() });
+    }
+    if !others.is_empty() {
+        // What is the same on machines, or on none that answers, is the cluster's own as far as anybody knows.
+        let rest: Vec<&str> = ONCE.into_iter().filter(|name| !minted.contains_key(*name)).collect();
+        minted.extend(rest.into_iter().filter_map(|name| Some((name.to_string(), found(documents, id, name)?))));
+    }
+    (others, minted)
+}
+
+/// Whether the digests of all keys of a cluster would be known: none is minted a second time then.
+pub(super) fn are_all_known(cluster: &Cluster, minted: &BTreeMap<String, String>) -> bool {
+    let known = cluster.status.as_ref().map(|status| &status.minted);
+    ONCE.iter().all(|name| minted.contains_key(*name) || known.is_some_and(|known| known.contains_key(*name)))
+}
+
+enum HeldKey {
+    /// The bundle of an authority.
+    Authority(Vec<u8>),
+    /// The active key.
+    Key(Vec<u8>),
+}
+
+fn held_key(secret: &str, HeldPod { name, pod, .. }: &HeldPod) -> Option<HeldKey> {
+    let (role, _) = role_of(&name.component)?;
+    let content = |path: &str| file(pod, path).map(|file| file.content.clone());
+    let path = match (secret, role) {
+        (KUBERNETES, Role::Etcd) => None,
+        (ETCD, Role::Etcd) | (KUBERNETES, _) => Some("ca.crt"),
+        (ETCD, Role::KubeApiserver) => Some("etcd-ca.crt"),
+        (FRONT_PROXY, _) => Some("front-proxy-ca.crt"),
+        (INFRASTRUCTURE, Role::KubeControllerManager | Role::KubeScheduler) => Some("server-ca.crt"),
+        (INFRASTRUCTURE, _) => Some("infrastructure-ca.crt"),
+        (SERVICE_ACCOUNT, _) => return content("service-account.key").map(HeldKey::Key),
+        (ENCRYPTION, Role::KubeApiserver) => return encryption_key(&content("encryption.json")?).map(HeldKey::Key),
+        _ => None,
+    };
+    content(path?).map(HeldKey::Authority)
+}
+
+/// The key that an API server writes with.
+fn encryption_key(file: &[u8]) -> Option<Vec<u8>> {
+    let file: Value = serde_json::from_slice(file).ok()?;
+    let key = file["resources"].get(0)?["providers"].get(0)?["secretbox"]["keys"].get(0)?["secret"].as_str()?;
+    STANDARD.decode(key).ok()
+}
+
+/// The first certificate of a bundle, which is the active one.
+fn first_certificate(bundle: &[u8]) -> &[u8] {
+    const END: &[u8] = b"-----END CERTIFICATE-----\n";
+    let end = bundle.windows(END.len()).position(|window| window == END).map(|start| start + END.len());
+    end.and_then(|end| bundle.get(..end)).unwrap_or(bundle)
+}
+
+/// The values of a component's own Secret, as its pod has them. The public half of a gateway's key is not among them.
+pub(super) fn certificates(name: &str, pod: &Pod) -> Vec<(String, ByteString)> {
+    let mut values = Vec::new();
+    for key in &pod.files {
+        let Some(stem) = key.path.strip_suffix(".key") else { continue };
+        let certificate = file(pod, &format!("{stem}.crt"));
+        match certificate {
+            // The authority's own, which kube-controller-manager signs with.
+            Some(_) if stem == "signer" => continue,
+            Some(certificate) => {
+                values.push((
+                    certificate.path.clone(),
+                    ByteString(own_part(name, stem, certificate.content.clone(), pod)),
+                ));
+            }
+            None if stem == WIREGUARD => {}
+            None => continue,
+        }
+        values.push((key.path.clone(), ByteString(key.content.clone())));
+    }
+    values
+}
+
+/// Behind the serving certificate of an API server stand the authorities.
+fn own_part(name: &str, stem: &str, content: Vec<u8>, pod: &Pod) -> Vec<u8> {
+    let is_followed = name.starts_with(Role::KubeApiserver.row().name) && stem == "server";
+    let behind = file(pod, "ca.crt").filter(|_| is_followed);
+    match behind.and_then(|behind| content.strip_suffix(behind.content.as_slice())) {
+        Some(own) => own.to_vec(),
+        None => content,
+    }
+}

@@ -1,0 +1,140 @@
+//! Terms and generations: each machine's number becomes the one that it holds.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use keelway_api::{
+    Documents, Hypervisor,
+    hypervisor::Applied,
+    machine::{MachineState, Seen},
+    name::HypervisorName,
+};
+
+use super::{Difference, DifferenceKind, Fleet, HeldConfig, HeldMachine};
+use crate::{
+    Refused, refusal,
+    term::{HIGHEST_TOLD_TERM, next_number, term_of_documents},
+};
+
+/// The config of a machine, beside the last one that the documents know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Age {
+    /// The machine has not taken the last one yet.
+    Older,
+    /// It is that one, or the machine holds none.
+    Same,
+    /// The documents do not know it.
+    Later,
+    /// The machine took one, and holds none any more: nothing was left for it to do.
+    Emptied,
+}
+
+impl Age {
+    /// Whether the machine went on since the documents were written.
+    pub(super) fn is_after_documents(self) -> bool {
+        match self {
+            Self::Later | Self::Emptied => true,
+            Self::Older | Self::Same => false,
+        }
+    }
+}
+
+/// All machines of the documents are of one installation, also those that it was not written down for yet.
+pub(super) fn share_installation(documents: &mut Documents) {
+    let Some(installation) = documents.installation().cloned() else { return };
+    let lacks = |document: &Hypervisor| document.status.as_ref().is_none_or(|status| status.installation.is_none());
+    let names: Vec<HypervisorName> =
+        documents.hypervisors.iter().filter(|(_, document)| lacks(document)).map(|(name, _)| name.clone()).collect();
+    for name in names {
+        if let Some(document) = documents.hypervisors.get_mut(&name) {
+            document.status.get_or_insert_default().installation = Some(installation.clone());
+        }
+    }
+}
+
+/// Machines that answered and take configs of these documents, each with the age of its config.
+pub(super) fn ages(
+    documents: &Documents,
+    held: &BTreeMap<HypervisorName, Seen<HeldMachine>>,
+    differences: &mut Vec<Difference>,
+) -> BTreeMap<HypervisorName, Age> {
+    let mut ages = BTreeMap::new();
+    for (name, document) in &documents.hypervisors {
+        let machine = match held.get(name) {
+            Some(Seen::Known(machine)) => machine,
+            // A person has given it up.
+            _ if document.is_lost() => continue,
+            Some(Seen::Unreachable { why, .. }) => {
+                differences.push(Difference::of(name, DifferenceKind::Silent { why: why.clone() }));
+                continue;
+            }
+            None => continue,
+        };
+        match age(document, &machine.state) {
+            Ok(age) => {
+                ages.insert(name.clone(), age);
+                if let (Age::Later, HeldConfig::Unknown(why)) = (age, &machine.config) {
+                    differences.push(Difference::of(name, DifferenceKind::UnknownConfig { why: why.clone() }));
+                }
+            }
+            Err(refused) => differences.push(Difference::of(name, DifferenceKind::Refused(refused))),
+        }
+    }
+    ages
+}
+
+fn age(document: &Hypervisor, state: &MachineState) -> Result<Age, Refused> {
+    match refusal(document, state) {
+        Some(Refused::Stale { applied, .. } | Refused::TwoWriters { applied }) => {
+            // No driver gives such numbers: the record is damaged or forged.
+            if applied.term > HIGHEST_TOLD_TERM {
+                return Err(Refused::NoSuchTerm { term: applied.term });
+            }
+            if next_number(applied.generation).is_none() {
+                return Err(Refused::NoNumberLeft { issued: applied });
+            }
+            Ok(Age::Later)
+        }
+        Some(refused) => Err(refused),
+        None => {
+            let status = document.status.as_ref();
+            let issued = status.and_then(|status| status.issued.as_ref());
+            let was_applied = status.is_some_and(|status| status.applied.is_some());
+            Ok(match &state.applied {
+                None if was_applied => Age::Emptied,
+                held if held.as_ref() == issued || issued.is_none() => Age::Same,
+                _ => Age::Older,
+            })
+        }
+    }
+}
+
+/// Gives each machine the number that it holds. The documents know every leader that a machine was told of afterwards, so the next one
+/// begins after them all.
+pub(super) fn realign(documents: &mut Documents, fleet: &Fleet<'_>, differences: &mut Vec<Difference>) {
+    let later = fleet.machines.iter().filter(|(_, (_, age))| *age == Age::Later);
+    for (name, (machine, _)) in later {
+        let Some(applied) = &machine.state.applied else { continue };
+        let Some(document) = documents.hypervisors.get_mut(*name) else { continue };
+        let status = document.status.get_or_insert_default();
+        let issued = status.issued.replace(applied.clone());
+        status.applied = Some(applied.clone());
+        differences.push(Difference::of(name, DifferenceKind::LaterConfig { applied: applied.clone(), issued }));
+    }
+    realign_term(documents, fleet, differences);
+}
+
+/// One machine is enough: the term of a driver is the highest of the documents. That machine gets its config again under the new term.
+fn realign_term(documents: &mut Documents, fleet: &Fleet<'_>, differences: &mut Vec<Difference>) {
+    let told = fleet.machines.iter().map(|(name, (machine, _))| (machine.state.term, *name));
+    let Some((told, name)) = told.filter(|(told, _)| *told <= HIGHEST_TOLD_TERM).max() else { return };
+    let known = term_of_documents(documents);
+    if told <= known {
+        return;
+    }
+    let Some(status) = documents.hypervisors.get_mut(name).and_then(|document| document.status.as_mut()) else {
+        return;
+    };
+    let Some(issued) = &status.issued else { return };
+    status.issued = Some(Applied { term: told, ..issued.clone() });
+    differences.push(Difference::of(name, DifferenceKind::LaterTerm { told, known }));
+}

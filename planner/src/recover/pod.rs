@@ -1,0 +1,177 @@
+//! The document of a component from its pod: the inverse of [`crate::pod`].
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::net::SocketAddr;
+
+use keelway_api::{
+    Cluster,
+    component::ComponentSpec,
+    machine::{Check, Container, File, Pod},
+    name::{ComponentName, HypervisorName, PodName},
+    release::{RELEASES, Release, find},
+    role::{API, CLIENT, CONNECT, EGRESS, HEALTH, PEER, Role, SECURE},
+};
+use serde_json::Value;
+
+/// The spec of a component, or why it does not follow from its pod.
+pub(super) fn component_spec(
+    cluster: &Cluster,
+    (machine, name, pod): (&HypervisorName, &PodName, &Pod),
+) -> Result<ComponentSpec, String> {
+    let (role, index) = role_of(&name.component).ok_or("its name is none of a component that this release knows")?;
+    let parts = Parts::of(role, pod)?;
+    Ok(ComponentSpec {
+        cluster: cluster.reference(),
+        cluster_id: name.cluster.clone(),
+        role,
+        index,
+        version: parts.release(cluster)?.kubernetes.to_string(),
+        hypervisor: machine.clone(),
+        ports: parts.ports()?,
+        user: pod.user,
+        placement: format!("found on {machine} by keelway recover"),
+    })
+}
+
+/// The role and the number in the name of a component.
+pub(super) fn role_of(name: &ComponentName) -> Option<(Role, u32)> {
+    Role::ALL.into_iter().find_map(|role| {
+        let index = name.as_str().strip_prefix(role.row().name)?.strip_prefix('-')?.parse().ok()?;
+        (role.component(index).as_ref() == Ok(name)).then_some((role, index))
+    })
+}
+
+/// `--name=value` of a command.
+pub(super) fn flag<'a>(command: &'a [String], name: &str) -> Option<&'a str> {
+    command.iter().find_map(|argument| argument.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// A file of a pod.
+pub(super) fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a File> {
+    pod.files.iter().find(|file| file.path == path)
+}
+
+/// The command of what a pod is there for.
+pub(super) fn command(pod: &Pod) -> &[String] {
+    pod.containers.last().map(|container| container.command.as_slice()).unwrap_or_default()
+}
+
+struct Parts<'a> {
+    role: Role,
+    pod: &'a Pod,
+    /// What the pod is there for.
+    main: &'a Container,
+}
+
+impl<'a> Parts<'a> {
+    fn of(role: Role, pod: &'a Pod) -> Result<Self, String> {
+        let main = pod.containers.last().filter(|main| main.name == role.row().name);
+        let main = main.ok_or_else(|| format!("its last container is not {role}"))?;
+        Ok(Self { role, pod, main })
+    }
+
+    fn release(&self, cluster: &Cluster) -> Result<&'static Release, String> {
+        let tag = tag(&self.main.image);
+        let unknown =
+            || format!("{} is of no release that this program knows: use the newest keelway", self.main.image);
+        match self.role {
+            Role::Etcd => RELEASES.iter().find(|release| release.etcd == tag).ok_or_else(unknown),
+            Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => {
+                tag.strip_prefix('v').and_then(find).ok_or_else(unknown)
+            }
+            Role::ClusterController => {
+                let found = self.json("cluster-controller.json").and_then(|file| find(file["version"].as_str()?));
+                found.ok_or_else(|| lacks("version in cluster-controller.json"))
+            }
+            Role::Ingress | Role::Gateway => self.release_by_pause(cluster).ok_or_else(unknown),
+        }
+    }
+
+    /// Of these roles only the sandbox tells releases apart, and releases may share it: the cluster's is as good as any of them.
+    fn release_by_pause(&self, cluster: &Cluster) -> Option<&'static Release> {
+        let pause = tag(&self.pod.pause_image);
+        let mut fits = RELEASES.iter().filter(|release| release.pause == pause).rev();
+        let wanted = fits.clone().find(|release| release.kubernetes == cluster.spec.version);
+        wanted.or_else(|| fits.next())
+    }
+
+    fn ports(&self) -> Result<BTreeMap<String, u16>, String> {
+        let row = self.role.row();
+        let mut ports = BTreeMap::new();
+        for name in row.ports {
+            match self.port(name) {
+                Some(port) => drop(ports.insert((*name).to_string(), port)),
+                None if self.role.added_ports().contains(name) => {}
+                None => return Err(lacks(&format!("port {name}"))),
+            }
+        }
+        Ok(ports)
+    }
+
+    fn port(&self, name: &str) -> Option<u16> {
+        match (self.role, name) {
+            (Role::Etcd, CLIENT) => self.flag("listen-client-urls").and_then(port_of),
+            (Role::Etcd, PEER) => self.flag("listen-peer-urls").and_then(port_of),
+            (_, SECURE) => self.flag("secure-port")?.parse().ok(),
+            (Role::KubeApiserver, EGRESS) => {
+                checked(self.pod.containers.iter().find(|container| container.name == EGRESS)?)
+            }
+            (Role::ClusterController | Role::Gateway, HEALTH) => checked(self.main),
+            (Role::Ingress, API) => self.text("haproxy.cfg")?.lines().find_map(|line| {
+                let bind: SocketAddr = line.trim().strip_prefix("bind ")?.parse().ok()?;
+                Some(bind.port())
+            }),
+            (Role::Gateway, CONNECT) => port_of(self.json("gateway.json")?["connect"]["listen"].get(0)?.as_str()?),
+            _ => None,
+        }
+    }
+
+    fn flag(&self, name: &str) -> Option<&'a str> {
+        flag(&self.main.command, name)
+    }
+
+    fn text(&self, path: &str) -> Option<&'a str> {
+        core::str::from_utf8(&file(self.pod, path)?.content).ok()
+    }
+
+    fn json(&self, path: &str) -> Option<Value> {
+        serde_json::from_str(self.text(path)?).ok()
+    }
+}
+
+fn lacks(what: &str) -> String {
+    format!("its config has no {what}")
+}
+
+/// The port on loopback at which a container is asked.
+fn checked(container: &Container) -> Option<u16> {
+    match &container.liveness.as_ref()?.check {
+        Check::Http { address, .. } => Some(address.port()),
+        Check::Https { .. } | Check::Socket { .. } => None,
+    }
+}
+
+/// The port of `ADDRESS:PORT` or of a URL.
+fn port_of(text: &str) -> Option<u16> {
+    text.rsplit_once(':')?.1.parse().ok()
+}
+
+fn tag(image: &str) -> &str {
+    image.rsplit_once(':').map_or("", |(_, tag)| tag)
+}
+
+/// The fields in which two specs differ.
+pub(super) fn differing(one: &ComponentSpec, other: &ComponentSpec) -> Vec<String> {
+    let fields = [
+        ("hypervisor", one.hypervisor != other.hypervisor),
+        ("version", one.version != other.version),
+        ("ports", one.ports != other.ports),
+        ("user", one.user != other.user),
+    ];
+    fields.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).to_string()).collect()
+}

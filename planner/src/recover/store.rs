@@ -1,0 +1,97 @@
+//! The store of a cluster, from the members that machines hold.
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Time,
+    cluster::{EtcdStatus, MemberPhase},
+    machine::Start,
+    name::{ClusterId, ComponentName},
+    role::Role,
+};
+
+use super::{
+    HeldPod,
+    pod::{command, flag, role_of},
+};
+use crate::birth;
+
+/// A member in the config of a machine.
+pub(super) struct HeldMember<'a> {
+    pub(super) held: HeldPod<'a>,
+    pub(super) phase: MemberPhase,
+    initial_cluster: BTreeMap<ComponentName, Vec<String>>,
+}
+
+impl<'a> HeldMember<'a> {
+    /// The members among pods.
+    pub(super) fn all(pods: &[HeldPod<'a>]) -> Vec<Self> {
+        let is_member = |held: &&HeldPod| role_of(&held.name.component).is_some_and(|(role, _)| role == Role::Etcd);
+        pods.iter().filter(is_member).map(|held| Self::of(*held)).collect()
+    }
+
+    fn of(held: HeldPod<'a>) -> Self {
+        let phase = match held.pod.start {
+            Start::OnMarkedData => MemberPhase::Marked,
+            Start::OnUsedData => MemberPhase::Started,
+            Start::Always | Start::Never | Start::Later => MemberPhase::Pending,
+        };
+        Self { held, phase, initial_cluster: initial_cluster(command(held.pod)) }
+    }
+
+    /// Why a member is not one of this store.
+    pub(super) fn stranger_to(&self, store: &EtcdStatus) -> Option<String> {
+        let is_same = self.initial_cluster == store.initial_cluster;
+        (!is_same).then(|| "it was born with other members than status.etcd of its cluster names".to_string())
+    }
+}
+
+fn initial_cluster(command: &[String]) -> BTreeMap<ComponentName, Vec<String>> {
+    let mut members: BTreeMap<ComponentName, Vec<String>> = BTreeMap::new();
+    for member in flag(command, "initial-cluster").unwrap_or_default().split(',') {
+        let Some((name, url)) = member.split_once('=') else { continue };
+        let Ok(name) = name.parse() else { continue };
+        members.entry(name).or_default().push(url.to_string());
+    }
+    members
+}
+
+/// The store that members were born with, or why they do not tell. A member that no machine holds may have data, so it starts on that
+/// alone.
+pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Result<EtcdStatus, String> {
+    let Some(first) = members.first() else {
+        return Err("no machine that answers holds a member of its store".to_string());
+    };
+    for member in members {
+        let command = command(member.held.pod);
+        if flag(command, "initial-cluster-token") != Some(id.as_str()) {
+            return Err(format!("{} was born into another store", member.held.name.component));
+        }
+        if member.initial_cluster != first.initial_cluster
+            || !member.initial_cluster.contains_key(&member.held.name.component)
+        {
+            return Err("the members that machines hold were born with different members".to_string());
+        }
+    }
+    let mut store = birth::store(id, first.initial_cluster.clone(), now);
+    let furthest = members.iter().map(|member| member.phase).max().unwrap_or(MemberPhase::Pending);
+    for (name, member) in &mut store.members {
+        let held = members.iter().find(|held| held.held.name.component == *name);
+        member.phase = held.map_or(furthest.max(MemberPhase::Marked), |held| held.phase);
+    }
+    Ok(store)
+}
+
+/// A phase, in words.
+pub(super) fn phase_name(phase: MemberPhase) -> &'static str {
+    match phase {
+        MemberPhase::Pending => "Pending",
+        MemberPhase::Marked => "Marked",
+        MemberPhase::Started => "Started",
+    }
+}
