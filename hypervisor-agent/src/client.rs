@@ -46,6 +46,9 @@ pub enum ClientError {
     /// It answers, and its runtime does not.
     #[error("the machine's container runtime does not answer its agent")]
     RuntimeSilent(#[source] Words),
+    /// It does not know the call.
+    #[error("the machine's agent is of an earlier release: upgrade keelway-hypervisor-agent")]
+    TooOld,
     /// It refused.
     #[error("the machine's agent refuses")]
     Refused(#[source] Words),
@@ -196,6 +199,22 @@ impl Client {
         let answer = timeout(within, agent.fence(request)).await.map_err(|_| ClientError::TimedOut { within })?;
         let answer = answer.map_err(|status| failed("the machine's agent cannot be told who leads", &status))?;
         Ok(answer.into_inner().term)
+    }
+
+    /// The config that the machine holds, if it holds one. The agent gives it only to the installation that the machine obeys.
+    pub async fn config(
+        &self,
+        installation: &InstallationId,
+        within: Duration,
+    ) -> Result<Option<MachineConfig>, ClientError> {
+        let request = proto::GetConfigRequest { installation: installation.to_string() };
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.get_config(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = match answer {
+            Err(status) if status.code() == Code::Unimplemented => return Err(ClientError::TooOld),
+            answer => answer.map_err(|status| failed("the machine's agent does not send its config", &status))?,
+        };
+        Ok(answer.into_inner().config.map(TryInto::try_into).transpose()?)
     }
 
     /// What happened on the machine, the newest last; followed, also what happens from now on, until the agent ends.

@@ -219,6 +219,30 @@ async fn a_config_is_applied_and_its_progress_told() {
 }
 
 #[tokio::test]
+async fn the_config_is_sent_to_the_installation_that_the_machine_obeys_alone() {
+    let mut machine = Machine::new();
+    let config = config(3, "a key", &["etcd-0", "etcd-1"]);
+    let (own, other) = (config.installation.clone(), "00000000000000ee".parse().unwrap());
+    assert_eq!(machine.client().config(&own, WITHIN).await.unwrap(), None, "it holds none");
+    machine.settle(&config).await;
+    for restarted in [false, true] {
+        if restarted {
+            machine.stop().await;
+            machine.start(Deadlines::default());
+        }
+        assert_eq!(machine.client().config(&own, WITHIN).await.unwrap().as_ref(), Some(&config));
+        let refused = machine.client().config(&other, WITHIN).await.unwrap_err();
+        assert!(matches!(refused, ClientError::Refused(_)), "{refused:?}");
+        assert!(chain_text(&refused).contains("obeys installation 00000000000000ff"), "{}", chain_text(&refused));
+    }
+    fs::write(machine.root.path().join("var/lib/keelway/owner"), "00000000000000ee\n").unwrap();
+    let refused = machine.client().config(&own, WITHIN).await.unwrap_err();
+    assert!(matches!(refused, ClientError::Refused(_)), "another installation took the machine over: {refused:?}");
+    let refused = machine.client().config(&other, WITHIN).await.unwrap_err();
+    assert!(matches!(refused, ClientError::Refused(_)), "the config is not of that one: {refused:?}");
+}
+
+#[tokio::test]
 async fn the_config_on_disk_is_roots_and_the_socket_too() {
     let machine = Machine::new();
     machine.settle(&config(1, "a", &["etcd-0"])).await;

@@ -22,7 +22,7 @@ use crate::{
     leader::Leader,
     refusal::{self, Refusal},
     report::{ApplyReport, chain_text},
-    wire::{self, WireError},
+    wire::{self, Revised, WireError},
 };
 
 /// A config, and which one it is.
@@ -77,6 +77,11 @@ impl Kept {
         let recorded = || recorded.map(|applied| applied.digest.clone());
         let digest = digest.or_else(recorded).unwrap_or_else(|| of_format_1(&config, &digests));
         Self::of((config, digests), digest)
+    }
+
+    /// As it is sent.
+    pub(super) fn revised(&self) -> Revised<'_> {
+        Revised { config: &self.config, digests: &self.digests }
     }
 
     fn of((config, digests): (MachineConfig, BTreeMap<PodName, PodDigests>), digest: String) -> Self {
@@ -145,6 +150,17 @@ pub(super) enum FenceError {
     Keep(#[source] FilesError),
 }
 
+/// Why the config is not given to whoever asks.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfigError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("{0}")]
+    Unreadable(String),
+    #[error("cannot read the machine's records")]
+    Records(#[source] FilesError),
+}
+
 pub(super) struct Book {
     machine: Arc<LocalMachine>,
     /// One at a time writes the disk and then the memory.
@@ -193,6 +209,18 @@ impl Book {
 
     pub(super) fn current(&self) -> Option<Arc<Kept>> {
         self.held.borrow().clone()
+    }
+
+    /// The config, for a driver of the installation that the machine obeys and that the config is of: keys are in it.
+    pub(super) async fn config_for(&self, installation: &InstallationId) -> Result<Option<Arc<Kept>>, ConfigError> {
+        let records = self.machine.with_files(|files| files.records()).await.map_err(ConfigError::Records)?;
+        refusal::check_owner(installation, records.owner.as_ref())?;
+        if let Some(lost) = self.lost() {
+            return Err(ConfigError::Unreadable(lost.failure()));
+        }
+        let kept = self.current();
+        refusal::check_owner(installation, kept.as_ref().map(|kept| &kept.config.installation))?;
+        Ok(kept)
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<Option<Arc<Kept>>> {

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Se
 use super::{
     Entrances,
     board::Board,
-    book::{AcceptError, Book, FenceError, Kept, Unfit},
+    book::{AcceptError, Book, ConfigError, FenceError, Kept, Unfit},
     exchange::Exchange,
     journal::Journal,
     network::Standing,
@@ -196,6 +196,19 @@ impl Agent for Service {
             FenceError::Keep(_) => Status::internal(chain_text(&error)),
         })?;
         Ok(Response::new(proto::FenceResponse { term }))
+    }
+
+    async fn get_config(
+        &self,
+        request: Request<proto::GetConfigRequest>,
+    ) -> Result<Response<proto::GetConfigResponse>, Status> {
+        let installation = request.into_inner().installation.parse();
+        let installation = installation.map_err(|error: NameError| Status::invalid_argument(error.to_string()))?;
+        let kept = self.book.config_for(&installation).await.map_err(|error| match &error {
+            ConfigError::Records(_) => Status::internal(chain_text(&error)),
+            ConfigError::Refused(_) | ConfigError::Unreadable(_) => Status::failed_precondition(chain_text(&error)),
+        })?;
+        Ok(Response::new(proto::GetConfigResponse { config: kept.map(|kept| kept.revised().into()) }))
     }
 
     async fn watch_state(

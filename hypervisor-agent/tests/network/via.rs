@@ -156,6 +156,7 @@ async fn an_agent_may_wait_and_nothing_else() {
     let (agent, driver) = (installation.agent(BEHIND), installation.driver(|_| {}));
     let asked = [
         "/keelway.agent.v1.Agent/GetState",
+        "/keelway.agent.v1.Agent/GetConfig",
         "/keelway.agent.v1.Agent/Apply",
         "/keelway.agent.v1.Agent/WatchState",
         "/keelway.agent.v1.Agent/WatchEvents",
