@@ -9,7 +9,7 @@ pub(crate) use managed::{
     ApplyArguments, DeleteArguments, GetDocumentsArguments, KindName, NamedArguments, Server, WatchArguments,
     WatchOutput,
 };
-pub(crate) use pivot::{EndArgument, PivotArguments};
+pub(crate) use pivot::{EndArgument, PivotArguments, RecoverArguments};
 pub(crate) use worker::{
     JoinArguments, LeaveArguments, NodeOutput, NodeService, RunArguments, StatusOf, WorkerCommand,
 };
@@ -46,7 +46,8 @@ Example:
   kubectl --kubeconfig c1.kubeconfig get --raw /readyz
 
 Exit codes:
-  0  done; for reconcile: settled      4  plan, diff --exit-code: something to do
+  0  done; for reconcile: settled      4  plan, diff --exit-code: something to do;
+                                          recover: something needs attention
   1  failed                            130, 143  ended by SIGINT, SIGTERM
   2  bad input or usage                exec: as the command ended
   3  not settled in time
@@ -173,6 +174,15 @@ pub(crate) enum Command {
         after_help = "Example:\n  keelway pivot --to kubernetes < world.yaml\n  keelway pivot --from dir:/var/lib/keelway-manager --to kubernetes:management.kubeconfig\n  keelway pivot --from kubernetes > world.yaml"
     )]
     Pivot(PivotArguments),
+    /// Bring documents of an older backup to what machines hold; nothing changes on any machine
+    ///
+    /// Asks every machine for its config. Terms and generations become those of the machines, and components that are newer than the
+    /// backup get their documents back. Each difference is one line on stderr. Ends with 4 if something is left for a person to do.
+    /// A directory or a management cluster is recovered in place, and no manager may work on it meanwhile.
+    #[command(
+        after_help = "Example:\n  keelway recover --dry-run < backup.yaml\n  keelway recover < backup.yaml > c1.yaml && keelway plan < c1.yaml\n  keelway recover --from dir:/var/lib/keelway-manager\n  keelway recover --from kubernetes:management.kubeconfig"
+    )]
+    Recover(RecoverArguments),
     /// Show clusters, components and machines as the documents tell of them
     #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
     Status(StatusArguments),

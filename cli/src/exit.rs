@@ -17,7 +17,7 @@ pub(crate) enum Code {
     Usage,
     /// Not settled in time.
     NotSettled,
-    /// `plan --exit-code`: there is something to do.
+    /// `plan --exit-code`: there is something to do; `recover`: something needs attention.
     SomethingToDo,
     /// Ended by a signal of this number.
     Signal(u8),

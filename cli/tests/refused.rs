@@ -37,6 +37,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["cluster", "inject", "--name", "c9"],
     &["cluster", "delete", "--name", "c1"],
     &["reconcile"],
+    &["recover"],
 ];
 const VIEWS: &[&[&str]] = &[
     &["hypervisor", "get"],

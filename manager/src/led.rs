@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
-    machine::{MachineState, Seen},
+    machine::{MachineConfig, MachineState, Seen},
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, site::Question};
@@ -45,6 +45,14 @@ impl Machines for Led {
 
     fn clock_of(&self, machine: &Hypervisor) -> Option<Timestamp> {
         self.machines.clock_of(machine)
+    }
+
+    async fn config(
+        &self,
+        machine: &Hypervisor,
+        installation: &InstallationId,
+    ) -> Result<Option<MachineConfig>, String> {
+        self.machines.config(machine, installation).await
     }
 
     async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {

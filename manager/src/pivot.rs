@@ -17,6 +17,7 @@ use keelway_api::{
     fault::{Fault, Faults},
     hypervisor::Applied,
     jiff::Timestamp,
+    name::ClusterRef,
     registry::is_pull_secret,
 };
 use keelway_reconciler::{Store, StoreError};
@@ -44,6 +45,11 @@ pub trait End: Store {
 
     /// Makes what documents need to be saved here.
     async fn prepare(&self, _documents: &Documents) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Pauses clusters where [`Store::save`] does not write what people write.
+    async fn pause(&self, _clusters: &[ClusterRef]) -> Result<(), StoreError> {
         Ok(())
     }
 

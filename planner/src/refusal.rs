@@ -23,8 +23,9 @@ use crate::{
 };
 
 /// What is not done, and what to do.
-const STALE: &str = "nothing is done on this machine, nor about clusters with components on it; use the newest documents, or, where the \
-                     machine is lost for good, annotate its Hypervisor with keelway.dev/lost=true";
+const STALE: &str = "nothing is done on this machine, nor about clusters with components on it; use the newest documents; if they are \
+                     lost, bring these to what machines hold with `keelway recover`; if the machine is lost for good, annotate its \
+                     Hypervisor with keelway.dev/lost=true";
 
 /// Why a machine takes nothing. The text tells what mends it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use keelway_api::{
     Documents, Hypervisor,
     hypervisor::{CriEndpoint, OnNetwork, Way},
     jiff::Timestamp,
-    machine::{MachineState, Seen, Silent},
+    machine::{MachineConfig, MachineState, Seen, Silent},
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, leader::Leader, site::Question};
@@ -299,6 +299,18 @@ impl Machines for ConnectedMachines {
         match &slot.get()?.by {
             By::Agent(agent) => agent.time(),
             By::Runtime(_) | By::Bare(_) => None,
+        }
+    }
+
+    async fn config(
+        &self,
+        machine: &Hypervisor,
+        installation: &InstallationId,
+    ) -> Result<Option<MachineConfig>, String> {
+        let connected = self.connect(machine).await?;
+        match &connected.by {
+            By::Agent(agent) => agent.config(installation).await,
+            By::Runtime(_) | By::Bare(_) => Err("the machine has no agent, and keeps no config".to_owned()),
         }
     }
 

@@ -15,6 +15,7 @@ mod mint;
 mod observe;
 mod pace;
 mod pass;
+mod recover;
 mod run;
 mod secrets;
 #[cfg(feature = "testing")]
@@ -30,6 +31,7 @@ pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue
 pub use keep::{Changing, Driver, Kept, Task, Watcher, highest_known_term, keep};
 pub use mint::{Credentials, MintError, PkiMinter, issue_client};
 pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
+pub use recover::recover;
 pub use run::{End, Limits, run};
 pub use secrets::faults as secret_faults;
 pub use workers::{Eviction, Introduction, TokenRecord, Workers, WorkersError};
@@ -86,6 +88,14 @@ pub trait Machines: Send + Sync {
     /// What time it is on a machine by its own clock, from what it told last. Nobody is asked. None: it never told.
     fn clock_of(&self, _machine: &Hypervisor) -> Option<Timestamp> {
         None
+    }
+    /// The config that a machine holds, keys included; none where it holds none. Only an agent keeps one.
+    async fn config(
+        &self,
+        _machine: &Hypervisor,
+        _installation: &InstallationId,
+    ) -> Result<Option<MachineConfig>, String> {
+        Err("the machine has no agent, and keeps no config".to_owned())
     }
     /// Tells a machine that the leader of this term drives it: what those before ask for is refused from now on. Returns the newest term
     /// that it was told of, which is higher where another one leads by now; 0 where nobody remembers, as of machines without an agent.

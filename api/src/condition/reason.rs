@@ -258,7 +258,7 @@ impl Reason {
                 "Hypervisor",
                 "Ready",
                 "the machine holds a later config than these documents know",
-                "go on with the newest documents: those that the last `keelway reconcile` wrote, or the file that an interrupted one named",
+                "use the newest documents: those that the last `keelway reconcile` wrote, or the file that an interrupted one named; if they are lost, bring these to what machines hold: `keelway recover`",
             ),
             Self::ObeysAnotherLeader => (
                 "ObeysAnotherLeader",

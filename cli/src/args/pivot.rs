@@ -1,4 +1,4 @@
-//! Where documents move from, and to.
+//! Where documents are, and where they move to.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,20 @@ pub(crate) struct PivotArguments {
     pub(crate) namespace: String,
 }
 
-/// One end of a move.
+#[derive(Args)]
+pub(crate) struct RecoverArguments {
+    /// Where the documents are: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin, with the recovered ones on stdout
+    #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
+    pub(crate) from: EndArgument,
+    /// Report what differs and change nothing; no documents are written
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The namespace that Keelway's managers are in, in a management cluster
+    #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
+    pub(crate) namespace: String,
+}
+
+/// A store.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum EndArgument {
     /// stdin, or stdout.

@@ -29,9 +29,11 @@ mod observe;
 mod pivot;
 mod plan;
 mod reconcile;
+mod recover;
 mod reference;
 mod session;
 mod status;
+mod taken;
 mod validate;
 mod version;
 mod workers;
@@ -79,6 +81,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Code, Failure> {
         Command::Watch(arguments) => managed::watch(&arguments),
         Command::Reconcile(arguments) => reconcile::run(&global, &arguments),
         Command::Pivot(arguments) => pivot::run(&global, &arguments),
+        Command::Recover(arguments) => recover::run(&global, &arguments),
         Command::Plan(arguments) => plan::run(&global, &arguments),
         Command::Observe => observe::run(&global),
         Command::Status(arguments) => status::run(&global, &arguments),

@@ -3,12 +3,9 @@
 use std::io::Write;
 
 use keelway_api::Documents;
-use keelway_manager::{
-    directory::Directory,
-    pivot::{End, ManagementCluster, PivotError, Stream, pivot},
-};
+use keelway_manager::pivot::{PivotError, Stream, pivot};
 
-use super::{print_documents, session::runtime_of_passes};
+use super::{session::runtime_of_passes, taken::Taken};
 use crate::{
     args::{EndArgument, Global, PivotArguments},
     directories::state_directory,
@@ -16,14 +13,6 @@ use crate::{
     input::Input,
     pipe::Pipe,
 };
-
-/// One end of a move, for as long as that takes.
-enum Taken {
-    Stdin(Stream),
-    Stdout(Pipe),
-    Directory(Box<Directory>),
-    Kubernetes(Box<ManagementCluster>),
-}
 
 pub(super) fn run(global: &Global, arguments: &PivotArguments) -> Result<Code, Failure> {
     let PivotArguments { from, to, namespace } = arguments;
@@ -54,45 +43,6 @@ pub(super) fn run(global: &Global, arguments: &PivotArguments) -> Result<Code, F
     })?;
     tell(global, &moved);
     Ok(Code::Done)
-}
-
-impl Taken {
-    async fn begin(argument: &EndArgument, stream: Self, namespace: &str) -> Result<Self, Failure> {
-        Ok(match argument {
-            EndArgument::Stream => stream,
-            EndArgument::Directory(path) => {
-                Self::Directory(Box::new(Directory::open_to_leave(path).map_err(Failure::other)?))
-            }
-            EndArgument::Kubernetes(kubeconfig) => {
-                let taken = ManagementCluster::take(kubeconfig.as_deref(), namespace).await;
-                Self::Kubernetes(Box::new(taken.map_err(Failure::other)?))
-            }
-        })
-    }
-
-    fn as_end(&self) -> &dyn End {
-        match self {
-            Self::Stdin(stream) => stream,
-            Self::Stdout(pipe) => pipe,
-            Self::Directory(directory) => &**directory,
-            Self::Kubernetes(cluster) => &**cluster,
-        }
-    }
-
-    /// Writes what came to stdout, where that is where it goes.
-    fn print(&self, moved: &Documents) -> Result<(), Failure> {
-        if let Self::Stdout(pipe) = self {
-            print_documents(moved)?;
-            pipe.done();
-        }
-        Ok(())
-    }
-
-    async fn end(self) {
-        if let Self::Kubernetes(cluster) = self {
-            cluster.give_back().await;
-        }
-    }
 }
 
 /// What did not fit is told fault by fault.

@@ -44,7 +44,7 @@ const EXIT_STATUS: [(&str, &str); 7] = [
     ("1", "Failed."),
     ("2", "Bad input or usage. Nothing was done."),
     ("3", "reconcile: not settled in time."),
-    ("4", "plan and diff with --exit-code: there is something to do."),
+    ("4", "plan and diff with --exit-code: there is something to do; recover: something needs attention."),
     ("130, 143", "Ended by SIGINT or SIGTERM."),
     ("other", "exec: as the command ended."),
 ];

@@ -11,6 +11,7 @@ mod kept;
 mod machine;
 mod managed;
 mod observed;
+mod recovered;
 mod reference;
 mod round;
 mod world;

@@ -14,7 +14,7 @@ use keelway_api::{
     Documents, cluster,
     document::{DocumentName, DocumentRef},
     hypervisor,
-    name::InstallationId,
+    name::{ClusterRef, InstallationId},
     registry::is_pull_secret,
 };
 use keelway_lease::{Election, LeaseError, Times, process};
@@ -197,6 +197,16 @@ impl End for ManagementCluster {
         }
         for name in own_namespaces(documents) {
             is_not_ending(&namespaces, &name).await.map_err(|cause| StoreError { operation: "save", cause })?;
+        }
+        Ok(())
+    }
+
+    async fn pause(&self, clusters: &[ClusterRef]) -> Result<(), StoreError> {
+        for name in clusters {
+            let api = self.store.api(&DocumentName::Cluster(name.clone()));
+            let patch = Patch::Merge(json!({ "spec": { "paused": true } }));
+            let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            api.patch(&name.name, &params, &patch).await.map_err(|cause| failed("save", cause))?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::{
 use futures::StreamExt;
 use keelway_api::{
     jiff::Timestamp,
-    machine::{MachineState, Silent},
+    machine::{MachineConfig, MachineState, Silent},
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{
@@ -91,6 +91,10 @@ impl Agent {
     pub(super) fn time(&self) -> Option<Timestamp> {
         let (time, told) = (*self.clock.lock().unwrap_or_else(PoisonError::into_inner))?;
         time.checked_add(told.elapsed()).ok()
+    }
+
+    pub(super) async fn config(&self, installation: &InstallationId) -> Result<Option<MachineConfig>, String> {
+        self.client.config(installation, LOOK).await.map_err(|error| chain_text(&error))
     }
 
     pub(super) async fn fence(&self, leader: Leader) -> Result<u64, String> {

@@ -1,0 +1,107 @@
+//! `keelway recover`.
+
+use std::{collections::BTreeMap, io::Write};
+
+use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
+use keelway_manager::pivot::{End, PivotError, Stream};
+use keelway_planner::{Recovery, Remedy};
+use keelway_reconciler::{ConnectedMachines, Machines, StoreError, recover};
+
+use super::{print_documents, session::runtime_of_passes, taken::Taken};
+use crate::{
+    args::{EndArgument, Global, RecoverArguments},
+    directories::cache_directory,
+    exit::{Code, Failure},
+    input::Input,
+    table::Table,
+};
+
+pub(super) fn run(global: &Global, arguments: &RecoverArguments) -> Result<Code, Failure> {
+    let RecoverArguments { from, dry_run, namespace } = arguments;
+    let input = match from {
+        EndArgument::Stream => Some(Input::read_some(&global.files)?),
+        EndArgument::Directory(_) | EndArgument::Kubernetes(_) => None,
+    };
+    // A dry run writes no documents, so nothing of its input is to be given back.
+    let echoed = input.as_ref().filter(|_| !dry_run);
+    let echo = |failure: Failure| match echoed {
+        Some(input) => failure.echoing(input),
+        None => failure,
+    };
+    let documents = input.as_ref().map(Input::documents).transpose().map_err(echo)?.unwrap_or_default();
+    let recovery = runtime_of_passes()?.block_on(async {
+        let taken = Taken::begin(from, Taken::Stdin(Stream::of(documents)), namespace).await?;
+        let recovery = recovered(taken.as_end(), *dry_run).await;
+        taken.end().await;
+        recovery
+    });
+    let recovery = recovery.map_err(echo)?;
+    if *from == EndArgument::Stream && !dry_run {
+        print_documents(&recovery.documents)?;
+    }
+    report(global, &recovery);
+    Ok(if recovery.needs_attention() { Code::SomethingToDo } else { Code::Done })
+}
+
+async fn recovered(store: &dyn End, dry_run: bool) -> Result<Recovery, Failure> {
+    if let Some(whither) = store.left_for().await.map_err(Failure::other)? {
+        return Err(Failure::other(PivotError::Left { from: store.title(), whither }));
+    }
+    let documents = store.load().await.map_err(Failure::other)?;
+    if documents.is_empty() {
+        return Err(Failure::other(PivotError::Empty(store.title())));
+    }
+    let machines = ConnectedMachines::new(cache_directory().join("images"));
+    let recovery = recover(&machines, &documents, Timestamp::now()).await;
+    machines.part().await;
+    if !dry_run && recovery.documents != *documents {
+        save(store, &documents, &recovery.documents).await.map_err(Failure::other)?;
+    }
+    Ok(recovery)
+}
+
+/// Clusters are paused first: nobody works on the documents before both are saved.
+async fn save(store: &dyn End, before: &Documents, recovered: &Documents) -> Result<(), StoreError> {
+    let is_running = |name: &ClusterRef| before.clusters.get(name).is_some_and(|cluster| !cluster.spec.paused);
+    let paused = recovered.clusters.iter().filter(|(name, cluster)| cluster.spec.paused && is_running(name));
+    let paused: Vec<ClusterRef> = paused.map(|(name, _)| name.clone()).collect();
+    if !paused.is_empty() {
+        store.pause(&paused).await?;
+        store.load().await?;
+    }
+    store.save(recovered).await
+}
+
+fn report(global: &Global, recovery: &Recovery) {
+    let mut stderr = std::io::stderr();
+    if !global.quiet && !recovery.differences.is_empty() {
+        let mut table = Table::new(&["SUBJECT", "RESULT", "DIFFERENCE"]);
+        for difference in &recovery.differences {
+            let kind = &difference.kind;
+            table.row(vec![difference.subject.clone(), kind.remedy().to_string(), kind.to_string()]);
+        }
+        let _ = stderr.write_all(table.render(None).as_bytes());
+    }
+    if !global.quiet || recovery.needs_attention() {
+        let _ = writeln!(stderr, "{}", summary(recovery));
+    }
+}
+
+fn summary(recovery: &Recovery) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let word = |remedy| match remedy {
+        Remedy::Realigned => "realigned",
+        Remedy::Adopted => "adopted",
+        Remedy::Unchanged => "unchanged",
+        Remedy::NeedsAttention => "needing attention",
+    };
+    for difference in &recovery.differences {
+        *counts.entry(word(difference.kind.remedy())).or_default() += 1;
+    }
+    let counts: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    match recovery.differences.len() {
+        0 => "no differences: the documents are current".to_owned(),
+        1 => format!("1 difference: {}", counts.join(", ")),
+        number => format!("{number} differences: {}", counts.join(", ")),
+    }
+}

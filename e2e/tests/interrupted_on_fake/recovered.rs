@@ -1,0 +1,167 @@
+//! Documents that are restored from a backup, on machines with real agents: `keelway recover` brings them to what the machines hold.
+
+use std::{collections::BTreeMap, fs, path::PathBuf, process::Stdio};
+
+use keelway_api::Documents;
+use keelway_cri::{Deadlines, Runtime};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::{
+    kept::documents,
+    machine::Machine,
+    world::{Ended, end, program},
+};
+
+/// The machines before this one are private, and it is public.
+const PUBLIC: u8 = 2;
+
+/// Two private machines and a public one in one network, each with an agent.
+struct AgentWorld {
+    machines: Vec<Machine>,
+    directory: TempDir,
+}
+
+impl AgentWorld {
+    async fn start() -> Self {
+        let prefix = format!("keelway-recovered-on-fake-{}-", std::process::id());
+        let directory = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
+        let mut machines: Vec<Machine> = Vec::new();
+        for number in 0..=PUBLIC {
+            let folder = directory.path().join(format!("machine-{number}"));
+            fs::create_dir(&folder).unwrap();
+            let mut arguments = if let Some(first) = machines.first() {
+                vec![format!("--beside={}", first.pid())]
+            } else {
+                let all = (0..=PUBLIC).flat_map(|number| [inner(number), outer(number)]);
+                all.map(|address| format!("--address={address}")).collect()
+            };
+            arguments.push("--agent".to_owned());
+            machines.push(Machine::start(&folder, &arguments).await);
+        }
+        Self { machines, directory }
+    }
+
+    /// The documents of all machines and of one new cluster.
+    async fn with_cluster(&self) -> String {
+        let machines = self.machines.iter().zip(0..).map(|(machine, number)| {
+            let (role, public) = if number < PUBLIC { ("Private", String::new()) } else { ("Public", outer(number)) };
+            // They share a loopback.
+            let from = if number < PUBLIC { 20_000 + 1_000 * u16::from(number) } else { 30_000 };
+            format!(
+                "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  role: {role}\n  \
+                 endpoint: {{agent: {{unix: {{path: {}}}}}}}\n  addresses: {{private: [{}], public: [{public}]}}\n  \
+                 portRange: {{from: {from}, to: {}}}\n",
+                machine.root.join("agent.sock").display(),
+                inner(number),
+                from + 999,
+            )
+        });
+        self.keelway(&["cluster", "inject", "--name", "c1"], &machines.collect::<String>()).await.done()
+    }
+
+    async fn keelway(&self, arguments: &[&str], documents: &str) -> Ended {
+        let mut command = Command::new(program());
+        command
+            .args(arguments)
+            .env_clear()
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("XDG_CACHE_HOME", self.path("cache"))
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        end(command.spawn().unwrap(), documents).await
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The runtime's ids of all sandboxes, by machine and name.
+    async fn sandboxes(&self) -> BTreeMap<(usize, String), String> {
+        let mut found = BTreeMap::new();
+        for (number, machine) in self.machines.iter().enumerate() {
+            let runtime = Runtime::on_socket(&machine.socket, Deadlines::default()).unwrap();
+            let pods = runtime.list_pod_sandboxes(&BTreeMap::new()).await.unwrap();
+            found.extend(pods.into_iter().map(|pod| ((number, pod.name), pod.id)));
+        }
+        found
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_of_a_backup_are_recovered_and_nothing_is_restarted() {
+    let world = AgentWorld::start().await;
+    let backup = world.keelway(&["reconcile"], &world.with_cluster().await).await.done();
+    let newest = world.keelway(&["reconcile"], &scaled(&backup)).await.done();
+    let (sandboxes, wanted) = (world.sandboxes().await, documents(&newest));
+    assert_eq!(world.keelway(&["recover"], &newest).await.done(), newest, "current documents stay as they are");
+
+    // The backup, with what its user asks for.
+    let backup = scaled(&backup);
+    let refused = world.keelway(&["reconcile"], &backup).await;
+    assert!(!refused.status.success() && refused.stderr.contains("keelway recover"), "{}", refused.stderr);
+    let looked = world.keelway(&["recover", "--dry-run"], &backup).await;
+    assert!(looked.status.success() && looked.stdout.is_empty(), "{}", looked.stderr);
+    let recovered = world.keelway(&["recover"], &backup).await;
+    assert_eq!(recovered.stderr, looked.stderr);
+    println!("{}", recovered.stderr);
+    let adopted = recovered.stderr.lines().filter(|line| line.contains("adopted  ")).count();
+    assert_eq!(adopted, wanted.components.len() - documents(&backup).components.len());
+    let recovered = recovered.done();
+    is_as_it_was(&documents(&recovered), &wanted);
+
+    let plan = world.keelway(&["plan", "--exit-code"], &recovered).await;
+    assert_eq!(plan.done(), "Nothing to do: the world is as the documents say.\n");
+    let settled = world.keelway(&["reconcile"], &recovered).await.done();
+    assert_eq!(world.sandboxes().await, sandboxes, "nothing was restarted");
+    is_as_it_was(&documents(&settled), &wanted);
+
+    let store = format!("dir:{}", world.path("store").display());
+    world.keelway(&["pivot", "--to", &store], &backup).await.done();
+    let in_place = world.keelway(&["recover", "--from", &store], "").await;
+    assert!(in_place.stdout.is_empty() && in_place.stderr == looked.stderr, "{}", in_place.stderr);
+    let moved = world.keelway(&["pivot", "--from", &store], "").await.done();
+    is_as_it_was(&documents(&moved), &wanted);
+    world.keelway(&["reconcile"], &moved).await.done();
+    assert_eq!(world.sandboxes().await, sandboxes);
+}
+
+/// Asks for two of each component but etcd and the ingress, for which there is one machine.
+fn scaled(text: &str) -> String {
+    let mut documents = documents(text);
+    for cluster in documents.clusters.values_mut() {
+        cluster.spec.control_plane.replicas = 2;
+    }
+    documents.write()
+}
+
+/// Nothing that a machine is given differs: specs, keys and numbers.
+fn is_as_it_was(found: &Documents, wanted: &Documents) {
+    let names = |documents: &Documents| documents.components.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(found), names(wanted));
+    for (name, component) in &wanted.components {
+        let mut spec = found.components[name].spec.clone();
+        spec.placement.clone_from(&component.spec.placement);
+        assert_eq!(spec, component.spec);
+    }
+    for (name, secret) in &wanted.secrets {
+        // Not compared as a whole: a failure would print keys.
+        assert!(found.secrets[name].data == secret.data, "{name:?} changed");
+    }
+    for (name, machine) in &wanted.hypervisors {
+        let issued =
+            |machine: &keelway_api::Hypervisor| machine.status.as_ref().and_then(|status| status.issued.clone());
+        assert_eq!(issued(&found.hypervisors[name]), issued(machine), "{name}");
+    }
+}
+
+fn inner(number: u8) -> String {
+    format!("198.19.0.{}", 11 + number)
+}
+
+fn outer(number: u8) -> String {
+    format!("198.18.0.{}", 11 + number)
+}

@@ -1,0 +1,78 @@
+//! Documents of an older backup, brought to what machines hold. Machines are only asked.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::future::join_all;
+use keelway_api::{
+    Documents, Hypervisor, Time,
+    documents::SecretName,
+    jiff::Timestamp,
+    machine::Seen,
+    name::{HypervisorName, InstallationId},
+};
+use keelway_pki::{SecretData, WireGuardKey};
+use keelway_planner::{HeldConfig, HeldMachine, Recovery, WIREGUARD};
+use tokio::time::timeout;
+
+use crate::Machines;
+
+/// How long the config of a machine may take, once the machine answered: it has megabytes at most.
+const CONFIG: Duration = Duration::from_secs(30);
+
+/// Asks every machine what it holds, and decides what follows for the documents. Nothing is saved, and nothing is done on a machine.
+pub async fn recover(machines: &dyn Machines, documents: &Documents, now: Timestamp) -> Recovery {
+    machines.introduce(documents);
+    let installation = documents.installation();
+    let asked = documents
+        .hypervisors
+        .iter()
+        .map(|(name, document)| async move { (name.clone(), held(machines, document, installation).await) });
+    let held: BTreeMap<HypervisorName, Seen<HeldMachine>> = join_all(asked).await.into_iter().collect();
+    let mut recovery = keelway_planner::recover(documents, &held, &Time(now));
+    complete_gateway_keys(documents, &mut recovery.documents);
+    recovery
+}
+
+async fn held(
+    machines: &dyn Machines,
+    document: &Hypervisor,
+    installation: Option<&InstallationId>,
+) -> Seen<HeldMachine> {
+    let state = match machines.observe(document).await {
+        Seen::Known(state) => state,
+        Seen::Unreachable { silent, why } => return Seen::Unreachable { silent, why },
+    };
+    let config = match installation.filter(|_| state.applied.is_some()) {
+        None => HeldConfig::None,
+        Some(installation) => config(machines, document, installation).await,
+    };
+    Seen::Known(HeldMachine { state, config })
+}
+
+async fn config(machines: &dyn Machines, document: &Hypervisor, installation: &InstallationId) -> HeldConfig {
+    match timeout(CONFIG, machines.config(document, installation)).await {
+        Ok(Ok(Some(config))) => HeldConfig::Known(config),
+        Ok(Ok(None)) => HeldConfig::None,
+        Ok(Err(why)) => HeldConfig::Unknown(why),
+        Err(_) => HeldConfig::Unknown(format!("no answer within {} s", CONFIG.as_secs())),
+    }
+}
+
+/// A machine has the private half of its gateway's key only. The public one follows from it.
+fn complete_gateway_keys(before: &Documents, recovered: &mut Documents) {
+    let private = [WIREGUARD, ".key"].concat();
+    let key = |documents: &Documents, name: &SecretName| {
+        documents.secrets.get(name)?.data.as_ref()?.get(&private).map(|key| key.0.clone())
+    };
+    let names: Vec<SecretName> = recovered.secrets.keys().filter(|name| name.is_of_a_cluster()).cloned().collect();
+    for name in names {
+        let Some(found) = key(recovered, &name).filter(|found| key(before, &name).as_ref() != Some(found)) else {
+            continue;
+        };
+        // What is no key was never one of a gateway: it is minted again.
+        let Ok(pair) = WireGuardKey::from_base64(&found) else { continue };
+        let mut data = SecretData::new();
+        pair.write_to(&mut data, WIREGUARD);
+        recovered.keep(&name, data.into_iter().map(|(key, value)| (key, keelway_api::ByteString(value))));
+    }
+}
