@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    cluster::{ClusterSpec, ComponentLimits, ComponentResources},
+    cluster::{ClusterSpec, ComponentLimits, ComponentResources, EtcdSpec},
     fault::Fault,
     machine::{ETCD_QUOTA, Resources},
     quantity::{Cpu, Memory},
@@ -28,6 +28,14 @@ pub const BOUNDED: [(Role, &str); 5] = [
     (Role::ClusterController, "spec.controlPlane.clusterController.resources"),
 ];
 
+impl EtcdSpec {
+    /// How large the database of a member may grow.
+    #[must_use]
+    pub fn quota(&self) -> Memory {
+        self.quota.unwrap_or(DEFAULT_QUOTA)
+    }
+}
+
 /// What a Cluster says of the bounds of its components.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
@@ -42,7 +50,7 @@ impl Bounds {
     #[must_use]
     pub fn of(spec: &ClusterSpec) -> Self {
         let limits = BOUNDED.iter().filter_map(|(role, _)| Some((*role, asked(spec, *role)?.limits)));
-        Self { quota: spec.etcd.quota.unwrap_or(DEFAULT_QUOTA), limits: limits.collect() }
+        Self { quota: spec.etcd.quota(), limits: limits.collect() }
     }
 
     /// Bounds of the containers that components of this role are there for.
@@ -90,7 +98,7 @@ pub(crate) fn least_cpu(role: Role) -> Cpu {
 /// What of these bounds cannot be.
 pub(crate) fn faults(spec: &ClusterSpec) -> Vec<Fault> {
     let mut found = Vec::new();
-    let quota = spec.etcd.quota.unwrap_or(DEFAULT_QUOTA);
+    let quota = spec.etcd.quota();
     if !(SMALLEST_QUOTA..=LARGEST_QUOTA).contains(&quota) {
         let problem = format!("a database of {quota} is not what etcd is made for");
         found.push(Fault::of("spec.etcd.quota", problem, format!("write {SMALLEST_QUOTA} to {LARGEST_QUOTA}")));

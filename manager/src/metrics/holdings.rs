@@ -9,7 +9,6 @@ use keelway_api::{
     Component, Documents,
     machine::{Figures, MachineState, Seen},
     name::{HypervisorName, PodName},
-    resources::Bounds,
 };
 
 use super::{
@@ -48,8 +47,7 @@ impl Holdings {
             let placed = pods.iter().filter_map(|(pod, figures)| Some((documents.components.get(pod)?, pod, figures)));
             for (component, pod, figures) in placed.filter(|(component, ..)| component.spec.hypervisor == *machine) {
                 sizes.add_known(of(component, pod), figures.database_bytes.map(amount));
-                let quota =
-                    documents.clusters.get(&component.spec.cluster).map(|cluster| Bounds::of(&cluster.spec).quota);
+                let quota = documents.clusters.get(&component.spec.cluster).map(|cluster| cluster.spec.etcd.quota());
                 let quota = quota.filter(|_| figures.database_bytes.is_some());
                 quotas.add_known(of(component, pod), quota.map(|quota| amount(quota.bytes())));
                 peers.add_known(of(component, pod), figures.peers.map(amount));
