@@ -81,9 +81,9 @@ pub fn recover(documents: &Documents, held: &BTreeMap<HypervisorName, Seen<HeldM
         ClusterRecovery::new(&mut recovered, &fleet, (name, id)).run(now, &mut differences);
     }
     let known: BTreeSet<&ClusterId> = clusters.iter().map(|(_, id)| id).collect();
-    for (id, machines) in fleet.clusters().into_iter().filter(|(id, _)| !known.contains(id)) {
+    for (id, machines) in fleet.clusters.iter().filter(|(id, _)| !known.contains(id)) {
         let machines = machines.iter().map(ToString::to_string).collect();
-        differences.push(Difference::of(&id, DifferenceKind::UnknownCluster { machines }));
+        differences.push(Difference::of(id, DifferenceKind::UnknownCluster { machines }));
     }
     Recovery { documents: recovered, differences }
 }
@@ -91,6 +91,8 @@ pub fn recover(documents: &Documents, held: &BTreeMap<HypervisorName, Seen<HeldM
 /// The machines that answered and obey this installation.
 pub(crate) struct Fleet<'a> {
     machines: BTreeMap<&'a HypervisorName, (&'a HeldMachine, Age)>,
+    /// The clusters of which they have something, each with those machines.
+    clusters: BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>>,
     /// Whether all machines of the documents are among them, each with its config.
     is_complete: bool,
 }
@@ -112,7 +114,7 @@ impl<'a> Fleet<'a> {
         let machines: BTreeMap<_, _> = held.iter().filter_map(machine).collect();
         let has_config = |(machine, _): &(&HeldMachine, Age)| !matches!(machine.config, HeldConfig::Unknown(_));
         let is_complete = machines.len() == held.len() && machines.values().all(has_config);
-        Self { machines, is_complete }
+        Self { clusters: clusters_on(&machines), machines, is_complete }
     }
 
     fn age(&self, machine: &HypervisorName) -> Option<Age> {
@@ -149,26 +151,23 @@ impl<'a> Fleet<'a> {
         }
         found
     }
+}
 
-    /// Whether a machine has anything of a cluster.
-    fn holds(&self, id: &ClusterId) -> bool {
-        self.clusters().contains_key(id)
-    }
-
-    /// All clusters of which machines have something.
-    fn clusters(&self) -> BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>> {
-        let mut found: BTreeMap<ClusterId, BTreeSet<&HypervisorName>> = BTreeMap::new();
-        for (name, (held, _)) in &self.machines {
-            let configured = match &held.config {
-                HeldConfig::Known(config) => config.pods.keys().map(|pod| pod.cluster.clone()).collect(),
-                HeldConfig::None | HeldConfig::Unknown(_) => Vec::new(),
-            };
-            for id in held.state.clusters().chain(configured) {
-                found.entry(id).or_default().insert(name);
-            }
+/// All clusters of which machines have something.
+fn clusters_on<'a>(
+    machines: &BTreeMap<&'a HypervisorName, (&'a HeldMachine, Age)>,
+) -> BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>> {
+    let mut found: BTreeMap<ClusterId, BTreeSet<&HypervisorName>> = BTreeMap::new();
+    for (name, (held, _)) in machines {
+        let configured = match &held.config {
+            HeldConfig::Known(config) => config.pods.keys().map(|pod| pod.cluster.clone()).collect(),
+            HeldConfig::None | HeldConfig::Unknown(_) => Vec::new(),
+        };
+        for id in held.state.clusters().chain(configured) {
+            found.entry(id).or_default().insert(name);
         }
-        found
     }
+    found
 }
 
 /// The pods that a machine has, by its sandboxes, directories and data.

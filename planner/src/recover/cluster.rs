@@ -10,7 +10,7 @@ use alloc::{
 use keelway_api::{
     Cluster, Documents, Time,
     change::ClusterBirth,
-    cluster::{Initialization, MemberPhase},
+    cluster::{EtcdStatus, Initialization, MemberPhase},
     component::{ComponentSpec, ComponentStatus, Stage},
     documents::SecretName,
     machine::Start,
@@ -24,7 +24,7 @@ use super::{
     keys::{self, OtherKey},
     numbers::Age,
     pod::{command, component_spec, differing, flag, role_of},
-    store::{HeldMember, phase_name, rebuilt},
+    store::{HeldMember, rebuilt},
 };
 use crate::{birth, placement};
 
@@ -70,6 +70,10 @@ impl<'a> ClusterRecovery<'a> {
 
     fn cluster(&self) -> Option<&Cluster> {
         self.documents.clusters.get(self.reference).map(|cluster| &**cluster)
+    }
+
+    fn store_mut(&mut self) -> Option<&mut EtcdStatus> {
+        self.documents.clusters.get_mut(self.reference)?.status.as_mut()?.etcd.as_mut()
     }
 
     fn note_cluster(&mut self, kind: DifferenceKind) {
@@ -123,14 +127,12 @@ impl<'a> ClusterRecovery<'a> {
             self.documents.components_of(self.id).map(|(_, component)| self.fleet.age(&component.spec.hypervisor));
         let ages: Vec<Option<Age>> = ages.collect();
         let was_there = ages.iter().flatten().any(|age| age.is_after_documents()) && !ages.contains(&None);
-        is_born && was_there && !self.fleet.holds(self.id)
+        is_born && was_there && !self.fleet.clusters.contains_key(self.id)
     }
 
     /// A member whose data is gone is known by that it was to have a mark.
     fn keep_members_from_empty_starts(&mut self) {
-        let Some(cluster) = self.documents.clusters.get_mut(self.reference) else { return };
-        let store = cluster.status.as_mut().and_then(|status| status.etcd.as_mut());
-        for member in store.into_iter().flat_map(|store| store.members.values_mut()) {
+        for member in self.store_mut().into_iter().flat_map(|store| store.members.values_mut()) {
             member.phase = member.phase.max(MemberPhase::Marked);
         }
     }
@@ -155,13 +157,10 @@ impl<'a> ClusterRecovery<'a> {
     fn raise_phases(&mut self, members: &[HeldMember]) {
         for member in members {
             let name = &member.held.name.component;
-            let cluster = self.documents.clusters.get_mut(self.reference);
-            let store = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut());
-            let Some(known) = store.and_then(|store| store.members.get_mut(name)) else { continue };
-            if known.phase < member.phase {
-                known.phase = member.phase;
-                self.note(name, DifferenceKind::MemberPhase { phase: phase_name(member.phase) });
-            }
+            let known = self.store_mut().and_then(|store| store.members.get_mut(name));
+            let Some(known) = known.filter(|known| known.phase < member.phase) else { continue };
+            known.phase = member.phase;
+            self.note(name, DifferenceKind::MemberPhase { phase: member.phase });
         }
     }
 
@@ -367,9 +366,7 @@ impl<'a> ClusterRecovery<'a> {
     }
 
     fn mark_member(&mut self, name: &ComponentName) {
-        let cluster = self.documents.clusters.get_mut(self.reference);
-        let store = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut());
-        if let Some(member) = store.and_then(|store| store.members.get_mut(name)) {
+        if let Some(member) = self.store_mut().and_then(|store| store.members.get_mut(name)) {
             member.phase = member.phase.max(MemberPhase::Marked);
         }
     }

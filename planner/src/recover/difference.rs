@@ -7,7 +7,7 @@ use alloc::{
 };
 use core::fmt;
 
-use keelway_api::{hypervisor::Applied, name::HypervisorName};
+use keelway_api::{cluster::MemberPhase, hypervisor::Applied, name::HypervisorName};
 
 use crate::Refused;
 
@@ -64,7 +64,7 @@ pub enum DifferenceKind {
     /// The store of a cluster was born since.
     StoreBorn { members: Vec<String> },
     /// A member of a store came further than the documents know.
-    MemberPhase { phase: &'static str },
+    MemberPhase { phase: MemberPhase },
     /// A member of a store is on no machine that answers.
     MemberMissing,
     /// An API server of the cluster was ready since.
@@ -164,7 +164,7 @@ impl fmt::Display for DifferenceKind {
             Self::StoreBorn { members } => {
                 write!(f, "its store has the members {}, and the documents name none", members.join(", "))
             }
-            Self::MemberPhase { phase } => write!(f, "is {phase}, and its document has an earlier phase"),
+            Self::MemberPhase { phase } => write!(f, "is {phase:?}, and its document has an earlier phase"),
             Self::MemberMissing => f.write_str(
                 "is a member of the store, and no machine that answers holds it: restore the document of its machine, and run \
                  keelway recover again",

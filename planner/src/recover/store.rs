@@ -86,12 +86,3 @@ pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Res
     }
     Ok(store)
 }
-
-/// A phase, in words.
-pub(super) fn phase_name(phase: MemberPhase) -> &'static str {
-    match phase {
-        MemberPhase::Pending => "Pending",
-        MemberPhase::Marked => "Marked",
-        MemberPhase::Started => "Started",
-    }
-}
