@@ -25,8 +25,17 @@ pub enum FieldChange {
     Free,
     /// It may name another release of the same minor, or of the next one. What runs goes there one component after the other.
     OneMinorUp,
-    /// It stays: keys, certificates, tokens or what the store holds rely on it. Here is its value in a spec.
-    Never(fn(&ClusterSpec) -> &[String]),
+    /// It stays: keys, certificates, tokens or what the store holds rely on it.
+    Never(KeptField),
+}
+
+/// Where the value of a field that stays is found.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptField {
+    /// In a spec.
+    pub asked: fn(&ClusterSpec) -> &[String],
+    /// In `status.birth`.
+    pub born: fn(&ClusterBirth) -> &[String],
 }
 
 /// A field of a Cluster, or all below it.
@@ -42,6 +51,14 @@ const fn row(path: &'static str, change: FieldChange) -> ChangeRow {
     ChangeRow { path, change }
 }
 
+const fn kept(
+    path: &'static str,
+    asked: fn(&ClusterSpec) -> &[String],
+    born: fn(&ClusterBirth) -> &[String],
+) -> ChangeRow {
+    row(path, FieldChange::Never(KeptField { asked, born }))
+}
+
 /// Every field of a Cluster's spec.
 pub const CHANGES: [ChangeRow; 15] = [
     row("spec.className", FieldChange::Free),
@@ -50,11 +67,15 @@ pub const CHANGES: [ChangeRow; 15] = [
     row("spec.controlPlane", FieldChange::Free),
     row("spec.ingress", FieldChange::Free),
     row("spec.endpoint", FieldChange::Free),
-    row("spec.network.podCIDRs", FieldChange::Never(|spec| &spec.network.pod_cidrs)),
-    row("spec.network.serviceCIDRs", FieldChange::Never(|spec| &spec.network.service_cidrs)),
-    row("spec.network.dnsDomain", FieldChange::Never(|spec| slice::from_ref(&spec.network.dns_domain))),
+    kept("spec.network.podCIDRs", |spec| &spec.network.pod_cidrs, |birth| &birth.network.pod_cidrs),
+    kept("spec.network.serviceCIDRs", |spec| &spec.network.service_cidrs, |birth| &birth.network.service_cidrs),
+    kept(
+        "spec.network.dnsDomain",
+        |spec| slice::from_ref(&spec.network.dns_domain),
+        |birth| slice::from_ref(&birth.network.dns_domain),
+    ),
     row("spec.vpn.enabled", FieldChange::Free),
-    row("spec.vpn.cidrs", FieldChange::Never(|spec| &spec.vpn.cidrs)),
+    kept("spec.vpn.cidrs", |spec| &spec.vpn.cidrs, |birth| &birth.vpn.cidrs),
     row("spec.images", FieldChange::Free),
     row("spec.certificates", FieldChange::Free),
     row("spec.addons", FieldChange::Free),
@@ -113,21 +134,19 @@ impl Cluster {
     /// Fields that are other than the cluster was born with.
     #[must_use]
     pub fn changed_for_ever(&self) -> Vec<Fault> {
-        let Some(kept) = self.birth().map(|birth| birth.kept_by(&self.spec)) else { return Vec::new() };
+        let Some(birth) = self.birth() else { return Vec::new() };
         let fault = |row: &ChangeRow| {
-            let FieldChange::Never(value) = row.change else { return None };
-            let (now, born) = (value(&self.spec), value(&kept));
-            let problem =
-                || format!("the cluster was born with {}, and keeps it: {} cannot replace it", list(born), list(now));
-            let mend = || format!("put {} back; another one needs a new cluster", list(born));
-            (now != born).then(|| Fault::of(row.path, problem(), mend()))
+            let FieldChange::Never(KeptField { asked, born }) = row.change else { return None };
+            let (asked, born) = (asked(&self.spec), born(birth));
+            if asked == born {
+                return None;
+            }
+            let (asked, born) = (asked.join(", "), born.join(", "));
+            let problem = format!("the cluster was born with {born}, and keeps it: {asked} cannot replace it");
+            Some(Fault::of(row.path, problem, format!("put {born} back; another one needs a new cluster")))
         };
         CHANGES.iter().filter_map(fault).collect()
     }
-}
-
-fn list(values: &[String]) -> String {
-    values.join(", ")
 }
 
 impl Documents {
@@ -178,7 +197,7 @@ impl Documents {
                 ),
             ));
         }
-        // Before a cluster's birth was written down, its components did not tell which release they went to.
+        // A cluster without `status.birth` is of an earlier release of Keelway, which did not update the versions of its components.
         if cluster.birth().is_none() || wanted.minor() <= oldest.minor() + 1 {
             return None;
         }
@@ -266,9 +285,11 @@ mod tests {
         let kept = ClusterBirth::of(&born).kept_by(&other);
         assert_eq!(kept.version, other.version);
         for row in CHANGES {
-            if let FieldChange::Never(value) = row.change {
+            if let FieldChange::Never(field) = row.change {
+                let value = field.asked;
                 assert_ne!(value(&other), value(&born), "{}: the other spec of this test changes it", row.path);
                 assert_eq!(value(&kept), value(&born), "{}", row.path);
+                assert_eq!((field.born)(&ClusterBirth::of(&born)), value(&born), "{}", row.path);
             }
         }
     }

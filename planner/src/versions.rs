@@ -42,8 +42,7 @@ pub(crate) fn version_of_new(documents: &Documents, id: &ClusterId, cluster: &Va
 pub(crate) fn plan_versions(plan: &mut Plan, world: &World, seen: &Observation) {
     let steps: Vec<Step> = Tenant::all(&plan.documents, world)
         .filter(|tenant| !tenant.cluster.paused && !tenant.document.deleted() && tenant.document.birth().is_some())
-        .filter(|tenant| plan.documents.faults_of_change(tenant.document).is_empty())
-        .filter_map(|tenant| Step::of(&tenant, world, seen))
+        .filter_map(|tenant| Step::of(&tenant, world, seen).filter(|_| may_change(&plan.documents, &tenant)))
         .collect();
     for Step { pod, component, cluster, to, waits_for } in steps {
         let version = to.kubernetes.to_string();
@@ -56,6 +55,10 @@ pub(crate) fn plan_versions(plan: &mut Plan, world: &World, seen: &Observation) 
             plan.decisions.push(Decision::Upgrade { component, from, to: version });
         }
     }
+}
+
+fn may_change(documents: &Documents, tenant: &Tenant) -> bool {
+    documents.faults_of_change(tenant.document).is_empty()
 }
 
 /// The next component of a cluster that does not run the wanted release.

@@ -1,4 +1,4 @@
-//! The values by which a driver tells pods and configs from others, in the layout that v0.1.0 hashed.
+//! Digests of pods and configs, in the layout that v0.1.0 hashed. If the digest differs, the pod or the config has changed.
 //!
 //! A sandbox carries the value of its pod for as long as it runs, and documents carry that of a config. So the layout outlives
 //! releases: another value restarts the component wherever Keelway is upgraded. It is written out here, apart from the structs that
