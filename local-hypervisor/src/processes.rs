@@ -43,6 +43,9 @@ const CONTAINERD: &str = "containerd";
 /// That of its shims, of which the table keeps 15 characters.
 const SHIM: &str = "containerd-shim";
 
+/// Last arguments of a shim's program that answers and ends.
+const SHIM_COMMANDS: [&[u8]; 3] = [b"-info", b"start", b"delete"];
+
 /// Ends all of a machine's processes. Blocking.
 ///
 /// The agent first, then containerd, so that nothing new is started. What it ran is killed outright: its data is about to be deleted.
@@ -77,17 +80,22 @@ pub(crate) fn end_agent(machine: &Machine) -> Result<(), Error> {
     end(machine, || agent(machine))
 }
 
+/// Until none is found: what a process forks while it is being ended has its name until it executes another program.
 fn end(machine: &Machine, find: impl Fn() -> Result<BTreeSet<i32>, Error>) -> Result<(), Error> {
-    let processes = held(find)?;
-    send_all(&processes, Signal::TERM)?;
-    if all_end(&processes, Instant::now() + GRACE)? {
-        return Ok(());
+    loop {
+        let processes = held(&find)?;
+        if processes.is_empty() {
+            return Ok(());
+        }
+        send_all(&processes, Signal::TERM)?;
+        if all_end(&processes, Instant::now() + GRACE)? {
+            continue;
+        }
+        send_all(&processes, Signal::KILL)?;
+        if !all_end(&processes, Instant::now() + KILLED)? {
+            return Err(unkillable(machine, &processes));
+        }
     }
-    send_all(&processes, Signal::KILL)?;
-    if all_end(&processes, Instant::now() + KILLED)? {
-        return Ok(());
-    }
-    Err(unkillable(machine, &processes))
 }
 
 fn unkillable(machine: &Machine, processes: &[Process]) -> Error {
@@ -97,6 +105,7 @@ fn unkillable(machine: &Machine, processes: &[Process]) -> Error {
 /// A process that holds the machine's namespaces, also while no containerd does: its own, a shim, the agent.
 pub(crate) fn any_inside(machine: &Machine) -> Result<Option<i32>, Error> {
     let mut inside = in_runtime_group(machine, SHIM)?;
+    inside.retain(|pid| serves_containers(*pid));
     if inside.is_empty() {
         inside = in_runtime_group(machine, CONTAINERD)?;
     }
@@ -104,6 +113,12 @@ pub(crate) fn any_inside(machine: &Machine) -> Result<Option<i32>, Error> {
         inside = cgroup::processes(&machine.cgroup().join(AGENT_GROUP))?;
     }
     Ok(inside.first().copied())
+}
+
+/// Whether a shim stays. `containerd-shim-runc-v2 -info`, `.. start` and `.. delete` are commands of containerd's: they may outlive it by
+/// some milliseconds, so nothing can rely on their namespaces.
+fn serves_containers(shim: i32) -> bool {
+    last_argument(shim).is_some_and(|word| !SHIM_COMMANDS.contains(&word.as_slice()))
 }
 
 /// The agent, and what is about to become it.
@@ -139,13 +154,13 @@ fn in_runtime_group(machine: &Machine, name: &str) -> Result<BTreeSet<i32>, Erro
 
 /// Processes that were started with this launch file as their last argument.
 fn launching(launch: &Path) -> Result<BTreeSet<i32>, Error> {
-    let has_argument = |pid: &i32| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        words
-            .strip_suffix(b"\0")
-            .is_some_and(|words| words.rsplit(|byte| *byte == 0).next() == Some(launch.as_os_str().as_bytes()))
-    };
-    Ok(all()?.filter(has_argument).collect())
+    Ok(all()?.filter(|pid| last_argument(*pid).as_deref() == Some(launch.as_os_str().as_bytes())).collect())
+}
+
+/// None: it has no arguments. That is so for the kernel's threads, for what has ended, and for a moment while a program is executed.
+fn last_argument(pid: i32) -> Option<Vec<u8>> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    words.strip_suffix(b"\0")?.rsplit(|byte| *byte == 0).next().map(<[u8]>::to_vec)
 }
 
 fn all() -> Result<impl Iterator<Item = i32>, Error> {
