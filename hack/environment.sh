@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: paths, and images that are made beside a build.
+# Sourced by the other scripts: paths, and images of other projects, which are made beside a build.
 
 target=$PWD/${CARGO_TARGET_DIR:-target}
 [[ ${CARGO_TARGET_DIR:-} == /* ]] && target=$CARGO_TARGET_DIR
@@ -13,13 +13,15 @@ step() { printf '\n%s\n' "$*" >&2; }
 start_images() {
   cargo build --quiet --package xtask
   set -m
-  xtask images --missing --plain "$@" &
+  xtask images --others --missing --plain "$@" &
   images=$!
   set +m
   trap 'kill -- "-$images" 2>/dev/null || true' EXIT
 }
 
+# Keelway's own images have the programs that the build left.
 await_images() {
   wait "$images"
   trap - EXIT
+  xtask images --own --missing --plain
 }

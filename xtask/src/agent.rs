@@ -1,4 +1,4 @@
-//! Programs as they are shipped, each one file that runs on any Linux of its kind: `cargo xtask agent`, and what goes into images.
+//! Programs as they are shipped, each one file that runs on any Linux of its kind: `cargo xtask agent`, and what goes into packages.
 
 use std::{
     env, fs,
@@ -17,28 +17,38 @@ const SHIPPED: [&str; 4] = [AGENT, "keelway-cluster-controller", "keelway-helper
 
 /// Builds all that is shipped without shared libraries, and returns where it is: `dist` in the target directory.
 pub(crate) fn build_all() -> Result<Vec<PathBuf>> {
-    SHIPPED.into_iter().map(|name| shipped(&build_static(name, "release")?)).collect()
+    SHIPPED.into_iter().map(|name| shipped(&build_static(name)?)).collect()
 }
 
 /// Builds the agent alone.
 pub(crate) fn build() -> Result<PathBuf> {
-    shipped(&build_static(AGENT, "release")?)
+    shipped(&build_static(AGENT)?)
 }
 
 /// Builds the manager alone.
 pub(crate) fn build_manager() -> Result<PathBuf> {
-    shipped(&build_static(MANAGER, "release")?)
+    shipped(&build_static(MANAGER)?)
 }
 
-/// Builds a program without shared libraries, in a profile of the workspace.
-pub(crate) fn build_static(name: &str, profile: &str) -> Result<PathBuf> {
+/// Builds every program of the workspace, as people and tests use them.
+pub(crate) fn build_workspace() -> Result<()> {
+    run(cargo().args(["build", "--workspace"]))
+}
+
+/// Where the build of the workspace leaves a program.
+pub(crate) fn built(name: &str) -> Result<PathBuf> {
+    Ok(target()?.join("debug").join(name))
+}
+
+/// Builds a program without shared libraries, as it is released.
+fn build_static(name: &str) -> Result<PathBuf> {
     let host = host()?;
     // Only with a target named do these flags leave build scripts and macros alone, which are shared libraries themselves.
     let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", host.to_uppercase().replace('-', "_"));
     run(cargo()
-        .args(["build", "--quiet", "--profile", profile, "--package", name, "--target", &host])
+        .args(["build", "--quiet", "--release", "--package", name, "--target", &host])
         .env(flags, "-C target-feature=+crt-static"))?;
-    let program = target()?.join(&host).join(profile).join(name);
+    let program = target()?.join(&host).join("release").join(name);
     let bytes = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
     ensure!(!elf::has_loader(&bytes)?, "{} wants shared libraries", program.display());
     Ok(program)

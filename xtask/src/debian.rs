@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use crate::process;
 
 /// The program and all that the loader maps for it, the loader included, under the paths by which they are looked up.
-pub(crate) fn closure(program: &str) -> Result<Vec<PathBuf>> {
-    ensure!(Path::new(program).is_file(), "{program} is not there: `make setup` installs it");
+pub(crate) fn closure(program: &Path) -> Result<Vec<PathBuf>> {
+    ensure!(program.is_file(), "{} is not there: `make setup` installs it", program.display());
     let listing = process::output(Command::new("ldd").arg(program))?;
     let mut files = vec![PathBuf::from(program)];
     files.extend(libraries(&listing));

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::archive::{Archive, sha256};
 use crate::cache::{self, Cache};
@@ -20,9 +20,6 @@ use crate::{agent, debian, go, process, table};
 
 /// Counts the ways in which recipes were turned into files: another number makes everything anew.
 const FORMAT: u32 = 1;
-
-/// The profile of the workspace that programs in images are built in: images of a release are made elsewhere.
-const PROFILE: &str = "image";
 
 /// What is asked for.
 #[derive(Debug, Default)]
@@ -34,10 +31,34 @@ pub(crate) struct Options {
     pub(crate) only: BTreeSet<String>,
     /// Say what there is and make nothing.
     pub(crate) list: bool,
+    /// Which products.
+    pub(crate) part: Part,
     /// Images are pulled and programs that are in PATH will do: make only the other programs.
     pub(crate) pull: bool,
     /// Progress in lines that stay.
     pub(crate) plain: bool,
+}
+
+/// Whose programs the products have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Part {
+    /// All, after a build of the workspace.
+    #[default]
+    All,
+    /// Keelway's own, as the last build of the workspace left them.
+    Own,
+    /// Those of other projects, which need no build of the workspace.
+    Others,
+}
+
+impl Part {
+    fn has(self, product: &Product) -> bool {
+        match self {
+            Self::All => true,
+            Self::Own => product.is_own(),
+            Self::Others => !product.is_own(),
+        }
+    }
 }
 
 /// A product and all that decides its bytes.
@@ -52,6 +73,9 @@ type Builds = BTreeMap<GoBuild, PathBuf>;
 
 /// Runs the task.
 pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
+    if options.part == Part::All && !options.list {
+        agent::build_workspace()?;
+    }
     let wanted = wanted(options)?;
     if options.list {
         return list(&wanted, cache);
@@ -88,6 +112,7 @@ fn wanted(options: &Options) -> Result<Vec<Wanted>> {
     products
         .into_iter()
         .filter(|product| options.only.is_empty() || options.only.contains(product.name()))
+        .filter(|product| options.part.has(product))
         .filter(|product| !options.pull || must_be_made(product))
         .map(|product| Ok(Wanted { path: product.path(), recipe: recipe(&product)?, product }))
         .collect()
@@ -96,7 +121,7 @@ fn wanted(options: &Options) -> Result<Vec<Wanted>> {
 /// What is neither pulled nor in PATH.
 fn must_be_made(product: &Product) -> bool {
     match product {
-        Product::Image(image) => image.files.iter().any(|file| matches!(file.origin, Origin::Workspace(_))),
+        Product::Image(_) => product.is_own(),
         Product::Program(origin) => {
             let path = std::env::var_os("PATH").unwrap_or_default();
             !std::env::split_paths(&path).any(|directory| directory.join(origin.name()).is_file())
@@ -143,11 +168,14 @@ fn ingredient(origin: Origin) -> Result<String> {
             format!("{}@v{} {}\n", build.package(program), build.version(), build.ldflags())
         }
         Origin::Workspace(name) => {
-            let program = read(&agent::build_static(name, PROFILE)?)?;
-            format!("{name} {}\n", sha256(&program))
+            let program = agent::built(name)?;
+            match fs::read(&program) {
+                Ok(bytes) => format!("{name} {}\n{}", sha256(&bytes), debian::fingerprint(&libraries(&program)?)?),
+                Err(_) => format!("{name} is not built\n"),
+            }
         }
         Origin::C { source, version, .. } => format!("{version}\n{source}"),
-        Origin::Debian { path, .. } => debian::fingerprint(&debian::closure(path)?)?,
+        Origin::Debian { path, .. } => debian::fingerprint(&debian::closure(Path::new(path))?)?,
     })
 }
 
@@ -222,7 +250,7 @@ impl Workshop<'_> {
     fn program(&self, origin: Origin, done: &Builds) -> Result<PathBuf> {
         match origin {
             Origin::Go(build, name) => Ok(done.get(&build).context("find its Go build")?.join(name)),
-            Origin::Workspace(name) => agent::build_static(name, PROFILE),
+            Origin::Workspace(name) => self.stripped(&agent::built(name)?),
             Origin::C { name, source, version } => self.compile(name, source, version),
             Origin::Debian { package, path, version } => {
                 if let Some(version) = version {
@@ -231,6 +259,14 @@ impl Workshop<'_> {
                 Ok(PathBuf::from(path))
             }
         }
+    }
+
+    /// Without what only a debugger reads, which is nine tenths of it.
+    fn stripped(&self, program: &Path) -> Result<PathBuf> {
+        ensure!(program.is_file(), "{} is not there: `cargo build --workspace` makes it", program.display());
+        let stripped = self.scratch.join(program.file_name().context("find the program's name")?);
+        process::output(Command::new("strip").arg("-o").args([&stripped, program]))?;
+        Ok(stripped)
     }
 
     fn compile(&self, name: &str, source: &str, version: &str) -> Result<PathBuf> {
@@ -263,14 +299,22 @@ impl Workshop<'_> {
         let mut files = BTreeMap::new();
         for file in &image.files {
             files.insert(file.at.to_owned(), read(&self.program(file.origin, done)?)?);
-            if let Origin::Debian { path, .. } = file.origin {
-                for library in debian::closure(path)?.iter().skip(1) {
-                    files.insert(library.display().to_string(), read(library)?);
-                }
+            let libraries = match file.origin {
+                Origin::Debian { path, .. } => libraries(Path::new(path))?,
+                Origin::Workspace(name) => libraries(&agent::built(name)?)?,
+                Origin::Go(..) | Origin::C { .. } => Vec::new(),
+            };
+            for library in libraries {
+                files.insert(library.display().to_string(), read(&library)?);
             }
         }
         Ok(files)
     }
+}
+
+/// The shared libraries of a program.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    Ok(debian::closure(program)?.into_iter().skip(1).collect())
 }
 
 /// The programs to build, by their build.

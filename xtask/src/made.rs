@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::cache::Cache;
-use crate::images::{self, Options};
+use crate::images::{self, Options, Part};
 use crate::process::{Running, output};
 use crate::table::{self, GoBuild, Image, Origin, Product};
 
@@ -127,7 +127,7 @@ fn pause_reaps_what_it_inherits_and_ends_on_sigterm() {
 
 fn make(cache: &Cache, missing: bool) {
     let only = ["pause", "haproxy"].map(str::to_owned).into();
-    let options = Options { only, missing, plain: true, ..Options::default() };
+    let options = Options { only, missing, part: Part::Others, plain: true, ..Options::default() };
     images::run(&options, cache).unwrap();
 }
 

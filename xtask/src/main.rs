@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::cache::Cache;
-use crate::images::Options;
+use crate::images::{Options, Part};
 
 mod agent;
 mod archive;
@@ -30,7 +30,7 @@ mod release;
 mod table;
 
 const USAGE: &str = "\
-usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plain]
+usage: cargo xtask images [--missing] [--own | --others] [--only NAME,..] [--list] [--pull] [--plain]
        cargo xtask agent
        cargo xtask deb
        cargo xtask docs
@@ -44,6 +44,8 @@ usage: cargo xtask images [--missing] [--only NAME,..] [--list] [--pull] [--plai
 images makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
 
   --missing      only what is not there yet, or was made from other versions
+  --own          only images of this workspace's programs, as the last build left them in target/debug
+  --others       only what has none of them; without either, the workspace is built first
   --only NAME,.. only these: etcd, kubectl, ..
   --list         say what there is, and make nothing
   --pull         images are pulled: make only the programs that are not in PATH
@@ -142,6 +144,8 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--missing" => options.missing = true,
             "--list" => options.list = true,
             "--pull" => options.pull = true,
+            "--own" => options.part = Part::Own,
+            "--others" => options.part = Part::Others,
             "--plain" => options.plain = true,
             "--only" => match arguments.next() {
                 Some(names) => options.only.extend(names.split(',').map(str::to_owned)),

@@ -78,7 +78,7 @@ impl Machine {
     /// What is laid beside a program that is not static.
     fn lay_libraries(&self) {
         let program = built("keelway-hypervisor-agent");
-        for library in debian::closure(program.to_str().unwrap()).unwrap().iter().skip(1) {
+        for library in debian::closure(&program).unwrap().iter().skip(1) {
             let place = self.path(library.strip_prefix("/").unwrap().to_str().unwrap());
             fs::create_dir_all(place.parent().unwrap()).unwrap();
             copy(library, &place);

@@ -62,7 +62,7 @@ pub(crate) struct File {
 pub(crate) enum Origin {
     /// Built from Go modules: the build it belongs to, and its name.
     Go(GoBuild, &'static str),
-    /// A program of this workspace, compiled statically.
+    /// A program of this workspace as its build leaves it, taken with its shared libraries.
     Workspace(&'static str),
     /// Compiled statically from one C file.
     C { name: &'static str, source: &'static str, version: &'static str },
@@ -255,6 +255,11 @@ impl Product {
             Self::Program(origin) => vec![*origin],
             Self::Image(image) => image.files.iter().map(|file| file.origin).collect(),
         }
+    }
+
+    /// Whether it has a program of this workspace.
+    pub(crate) fn is_own(&self) -> bool {
+        self.origins().iter().any(|origin| matches!(origin, Origin::Workspace(_)))
     }
 
     /// The Go builds that it waits for.
