@@ -1,4 +1,5 @@
-//! Tasks of the project: `cargo xtask images`, `cargo xtask agent`, `cargo xtask deb`, `cargo xtask docs`, `cargo xtask man`, `cargo xtask bench`.
+//! Tasks of the project: `cargo xtask images`, `cargo xtask agent`, `cargo xtask deb`, `cargo xtask docs`, `cargo xtask man`, `cargo xtask test`,
+//! `cargo xtask bench`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ mod progress;
 #[path = "../../api/src/release.rs"]
 mod release;
 mod table;
+mod test;
 
 const USAGE: &str = "\
 usage: cargo xtask images [--missing] [--own | --others] [--only NAME,..] [--list] [--pull] [--plain]
@@ -35,6 +37,7 @@ usage: cargo xtask images [--missing] [--own | --others] [--only NAME,..] [--lis
        cargo xtask deb
        cargo xtask docs
        cargo xtask man [DIRECTORY]
+       cargo xtask test [WORD..]
        cargo xtask bench start [--rounds N]
        cargo xtask bench join [--rounds N]
        cargo xtask bench failover [--rounds N]
@@ -59,6 +62,10 @@ deb makes the Debian package of keelway-hypervisor-agent, with a systemd unit, b
 docs writes the parts of docs/ that follow from the programs: every field, reason and port; and manifests/crds.
 
 man writes a man page for each command into DIRECTORY (target/man).
+
+test builds and runs every test, and clippy beside them, as many at once as the cores carry. WORDs choose programs by their names: live,
+'e2e losses', clippy. A live test that fails is run once more, alone: if it passes then, it is listed as FLAKY, and in target/flaky.tsv. When
+each program ran is in target/test-times.tsv, what it wrote in target/test-logs. As root.
 
 bench start measures how fast control planes start and what they take, beside the same programs as plain processes, and writes
 the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about thirteen minutes.
@@ -112,6 +119,7 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
         },
         Some("docs") => docs::write(),
         Some("man") => docs::man(&arguments.next().unwrap_or_else(|| "target/man".to_owned())),
+        Some("test") => test::run(&arguments.collect::<Vec<String>>()),
         Some("bench") => bench::run(arguments),
         Some("help" | "--help" | "-h") => help(),
         Some(task) => bail!("there is no task {task}\n\n{USAGE}"),

@@ -1,0 +1,87 @@
+//! The test binaries of the workspace, as cargo builds them.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::agent::cargo;
+
+/// A program with tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TestBinary {
+    /// Its package without `keelway-`, and its target: `e2e live`, `api lib`.
+    pub(crate) name: String,
+    executable: PathBuf,
+    /// The package's directory, where cargo runs it.
+    directory: PathBuf,
+}
+
+impl TestBinary {
+    /// Runs all of its tests, or those of these names.
+    pub(crate) fn command(&self, tests: &[String]) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory).args(tests);
+        if !tests.is_empty() {
+            command.arg("--exact");
+        }
+        command
+    }
+}
+
+/// Builds all tests of the workspace. Each has its programs beside it.
+pub(crate) fn build() -> Result<Vec<TestBinary>> {
+    let mut child = cargo()
+        .args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("run cargo")?;
+    let stdout = BufReader::new(child.stdout.take().context("read what cargo writes")?);
+    let lines: Vec<String> = stdout.lines().collect::<Result<_, _>>().context("read what cargo writes")?;
+    let status = child.wait().context("wait for cargo")?;
+    ensure!(status.success(), "cargo test --no-run: {status}");
+    Ok(lines.iter().filter_map(|line| test_binary(&serde_json::from_str(line).ok()?)).collect())
+}
+
+/// A test binary, if this message of cargo's announces one.
+fn test_binary(message: &Value) -> Option<TestBinary> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let executable = PathBuf::from(message["executable"].as_str()?);
+    let directory = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let package = directory.file_name()?.to_str()?;
+    let target = &message["target"];
+    let name = match target["kind"][0].as_str()? {
+        "lib" => "lib",
+        _ => target["name"].as_str()?,
+    };
+    Some(TestBinary { name: format!("{package} {name}"), executable, directory })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::test_binary;
+
+    #[test]
+    fn a_test_is_named_after_its_package_and_target() {
+        let mut message = json!({
+            "reason": "compiler-artifact",
+            "manifest_path": "/src/e2e/Cargo.toml",
+            "target": { "kind": ["test"], "name": "live" },
+            "profile": { "test": true },
+            "executable": "/src/target/debug/deps/live-1",
+        });
+        assert_eq!(test_binary(&message).unwrap().name, "e2e live");
+        message["target"] = json!({ "kind": ["lib"], "name": "keelway_e2e" });
+        assert_eq!(test_binary(&message).unwrap().name, "e2e lib");
+        message["profile"]["test"] = false.into();
+        assert_eq!(test_binary(&message), None);
+    }
+}
