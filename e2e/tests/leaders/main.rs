@@ -1,4 +1,5 @@
-//! Two managers over one API server, of which one works: it is killed, and it stands still for longer than it may.
+//! Two managers over one API server, of which one works: it is killed, and it stands still for longer than it may. Then the documents move,
+//! and are restored from a backup.
 //!
 //! The machines are fake, and the core of their agents is real.
 #![expect(clippy::unwrap_used, reason = "a test binary fails by panic")]
@@ -17,6 +18,7 @@ mod moves;
 #[expect(dead_code, reason = "a control plane of another crate's tests, of which only the API is used here")]
 #[path = "../../../cluster-controller/tests/live/plane.rs"]
 mod plane;
+mod restored;
 #[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 mod world;
@@ -84,7 +86,8 @@ async fn all() {
     println!("{:>7} ms  until another one led after an orderly end", took.as_millis());
     assert!(next.ends().await);
 
-    let _last = moves::there_and_back(&world, last).await;
+    let last = moves::there_and_back(&world, last).await;
+    let _last = restored::from_a_backup(&world, last).await;
     world.delete_all(&["c0", "c1", "c2"]);
     world.is_empty().await;
 }

@@ -36,11 +36,15 @@ pub(crate) async fn there_and_back(world: &World, mut manager: Manager) -> Manag
     manager
 }
 
+pub(crate) fn pivot(from: &str, to: &str) -> Result<String, String> {
+    keelway(&["pivot", "--from", from, "--to", to, "--namespace", "default"])
+}
+
 /// What it says, where it succeeds or where it fails.
-fn pivot(from: &str, to: &str) -> Result<String, String> {
+pub(crate) fn keelway(arguments: &[&str]) -> Result<String, String> {
     let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway");
     let mut command = Command::new(program);
-    command.args(["pivot", "--from", from, "--to", to, "--namespace", "default"]).env_clear();
+    command.args(arguments).env_clear().env("XDG_CACHE_HOME", path("cache")).env("NO_COLOR", "1");
     let output = command.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     if output.status.success() { Ok(said) } else { Err(said) }

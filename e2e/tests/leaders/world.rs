@@ -110,6 +110,18 @@ impl World {
         self.kubectl.says(&["wait", "--for=condition=Available", TIMEOUT, &format!("kwc/{name}")]);
     }
 
+    pub(crate) fn scale(&self, name: &str, replicas: u8) {
+        let patch = format!("{{\"spec\":{{\"controlPlane\":{{\"replicas\":{replicas}}}}}}}");
+        self.kubectl.says(&["patch", &format!("kwc/{name}"), "--type=merge", "-p", &patch]);
+    }
+
+    /// Waits until a second API server of a cluster is ready, and all else too.
+    pub(crate) async fn has_another_api_server(&self) {
+        let names = || self.kubectl.says(&["get", "components", "-A", "-o", "name"]);
+        wait::until("a second API server is asked for", async || names().contains("/kube-apiserver-1")).await;
+        self.kubectl.says(&["wait", "components", "-A", "--all", "--for=condition=Ready", TIMEOUT]);
+    }
+
     pub(crate) fn delete_all(&self, names: &[&str]) {
         let names = names.iter().map(|name| format!("kwc/{name}"));
         let arguments: Vec<String> = ["delete".to_owned(), TIMEOUT.to_owned()].into_iter().chain(names).collect();
