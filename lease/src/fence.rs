@@ -5,13 +5,14 @@ use std::{
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
     task::Poll,
-    time::Instant,
 };
 
 use http::{Method, Request, Response};
 use kube::{Client, client::Body};
 use tokio::time::timeout_at;
 use tower::{BoxError, service_fn};
+
+use crate::moment::LeaseMoment;
 
 /// Another replica has the Lease, or may have it by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +21,7 @@ pub struct NotHeld;
 
 /// Whether this replica acts now. Every effect asks first.
 #[derive(Debug, Clone, Default)]
-pub struct Fence(Arc<Mutex<Option<Instant>>>);
+pub struct Fence(Arc<Mutex<Option<LeaseMoment>>>);
 
 impl Fence {
     /// # Errors
@@ -32,7 +33,7 @@ impl Fence {
     /// Whether this replica acts.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.until().is_some_and(|until| Instant::now() < until)
+        self.until().is_some_and(|until| !until.has_passed())
     }
 
     /// Does something while the Lease is held: what is not over by then is given up. The clock is asked before each step, so that a process
@@ -48,7 +49,7 @@ impl Fence {
                     if self.is_held() { work.as_mut().poll(context).map(Some) } else { Poll::Ready(None) }
                 },
             );
-            match timeout_at(until.into(), steps).await {
+            match timeout_at(until.timer.into(), steps).await {
                 Ok(Some(done)) => return Ok(done),
                 // It was renewed meanwhile.
                 Err(_) if self.is_held() => {}
@@ -73,11 +74,11 @@ impl Fence {
         if writes { self.while_held(answer).await? } else { answer.await }
     }
 
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub(crate) fn until(&self) -> Option<LeaseMoment> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set(&self, until: Option<Instant>) {
+    pub(crate) fn set(&self, until: Option<LeaseMoment>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 }
@@ -97,9 +98,9 @@ mod tests {
     fn a_fence_holds_until_its_moment() {
         let fence = Fence::default();
         assert!(!fence.is_held());
-        fence.set(Some(Instant::now() + SOON * 60));
+        fence.set(Some(LeaseMoment::now() + SOON * 60));
         assert_eq!(fence.check(), Ok(()));
-        fence.set(Some(Instant::now()));
+        fence.set(Some(LeaseMoment::now()));
         assert_eq!(fence.check(), Err(NotHeld));
     }
 
@@ -107,7 +108,7 @@ mod tests {
     async fn work_goes_on_with_each_renewal_and_ends_without() {
         let fence = Fence::default();
         assert_eq!(fence.while_held(async {}).await, Err(NotHeld));
-        let began = Instant::now();
+        let began = LeaseMoment::now();
         fence.set(Some(began + SOON));
         let renewed = began + SOON * 2;
         let work = async {
@@ -115,14 +116,14 @@ mod tests {
             std::future::pending::<()>().await;
         };
         assert_eq!(fence.while_held(work).await, Err(NotHeld));
-        assert!(Instant::now() >= renewed);
+        assert!(renewed.has_passed());
     }
 
     /// Whoever stood still for too long finds that out before it goes on.
     #[tokio::test]
     async fn no_step_is_taken_late() {
         let fence = Fence::default();
-        fence.set(Some(Instant::now() + SOON));
+        fence.set(Some(LeaseMoment::now() + SOON));
         let late = Cell::new(false);
         let work = async {
             tokio::task::yield_now().await;
@@ -167,10 +168,10 @@ mod tests {
         assert!(leases.get("a").await.is_ok(), "who does not hold the Lease may look");
         assert!(is_fenced(write().await), "and write nothing");
 
-        let until = Instant::now() + SOON;
+        let until = LeaseMoment::now() + SOON;
         fence.set(Some(until));
         assert!(is_fenced(write().await), "it is given up, though no answer came");
-        assert!(Instant::now() >= until, "and not before it must be");
+        assert!(until.has_passed(), "and not before it must be");
         assert!(leases.get("a").await.is_ok());
     }
 }

@@ -4,6 +4,7 @@
 //! of who waits, and its holder stops before that, counted from when it began to renew.
 
 mod fence;
+mod moment;
 
 pub use fence::{Fence, NotHeld};
 
@@ -23,6 +24,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
     runtime::{WatchStreamExt, watcher},
 };
+use moment::LeaseMoment;
 use tokio::{
     sync::oneshot,
     time::{sleep_until, timeout_at},
@@ -182,7 +184,7 @@ impl Election {
 
     /// Writes this replica into the version that was seen; none where another one was faster.
     async fn take(&self, seen: Option<&Lease>) -> Result<Option<Lease>, LeaseError> {
-        let began = Instant::now();
+        let began = LeaseMoment::now();
         let mut lease = seen.cloned().unwrap_or_else(|| Lease {
             metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
             spec: None,
@@ -216,19 +218,23 @@ impl Election {
         let Times { renewal, again, .. } = self.times;
         let mut next = Instant::now() + renewal;
         while let Some(until) = self.fence.until() {
-            if next >= until {
-                sleep_until(until.into()).await;
+            if next >= until.timer {
+                sleep_until(until.timer.into()).await;
                 break;
             }
             sleep_until(next.into()).await;
             next = Instant::now() + again;
-            match timeout_at(until.into(), self.take(Some(&held))).await {
+            // The machine was suspended for longer than the Lease lasts.
+            if until.has_passed() {
+                break;
+            }
+            match timeout_at(until.timer.into(), self.take(Some(&held))).await {
                 Ok(Ok(Some(lease))) => {
                     held = lease;
                     next = Instant::now() + renewal;
                 }
                 // Somebody wrote it: whoever that is now holds it, unless it is still this replica.
-                Ok(Ok(None)) => match timeout_at(until.into(), self.api.get(&self.name)).await {
+                Ok(Ok(None)) => match timeout_at(until.timer.into(), self.api.get(&self.name)).await {
                     Ok(Ok(lease)) if self.decide(Some(&lease), false) == Step::Take => held = lease,
                     // It was deleted, and whoever comes first makes it anew.
                     Ok(Err(error)) if has_code(&error, 404) => break,
@@ -393,7 +399,7 @@ mod tests {
             Times { renewal: Duration::from_millis(1), again: Duration::from_millis(1), acts: LASTS / 2, lasts: LASTS };
         let election = Election::new(counting(&writes), ("default", "a"), "a", times);
         let held = election.take(None).await.unwrap().unwrap();
-        let first = election.fence.until();
+        let first = election.fence.until().unwrap();
         let apart = writes.clone();
         let busy = async {
             // Nothing else is polled on this thread from here on.
@@ -407,7 +413,7 @@ mod tests {
             () = busy => {}
         }
         assert!(writes.load(Ordering::Relaxed) >= 10, "it is renewed meanwhile");
-        assert!(election.fence.is_held() && election.fence.until() > first);
+        assert!(election.fence.is_held() && election.fence.until().is_some_and(|until| until.timer > first.timer));
     }
 
     #[tokio::test]
