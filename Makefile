@@ -45,6 +45,7 @@ lint-deny: ## All that cargo-deny checks, advisories included; installs it where
 
 .PHONY: soak
 soak: build fuzz ## The long runs: tests that are marked as ignored
+	@hack/release.sh v0.1.0 423c4ae
 	@cargo test --workspace -- --ignored
 
 .PHONY: fuzz

@@ -30,19 +30,46 @@ pub struct Keelway {
     through: Vec<String>,
     /// The name of `$XDG_STATE_HOME`.
     state: &'static str,
+    /// Where the programs are, if not beside this test.
+    programs: Option<PathBuf>,
+}
+
+/// The same program in the same directory. What it says is kept by each.
+impl Clone for Keelway {
+    fn clone(&self) -> Self {
+        Self {
+            directory: self.directory.clone(),
+            said: Mutex::default(),
+            through: self.through.clone(),
+            state: self.state,
+            programs: self.programs.clone(),
+        }
+    }
 }
 
 impl Keelway {
     /// In a new directory of this name.
     pub fn new(name: &str) -> Self {
-        Self { directory: host::directory(name), said: Mutex::default(), through: Vec::new(), state: "state" }
+        Self {
+            directory: host::directory(name),
+            said: Mutex::default(),
+            through: Vec::new(),
+            state: "state",
+            programs: None,
+        }
+    }
+
+    /// Another build of the program, in the same directory.
+    #[must_use]
+    pub fn of_programs(&self, programs: PathBuf) -> Self {
+        Self { programs: Some(programs), ..self.clone() }
     }
 
     /// The same program in a network namespace, but for what makes machines here.
     #[must_use]
     pub fn within(&self, network: &Path) -> Self {
         let through = vec!["nsenter".to_owned(), format!("--net={}", network.display())];
-        Self { directory: self.directory.clone(), said: Mutex::default(), through, state: self.state }
+        Self { through, ..self.clone() }
     }
 
     /// The same program in a network namespace, run by a user without any right on this machine, but for what makes machines here.
@@ -111,7 +138,8 @@ impl Keelway {
     }
 
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
-        let folders = [self::program().parent().unwrap().to_owned(), cache().unwrap().join("bin")];
+        let programs = self.programs.as_deref().or_else(|| self::program().parent()).unwrap();
+        let folders = [programs.to_owned(), cache().unwrap().join("bin")];
         let path = env::join_paths(folders.into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap()))).unwrap();
         // Machines are root's, whoever drives them.
         let makes_machines = arguments.get(1) == Some(&"local");

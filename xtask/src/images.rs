@@ -33,6 +33,8 @@ pub(crate) struct Options {
     pub(crate) list: bool,
     /// Which products.
     pub(crate) part: Part,
+    /// Leave out what only tests run.
+    pub(crate) no_tests: bool,
     /// Images are pulled and programs that are in PATH will do: make only the other programs.
     pub(crate) pull: bool,
     /// Progress in lines that stay.
@@ -113,6 +115,7 @@ fn wanted(options: &Options) -> Result<Vec<Wanted>> {
         .into_iter()
         .filter(|product| options.only.is_empty() || options.only.contains(product.name()))
         .filter(|product| options.part.has(product))
+        .filter(|product| !(options.no_tests && product.is_for_tests()))
         .filter(|product| !options.pull || must_be_made(product))
         .map(|product| Ok(Wanted { path: product.path(), recipe: recipe(&product)?, product }))
         .collect()

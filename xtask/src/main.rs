@@ -32,7 +32,7 @@ mod table;
 mod test;
 
 const USAGE: &str = "\
-usage: cargo xtask images [--missing] [--own | --others] [--only NAME,..] [--list] [--pull] [--plain]
+usage: cargo xtask images [--missing] [--own | --others] [--no-tests] [--only NAME,..] [--list] [--pull] [--plain]
        cargo xtask agent
        cargo xtask deb
        cargo xtask docs
@@ -49,6 +49,7 @@ images makes container images and programs in the cache, $KEELWAY_CACHE or keelw
   --missing      only what is not there yet, or was made from other versions
   --own          only images of this workspace's programs, as the last build left them in target/debug
   --others       only what has none of them; without either, the workspace is built first
+  --no-tests     leave out what only tests run: helm, crictl, ..
   --only NAME,.. only these: etcd, kubectl, ..
   --list         say what there is, and make nothing
   --pull         images are pulled: make only the programs that are not in PATH
@@ -154,6 +155,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--pull" => options.pull = true,
             "--own" => options.part = Part::Own,
             "--others" => options.part = Part::Others,
+            "--no-tests" => options.no_tests = true,
             "--plain" => options.plain = true,
             "--only" => match arguments.next() {
                 Some(names) => options.only.extend(names.split(',').map(str::to_owned)),

@@ -262,6 +262,12 @@ impl Product {
         self.origins().iter().any(|origin| matches!(origin, Origin::Workspace(_)))
     }
 
+    /// Whether nothing but tests runs it.
+    pub(crate) fn is_for_tests(&self) -> bool {
+        let only_tests = [GoBuild::Wireguard, GoBuild::Distribution, GoBuild::CriTools, GoBuild::Helm];
+        self.go_builds().iter().any(|build| only_tests.contains(build))
+    }
+
     /// The Go builds that it waits for.
     pub(crate) fn go_builds(&self) -> BTreeSet<GoBuild> {
         self.origins().iter().filter_map(Origin::go_build).collect()

@@ -32,6 +32,7 @@ mod recovery;
 mod settled;
 mod strangers;
 mod two_clusters;
+mod upgraded;
 mod versions;
 mod watch;
 mod workers;

@@ -1,0 +1,55 @@
+//! A moment after which a replica must not act.
+
+use core::{ops::Add, time::Duration};
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A moment on two clocks. It has passed once one of them says so.
+///
+/// `Instant` and timers stand still while the machine is suspended, and other replicas do not. The boot-time clock goes on
+/// (`clock_gettime(2)`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeaseMoment {
+    pub(crate) timer: Instant,
+    boot: Duration,
+}
+
+impl LeaseMoment {
+    pub(crate) fn now() -> Self {
+        Self { timer: Instant::now(), boot: since_boot() }
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        self.timer <= Instant::now() || self.boot <= since_boot()
+    }
+}
+
+impl Add<Duration> for LeaseMoment {
+    type Output = Self;
+
+    fn add(self, rest: Duration) -> Self {
+        Self { timer: self.timer + rest, boot: self.boot + rest }
+    }
+}
+
+fn since_boot() -> Duration {
+    clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_moment_has_passed_once_one_clock_says_so() {
+        let now = LeaseMoment::now();
+        assert!(now.has_passed());
+        assert!(!(now + MINUTE).has_passed());
+        // The machine was suspended: timers stood still.
+        assert!(LeaseMoment { timer: now.timer + MINUTE, ..now }.has_passed());
+        assert!(LeaseMoment { boot: now.boot + MINUTE, ..now }.has_passed());
+    }
+}
