@@ -26,7 +26,7 @@ impl TestBinary {
     pub(crate) fn command(&self, tests: &[String]) -> Command {
         let mut command = Command::new(&self.executable);
         // Tests that find cargo build what they run, which would wait for clippy here.
-        command.current_dir(&self.directory).env_remove("CARGO").args(tests);
+        command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory).env_remove("CARGO").args(tests);
         if !tests.is_empty() {
             command.arg("--exact");
         }
