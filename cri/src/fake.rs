@@ -85,6 +85,22 @@ impl Fake {
         self.state().add_image(name);
     }
 
+    /// Puts an image into the registry that pulls come from. Without one, only what is on the machine can be pulled.
+    pub fn add_to_registry(&self, name: &str) {
+        self.state().registry.insert(name.to_owned());
+    }
+
+    /// Gives an image on the machine another name, as `ctr images tag` does.
+    pub fn tag_image(&self, name: &str, other: &str) {
+        self.state().tag_image(name, other);
+    }
+
+    /// The id of an image on the machine, by one of its names.
+    #[must_use]
+    pub fn image_id(&self, name: &str) -> Option<String> {
+        self.state().image(name).map(|image| image.id.clone())
+    }
+
     /// What the runtime says of who manages cgroups; `None` for a runtime that does not know the question.
     pub fn set_cgroup_driver(&self, driver: Option<CgroupDriver>) {
         self.state().cgroup_driver = driver;

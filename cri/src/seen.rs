@@ -173,6 +173,8 @@ pub struct Image {
     pub digests: Vec<String>,
     /// Its size, in bytes.
     pub size: u64,
+    /// Whether the runtime itself needs it, such as the image of its sandboxes.
+    pub pinned: bool,
 }
 
 /// What a container uses.

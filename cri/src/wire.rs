@@ -234,7 +234,7 @@ impl From<v1::ContainerStatus> for ContainerStatus {
 
 impl From<v1::Image> for Image {
     fn from(wire: v1::Image) -> Self {
-        Self { id: wire.id, tags: wire.repo_tags, digests: wire.repo_digests, size: wire.size }
+        Self { id: wire.id, tags: wire.repo_tags, digests: wire.repo_digests, size: wire.size, pinned: wire.pinned }
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod board;
 mod book;
+mod cleanup;
 mod endings;
 mod events;
 mod exchange;
@@ -44,6 +45,7 @@ use crate::{LocalMachine, access::Access, fanout::Fanout};
 use board::Board;
 use book::Book;
 pub use book::BookError;
+pub use cleanup::ImageLimits;
 pub(crate) use events::follow;
 use journal::Journal;
 use keeper::Keeper;
@@ -104,16 +106,26 @@ pub async fn run(
     entrances: impl Into<Entrances>,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    run_within(machine, entrances, LogLimits::default(), stop).await
+    run_within(machine, entrances, Limits::default(), stop).await
 }
 
-/// The same, with bounds on logs.
+/// How much of a machine's disk an agent lets logs and images have.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// Of logs.
+    pub logs: LogLimits,
+    /// Of images.
+    pub images: ImageLimits,
+}
+
+/// The same, within limits.
 pub async fn run_within(
     machine: LocalMachine,
     entrances: impl Into<Entrances>,
-    logs: LogLimits,
+    limits: Limits,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
+    machine.fetches.open(&machine.site).await;
     let machine = Arc::new(machine);
     let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
     let board = Arc::new(Board::default());
@@ -123,8 +135,9 @@ pub async fn run_within(
     let changed = Arc::new(Notify::new());
     let events = Arc::new(Fanout::default());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
-    let keeper = Keeper::new(Arc::clone(&machine), Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
-    let rotating = tokio::spawn(rotation::keep(Arc::clone(&machine), Arc::clone(&board), logs));
+    let records = (Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
+    let keeper = Keeper::new(Arc::clone(&machine), records, limits.images);
+    let rotating = tokio::spawn(rotation::keep(Arc::clone(&machine), Arc::clone(&board), limits.logs));
     let entrances = entrances.into();
     let standing = entrances.network.as_ref().map(Network::stands_as);
     let places = Arc::new(Semaphore::new(told_logs::AT_ONCE));

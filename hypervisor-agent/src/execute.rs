@@ -58,6 +58,21 @@ pub enum EffectError {
     OutOfOrder,
 }
 
+impl EffectError {
+    /// Whether the runtime may have done it all the same.
+    pub(crate) fn leaves_open(&self) -> bool {
+        match self {
+            Self::Runtime(error) => error.retriable(),
+            Self::Pull(error) => error.leaves_open(),
+            Self::Files(_)
+            | Self::Haproxy(_)
+            | Self::OpenArchive { .. }
+            | Self::OtherImage { .. }
+            | Self::OutOfOrder => false,
+        }
+    }
+}
+
 /// Executes actions in the order that `converge` gives: what is for the machine first, then all pods beside each other, then
 /// what follows from all of it. An action that fails ends its pod's part; once `stop` is cancelled none begins.
 pub async fn execute(

@@ -40,8 +40,8 @@ use folder::{Attributes, Folder};
 
 /// The machine's own records, the owner last: without it nobody is obeyed. What tells of the config goes before it: alone it would be one
 /// of a config that was lost.
-const RECORDS: [&str; 6] =
-    [layout::EVENTS, layout::TAKEN, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
+const RECORDS: [&str; 7] =
+    [layout::EVENTS, layout::FETCHED, layout::TAKEN, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
 
 /// The files of one machine. All of it blocks.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +89,16 @@ impl<'a> Files<'a> {
     /// That record, where there is one.
     pub(crate) fn read_taken(self) -> Result<Option<Vec<u8>>, FileError> {
         self.read_below(layout::TAKEN)
+    }
+
+    /// Records which images were fetched.
+    pub(crate) fn write_fetched(self, fetched: &impl Serialize) -> Result<(), FileError> {
+        self.write_json(layout::FETCHED, fetched)
+    }
+
+    /// That record, where there is one.
+    pub(crate) fn read_fetched(self) -> Result<Option<Vec<u8>>, FileError> {
+        self.read_below(layout::FETCHED)
     }
 
     /// What happened on the machine, where that is kept.

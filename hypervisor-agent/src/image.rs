@@ -1,7 +1,7 @@
 //! Images on the machine: those that it has, those from archives, those from registries.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError},
@@ -11,7 +11,10 @@ use keelway_api::registry::RegistryCredentials;
 use keelway_cri::{Login, Runtime};
 use tokio::sync::Mutex;
 
-use crate::{execute::EffectError, pull::PullError};
+use crate::{
+    access::Access, execute::EffectError, fetched::Fetches, local::Machine, pull::PullError, site::Site,
+    unused::UnusedImage,
+};
 
 /// The file in a directory of archives that holds an image: its name with `/` and `:` replaced by `_`, and `.tar`.
 #[must_use]
@@ -24,7 +27,9 @@ pub fn archive_name(image: &str) -> String {
 /// # Errors
 /// It is in neither, or the runtime does not take it.
 pub async fn ensure(runtime: &Runtime, archives: &Path, image: &str) -> Result<(), EffectError> {
-    Images::new(runtime, Some(archives), &Turns::default()).ensure(image, None).await
+    let images: Images<'_, Access> =
+        Images { runtime, archives: Some(archives), turns: &Turns::default(), record: None };
+    images.ensure(image, None).await
 }
 
 /// Whose turn it is to fetch an image: pods that want the same one wait for one fetch.
@@ -39,15 +44,22 @@ impl Turns {
 }
 
 /// The images of one machine.
-pub(crate) struct Images<'a> {
+pub(crate) struct Images<'a, S> {
     runtime: &'a Runtime,
     archives: Option<&'a Path>,
     turns: &'a Turns,
+    /// Where it is recorded what was fetched.
+    record: Option<(&'a Fetches, &'a S)>,
 }
 
-impl<'a> Images<'a> {
-    pub(crate) fn new(runtime: &'a Runtime, archives: Option<&'a Path>, turns: &'a Turns) -> Self {
-        Self { runtime, archives, turns }
+impl<'a, S: Site> Images<'a, S> {
+    pub(crate) fn of(machine: &'a Machine<S>) -> Self {
+        Self {
+            runtime: &machine.runtime,
+            archives: machine.archives.as_deref(),
+            turns: &machine.turns,
+            record: machine.fetches.keeps().then_some((&machine.fetches, &machine.site)),
+        }
     }
 
     pub(crate) async fn ensure(
@@ -60,6 +72,25 @@ impl<'a> Images<'a> {
         if self.runtime.image_status(image).await?.is_some() {
             return Ok(());
         }
+        let Some((record, site)) = self.record else {
+            return self.fetch(image, credentials).await;
+        };
+        record.begin(site, image).await;
+        let fetched = self.fetch(image, credentials).await;
+        match &fetched {
+            Ok(()) => {
+                if let Some(found) = self.runtime.image_status(image).await? {
+                    record.end(site, image, found.id).await;
+                }
+            }
+            // Whoever brings it now fetched it.
+            Err(error) if !error.leaves_open() => record.forget(site, &BTreeSet::from([image.to_owned()])).await,
+            Err(_) => {}
+        }
+        fetched
+    }
+
+    async fn fetch(&self, image: &str, credentials: Option<&RegistryCredentials>) -> Result<(), EffectError> {
         let Some((archive, path)) = self.open_archive(image).await? else {
             let login = credentials.map(|found| Login { username: &found.username, password: &found.password });
             let pulled = self.runtime.pull_image(image, login).await;
@@ -70,6 +101,28 @@ impl<'a> Images<'a> {
             Some(_) => Ok(()),
             None => Err(EffectError::OtherImage { path, image: image.to_owned() }),
         }
+    }
+
+    /// Removes an image that was decided on while `holds`: not any more once another config may ask for it, nor where somebody gave the
+    /// image another name since. Returns whether it is gone.
+    pub(crate) async fn remove(
+        &self,
+        unused: &UnusedImage,
+        holds: impl Fn() -> bool + Send,
+    ) -> Result<bool, EffectError> {
+        let mut turns = Vec::new();
+        for name in &unused.names {
+            turns.push(self.turns.of(name).lock_owned().await);
+        }
+        let found = self.runtime.image_status(&unused.id).await?;
+        if found.is_some_and(|image| image.tags != unused.tags) || !holds() {
+            return Ok(false);
+        }
+        self.runtime.remove_image(&unused.id).await?;
+        if let Some((fetches, site)) = self.record {
+            fetches.forget(site, &unused.names).await;
+        }
+        Ok(true)
     }
 
     async fn open_archive(&self, image: &str) -> Result<Option<(tokio::fs::File, PathBuf)>, EffectError> {

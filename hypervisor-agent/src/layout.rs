@@ -19,6 +19,8 @@ pub(crate) const LEADER: &str = "leader";
 pub(crate) const CONFIG: &str = "config";
 /// What every release can read of that config.
 pub(crate) const TAKEN: &str = "taken";
+/// Which images an agent fetched.
+pub(crate) const FETCHED: &str = "fetched";
 /// What happened on a machine with an agent.
 pub(crate) const EVENTS: &str = "events";
 

@@ -14,6 +14,7 @@ pub mod converge;
 pub mod enrollment;
 pub mod execute;
 mod fanout;
+mod fetched;
 mod figures;
 pub mod files;
 mod haproxy;
@@ -39,6 +40,7 @@ mod splice;
 mod streams;
 pub mod supervise;
 pub mod tls;
+mod unused;
 pub mod wire;
 
 pub use connection::Connection;

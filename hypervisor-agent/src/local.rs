@@ -17,6 +17,7 @@ use crate::{
     action::Action,
     converge::converge,
     execute,
+    fetched::Fetches,
     figures::Counts,
     files::{FileError, Files},
     helper::HelperError,
@@ -40,6 +41,7 @@ pub struct Machine<S> {
     pub(crate) archives: Option<PathBuf>,
     pub(crate) turns: Turns,
     pub(crate) peers: Counts,
+    pub(crate) fetches: Fetches,
 }
 
 /// A machine whose CRI socket is on this one.
@@ -123,7 +125,7 @@ impl<S: Site> Machine<S> {
     /// A machine put together from its parts.
     #[must_use]
     pub fn new(site: S, runtime: Runtime, archives: Option<PathBuf>) -> Self {
-        Self { site, runtime, archives, turns: Turns::default(), peers: Counts::default() }
+        Self { site, runtime, archives, turns: Turns::default(), peers: Counts::default(), fetches: Fetches::default() }
     }
 
     /// The machine's runtime.

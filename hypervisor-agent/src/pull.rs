@@ -20,6 +20,11 @@ impl PullError {
         let mend = Cause::of(&words(&source)).mend(registry, with_credentials);
         Self { image: image.to_owned(), registry: registry.to_owned(), mend, source }
     }
+
+    /// Whether the runtime may have pulled it all the same.
+    pub(crate) fn leaves_open(&self) -> bool {
+        self.source.retriable()
+    }
 }
 
 /// All that the runtime said.

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     access::Access,
+    fetched::FetchRecord,
     figures,
     files::{FileError, Files, Inventory, Log, Observed},
     haproxy,
@@ -42,6 +43,8 @@ pub enum Work {
     ForgetCluster(ClusterId),
     /// Record the config that was applied.
     RecordApplied(Applied),
+    /// Record which images were fetched.
+    RecordFetched(FetchRecord),
     /// Remove the machine's records, and the directories of Keelway's that nothing else is in.
     Leave,
     /// Remove the machine's records alone.
@@ -190,6 +193,7 @@ fn on_files(files: Files<'_>, work: Work) -> Result<Done, FileError> {
         Work::WriteOwner(installation) => files.write_owner(&installation)?,
         Work::ForgetCluster(cluster) => files.forget_cluster(&cluster)?,
         Work::RecordApplied(applied) => files.record_applied(&applied)?,
+        Work::RecordFetched(fetched) => files.write_fetched(&fetched)?,
         Work::Leave => files.leave()?,
         Work::LeaveRecords => files.leave_records()?,
         Work::MakeDirectories(directories) => {

@@ -20,13 +20,13 @@ use keelway_api::{
     name::PodName,
 };
 use keelway_cri::{
-    Deadlines, Runtime,
-    fake::{Fake, serve},
+    ContainerSpec, Deadlines, Runtime, SandboxSpec,
+    fake::{Fake, Fault, serve},
 };
 use keelway_hypervisor_agent::{
     LocalMachine,
     access::Access,
-    agent::{Listener, LogLimits, SocketError, run_within},
+    agent::{ImageLimits, Limits, Listener, LogLimits, SocketError, run_within},
     client::{Client, ClientError, Finished},
     converge::applied_by,
     leader::Leader,
@@ -100,10 +100,10 @@ impl Machine {
     }
 
     fn start(&mut self, deadlines: Deadlines) {
-        self.start_within(deadlines, LogLimits::default());
+        self.start_within(deadlines, Limits::default());
     }
 
-    fn start_within(&mut self, deadlines: Deadlines, logs: LogLimits) {
+    fn start_within(&mut self, deadlines: Deadlines, limits: Limits) {
         let access = Access::of_root(fs::File::open(self.root.path()).unwrap().into());
         let (socket, hung) = (self.root.path().join("run/cri.sock"), self.hung.subscribe());
         let runtime = Runtime::dialled_by(move || dial(socket.clone(), hung.clone()), deadlines);
@@ -112,7 +112,7 @@ impl Machine {
         let stop = CancellationToken::new();
         let running = tokio::spawn({
             let stop = stop.clone();
-            async move { run_within(machine, listener, logs, stop).await.unwrap() }
+            async move { run_within(machine, listener, limits, stop).await.unwrap() }
         });
         self.agent = Some((stop, running));
     }
@@ -584,10 +584,8 @@ async fn a_log_that_grows_is_rotated_and_others_are_left() {
     fs::write(large.join("main-0.log"), line.repeat(100)).unwrap();
     fs::write(large.join("main-0.log.1"), line).unwrap();
     fs::write(small.join("main-0.log"), line).unwrap();
-    machine.start_within(
-        Deadlines::default(),
-        LogLimits { max_size: 1000, max_files: 3, interval: Duration::from_millis(10) },
-    );
+    let logs = LogLimits { max_size: 1000, max_files: 3, interval: Duration::from_millis(10) };
+    machine.start_within(Deadlines::default(), Limits { logs, ..Limits::default() });
     // What the runtime begins anew, which the fake one does not.
     let reopened = || machine.fake.calls().iter().filter(|call| call.method == "ReopenContainerLog").count();
     let rotated = async {
@@ -604,6 +602,159 @@ async fn a_log_that_grows_is_rotated_and_others_are_left() {
     assert_eq!(size(small.join("main-0.log")), Some(line.len() as u64));
     assert_eq!(size(small.join("main-0.log.1")), None);
     assert!(!large.join("main-0.log").exists());
+}
+
+const FETCHED: &str = "var/lib/keelway/fetched";
+/// The image of an earlier release, which the agent fetches.
+const OLD: &str = "example.test/etcd:0";
+const AGE: Duration = Duration::from_millis(300);
+
+fn with_image(generation: u64, image: &str) -> MachineConfig {
+    let mut config = config(generation, "a", &["etcd-0"]);
+    config.pods.values_mut().for_each(|pod| image.clone_into(&mut pod.containers[0].image));
+    config
+}
+
+impl Machine {
+    /// The agent fetched [`OLD`] for its config, and removes images that nothing has used for [`AGE`].
+    async fn with_fetched() -> Self {
+        let mut machine = Self::new();
+        machine.stop().await;
+        machine.fake.add_to_registry(OLD);
+        machine.start_with_age();
+        machine.settle(&with_image(1, OLD)).await;
+        machine
+    }
+
+    fn start_with_age(&mut self) {
+        let images = ImageLimits { max_age: Some(AGE) };
+        self.start_within(Deadlines::default(), Limits { images, ..Limits::default() });
+    }
+
+    /// Another config is in effect, which asks for other images, and the agent looks at the machine again and again.
+    async fn keeps_images_after_an_upgrade(&self) {
+        let began = tokio::time::Instant::now();
+        while began.elapsed() < 4 * AGE {
+            self.settle(&config(2, "a", &["etcd-0"])).await;
+        }
+        assert_eq!(self.removed(), Vec::<String>::new());
+    }
+
+    fn removed(&self) -> Vec<String> {
+        let calls = self.fake.calls().into_iter().filter(|call| call.method == "RemoveImage");
+        calls.map(|call| call.object).collect()
+    }
+
+    fn fetched(&self) -> PathBuf {
+        self.root.path().join(FETCHED)
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_the_agent_fetched_and_nothing_uses_is_removed() {
+    let machine = Machine::with_fetched().await;
+    let id = machine.fake.image_id(OLD).unwrap();
+    let record = |path| fs::read_to_string(path).unwrap();
+    assert_eq!(record(machine.fetched()), format!(r#"{{"images":{{"{OLD}":{{"id":"{id}"}}}}}}"#));
+    assert_eq!(fs::metadata(machine.fetched()).unwrap().permissions().mode() & 0o7777, 0o600);
+    machine.settle(&config(2, "a", &["etcd-0"])).await;
+    let state = machine.until(|state| !state.images.contains(OLD)).await;
+    // Those that were there before are not the agent's to remove.
+    assert!(state.images.contains("example.test/etcd:1"), "{state:?}");
+    assert_eq!(machine.removed(), [id]);
+    assert_eq!(record(machine.fetched()), r#"{"images":{}}"#);
+    let mut events = machine.client().events(false, WITHIN).await.unwrap();
+    let told = async {
+        loop {
+            let event = events.next().await.unwrap().unwrap();
+            if event.reason == "ImageRemoved" {
+                return event.message;
+            }
+        }
+    };
+    let told = timeout(WITHIN, told).await.unwrap();
+    assert_eq!(told, format!("removed image {OLD}: no config has named it and no container has used it for 300ms"));
+}
+
+#[tokio::test]
+async fn an_image_is_recorded_before_it_is_fetched() {
+    let mut machine = Machine::with_fetched().await;
+    machine.stop().await;
+    machine.fake.add_to_registry("example.test/etcd:2");
+    machine.start_with_age();
+    // The change that the runtime is asked for next is the pull.
+    machine.fake.inject(1, Fault::Hang);
+    let next = with_image(2, "example.test/etcd:2");
+    let client = machine.client();
+    let applying = tokio::spawn(async move { client.apply(&next, &|_| {}).await });
+    let recorded = async {
+        let mut turns = tokio::time::interval(Duration::from_millis(10));
+        while !fs::read_to_string(machine.fetched()).unwrap().contains(r#""example.test/etcd:2":{}"#) {
+            turns.tick().await;
+        }
+    };
+    timeout(WITHIN, recorded).await.unwrap();
+    assert_eq!(machine.fake.image_id("example.test/etcd:2"), None);
+    applying.abort();
+}
+
+#[tokio::test]
+async fn an_image_that_a_stranger_uses_stays_until_that_ends() {
+    let machine = Machine::with_fetched().await;
+    let runtime = machine.fake.runtime(Deadlines::default());
+    let sandbox = SandboxSpec { name: "other".to_owned(), uid: "other".to_owned(), ..SandboxSpec::default() };
+    let spec = ContainerSpec {
+        name: "main".to_owned(),
+        image: OLD.to_owned(),
+        command: vec!["/keelway-test".to_owned()],
+        args: vec!["exit".to_owned(), "0".to_owned()],
+        ..ContainerSpec::default()
+    };
+    let pod = runtime.run_pod_sandbox(&sandbox).await.unwrap();
+    let id = runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
+    runtime.start_container(&id).await.unwrap();
+    machine.keeps_images_after_an_upgrade().await;
+    runtime.remove_container(&id).await.unwrap();
+    machine.until(|state| !state.images.contains(OLD)).await;
+}
+
+#[tokio::test]
+async fn an_image_that_somebody_else_named_stays() {
+    let machine = Machine::with_fetched().await;
+    machine.fake.tag_image(OLD, "example.com/mine:1");
+    machine.keeps_images_after_an_upgrade().await;
+}
+
+#[tokio::test]
+async fn nothing_is_removed_without_a_record_that_can_be_read() {
+    for record in [None, Some("{")] {
+        let mut machine = Machine::with_fetched().await;
+        machine.stop().await;
+        match record {
+            Some(text) => fs::write(machine.fetched(), text).unwrap(),
+            None => fs::remove_file(machine.fetched()).unwrap(),
+        }
+        machine.start_with_age();
+        machine.keeps_images_after_an_upgrade().await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_removed_while_the_config_cannot_be_read() {
+    let mut machine = Machine::with_fetched().await;
+    machine.stop().await;
+    machine.start(Deadlines::default());
+    machine.settle(&config(2, "a", &["etcd-0"])).await;
+    machine.stop().await;
+    fs::write(machine.root.path().join(CONFIG), "damaged").unwrap();
+    machine.start_with_age();
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < 4 * AGE {
+        machine.state().await;
+    }
+    assert_eq!(machine.removed(), Vec::<String>::new());
+    machine.settle(&config(2, "a", &["etcd-0"])).await;
+    machine.until(|state| !state.images.contains(OLD)).await;
 }
 
 /// The fifth one is put off for 8 s.

@@ -46,6 +46,8 @@ pub mod reason {
     pub const BACK_OFF: &str = "BackOff";
     /// Something could not be done.
     pub const FAILED: &str = "Failed";
+    /// An image that the agent had fetched was removed, as nothing used it any more.
+    pub const IMAGE_REMOVED: &str = "ImageRemoved";
     /// The disk is full.
     pub const DISK_PRESSURE: &str = "DiskPressure";
     /// The machine's container runtime gives no answer.
@@ -63,6 +65,7 @@ pub mod reason {
         (UNHEALTHY, "a container did not answer its liveness check"),
         (BACK_OFF, "something ended too often, and is started again later"),
         (FAILED, "something could not be done"),
+        (IMAGE_REMOVED, "an image that the agent had fetched was removed, as nothing used it any more"),
         (DISK_PRESSURE, "the disk is full"),
         (RUNTIME_NOT_ANSWERING, "the machine's container runtime gives no answer"),
         (RECOVERED, "what was wrong with the machine is over"),

@@ -31,7 +31,7 @@ impl ImageService for Fake {
         Ok(Response::new(v1::ImageStatusResponse { image, ..Default::default() }))
     }
 
-    /// Only what is there can be pulled: there is no registry behind a fake.
+    /// What is there, or in the registry that tests fill.
     async fn pull_image(
         &self,
         request: Request<v1::PullImageRequest>,
@@ -39,8 +39,9 @@ impl ImageService for Fake {
         let caller = caller(&request);
         let name = request.into_inner().image.unwrap_or_default().image;
         self.change("PullImage", name.clone(), caller, async {
-            let image = self.state().image(&name).map(|image| image.id.clone());
-            let image_ref = image
+            let image_ref = self
+                .state()
+                .pull(&name)
                 .ok_or_else(|| Status::not_found(format!("failed to pull and unpack image {name:?}: not found")))?;
             Ok(v1::PullImageResponse { image_ref })
         })
@@ -49,9 +50,15 @@ impl ImageService for Fake {
 
     async fn remove_image(
         &self,
-        _: Request<v1::RemoveImageRequest>,
+        request: Request<v1::RemoveImageRequest>,
     ) -> Result<Response<v1::RemoveImageResponse>, Status> {
-        Err(Status::unimplemented("remove_image"))
+        let caller = caller(&request);
+        let name = request.into_inner().image.unwrap_or_default().image;
+        self.change("RemoveImage", name.clone(), caller, async {
+            self.state().remove_image(&name);
+            Ok(v1::RemoveImageResponse {})
+        })
+        .await
     }
 
     async fn image_fs_info(

@@ -1,6 +1,6 @@
 //! What is on the fake machine, and how each call changes it. No clock, no waiting: both are the services'.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use k8s_cri::v1;
 use tonic::Status;
@@ -16,6 +16,8 @@ pub(super) struct State {
     pub(super) sandboxes: BTreeMap<String, Sandbox>,
     pub(super) containers: BTreeMap<String, Container>,
     pub(super) images: BTreeMap<String, v1::Image>,
+    /// What can be pulled, beside what is there.
+    pub(super) registry: BTreeSet<String>,
     pub(super) cgroup_driver: Option<CgroupDriver>,
     /// The runtime's name and version.
     pub(super) version: (String, String),
@@ -52,6 +54,7 @@ impl Default for State {
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
             images: BTreeMap::new(),
+            registry: BTreeSet::new(),
             cgroup_driver: Some(CgroupDriver::Cgroupfs),
             streams: None,
             version: ("keelway-cri-fake".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
@@ -74,6 +77,29 @@ impl State {
     pub(super) fn image(&self, name: &str) -> Option<&v1::Image> {
         let named = |image: &&v1::Image| image.repo_tags.iter().chain(&image.repo_digests).any(|tag| tag == name);
         self.images.get(name).or_else(|| self.images.values().find(named))
+    }
+
+    /// The id of an image, which comes from the registry where it is not there.
+    pub(super) fn pull(&mut self, name: &str) -> Option<String> {
+        if self.registry.contains(name) {
+            self.add_image(name);
+        }
+        self.image(name).map(|image| image.id.clone())
+    }
+
+    /// Gives an image another name.
+    pub(super) fn tag_image(&mut self, name: &str, other: &str) {
+        let id = self.image(name).map(|image| image.id.clone());
+        if let Some(image) = id.and_then(|id| self.images.get_mut(&id)) {
+            image.repo_tags.push(other.to_owned());
+        }
+    }
+
+    /// Removes an image with all of its names, as containerd does: also where a container uses it.
+    pub(super) fn remove_image(&mut self, name: &str) {
+        if let Some(id) = self.image(name).map(|image| image.id.clone()) {
+            self.images.remove(&id);
+        }
     }
 
     pub(super) fn run_sandbox(&mut self, config: v1::PodSandboxConfig, now: i64) -> Result<String, Status> {

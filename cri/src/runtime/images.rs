@@ -1,7 +1,7 @@
 use k8s_cri::v1;
 use tokio::io::AsyncRead;
 
-use super::{Runtime, within};
+use super::{Runtime, gone_is_fine, within};
 use crate::{Error, Image, Operation, images, wire};
 
 /// Who pulls an image.
@@ -42,6 +42,14 @@ impl Runtime {
         let mut service = self.image_service();
         let call = within(self.deadlines.image, operation, Box::pin(service.pull_image(request)));
         Ok(call.await?.image_ref)
+    }
+
+    /// Removes an image with all of its names, given by one of them or by its id. The runtime removes it also while a container uses it. One
+    /// that is gone is fine.
+    pub async fn remove_image(&self, image: &str) -> Result<(), Error> {
+        let request = v1::RemoveImageRequest { image: Some(wire::image_spec(image)) };
+        let answer = self.change("RemoveImage", image, self.image_service().remove_image(request)).await;
+        gone_is_fine(answer).map(|_| ())
     }
 
     /// Imports an image archive (of `docker save`, or an OCI layout, as a tar that may be compressed) into containerd,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use keelway_cri::{ContainerState, Error, EventKind, Notice, SandboxState, testing::PROGRAM};
 
 use crate::subject::{
-    Case, DEADLINE, IMAGE, Subject, container, eventually, labels, not_found, refused, refused_or_not_found,
+    Case, DEADLINE, IMAGE, SPARE, Subject, container, eventually, labels, not_found, refused, refused_or_not_found,
 };
 
 macro_rules! cases {
@@ -35,6 +35,7 @@ cases! {
     what_never_was_can_be_stopped_and_removed_but_not_seen,
     images_are_listed_and_found_by_name_and_id,
     image_that_nobody_has_cannot_be_pulled,
+    image_is_removed_although_a_container_uses_it,
     commands_run_in_containers,
     usage_is_of_running_containers,
 }
@@ -288,6 +289,34 @@ async fn images_are_listed_and_found_by_name_and_id(subject: &Subject) {
     assert_eq!(subject.runtime.image_status(&image.id).await.unwrap().as_ref(), Some(&image));
     assert!(subject.runtime.list_images().await.unwrap().contains(&image));
     assert_eq!(subject.runtime.image_status("registry.k8s.io/keelway-nothing:v1.0.0").await.unwrap(), None);
+}
+
+/// Whoever removes images has to look at containers before.
+async fn image_is_removed_although_a_container_uses_it(subject: &Subject) {
+    let runtime = &subject.runtime;
+    let sandbox = subject.sandbox("spare");
+    let mut spec = container("one", &["serve"]);
+    spec.image = SPARE.into();
+    let pod = runtime.run_pod_sandbox(&sandbox).await.unwrap();
+    let id = runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
+    runtime.start_container(&id).await.unwrap();
+    let image = runtime.image_status(SPARE).await.unwrap().unwrap();
+    assert!(!image.pinned, "{image:?}");
+    assert_eq!((&image.tags[..], &image.digests[..]), (&[SPARE.to_owned()][..], &[][..]));
+    assert_eq!(runtime.list_containers(&spec.labels).await.unwrap()[0].image_ref, image.id);
+
+    for name in [image.id.as_str(), SPARE] {
+        runtime.remove_image(name).await.unwrap();
+        assert_eq!(runtime.image_status(SPARE).await.unwrap(), None);
+        assert_eq!(runtime.image_status(&image.id).await.unwrap(), None);
+    }
+    let listed = runtime.list_containers(&spec.labels).await.unwrap();
+    assert_eq!((listed[0].state, &listed[0].image_ref), (ContainerState::Running, &image.id));
+    spec.attempt = 1;
+    not_found(&runtime.create_container(&pod, &sandbox, &spec).await);
+    // It is there although its twin has the same layers.
+    assert!(runtime.image_status(IMAGE).await.unwrap().is_some());
+    runtime.remove_pod_sandbox(&pod).await.unwrap();
 }
 
 async fn image_that_nobody_has_cannot_be_pulled(subject: &Subject) {

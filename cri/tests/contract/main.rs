@@ -23,12 +23,13 @@ use keelway_cri::{
     fake::Fake,
     testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, ServedFake, build_program, cache},
 };
-use subject::{Case, IMAGE, Subject, TWIN};
+use subject::{Case, IMAGE, SPARE, Subject, TWIN};
 
 #[tokio::test]
 async fn fake_in_process() {
     let fake = Fake::new();
     fake.add_image(IMAGE);
+    fake.add_image(SPARE);
     let runtime = fake.runtime(Deadlines::default());
     all(&Subject { runtime, logs: String::new(), cgroup_parent: String::new() }, cases::ALL).await;
 }
@@ -36,7 +37,7 @@ async fn fake_in_process() {
 #[tokio::test]
 async fn fake_as_a_process() {
     let program = Path::new(env!("CARGO_BIN_EXE_keelway-cri-fake"));
-    let mut served = ServedFake::start("contract", program, &["--image", IMAGE]).await.unwrap();
+    let mut served = ServedFake::start("contract", program, &["--image", IMAGE, "--image", SPARE]).await.unwrap();
     let runtime = served.runtime().unwrap();
     all(&Subject { runtime, logs: String::new(), cgroup_parent: String::new() }, cases::ALL).await;
     assert!(served.end().unwrap().success());
@@ -55,9 +56,9 @@ async fn containerd() {
     let directory = containerd.directory();
     let program = build_program(directory).unwrap();
     let runtime = containerd.runtime().unwrap();
-    for image in [IMAGE, TWIN] {
+    for (image, entrypoint) in [(IMAGE, vec![PROGRAM]), (TWIN, vec![PROGRAM]), (SPARE, vec![PROGRAM, "serve"])] {
         let archive = directory.join("image.tar");
-        ImageArchive::new(image).file(&program, PROGRAM).entrypoint([PROGRAM]).write(&archive).unwrap();
+        ImageArchive::new(image).file(&program, PROGRAM).entrypoint(entrypoint).write(&archive).unwrap();
         let file = tokio::fs::File::open(&archive).await.unwrap();
         assert_eq!(runtime.import_images(file).await.unwrap(), [image]);
     }

@@ -10,6 +10,9 @@ pub const IMAGE: &str = "registry.k8s.io/keelway-test:v1.0.0";
 /// Another name for it, of the image that sandboxes run.
 pub const TWIN: &str = "registry.k8s.io/keelway-pause:v1.0.0";
 
+/// An image of its own, which one case removes.
+pub const SPARE: &str = "registry.k8s.io/keelway-spare:v1.0.0";
+
 /// Far longer than anything here takes.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 

@@ -307,6 +307,7 @@ impl Book {
         }
         let report = self.machine.execute(actions, &CancellationToken::new(), &|_| {}).await;
         if report.is_complete() {
+            self.machine.fetches.clear();
             self.held.send_replace(None);
         }
         report

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     board::{Board, Found},
     book::{Book, Kept},
+    cleanup::{Cleaned, Cleanup, ImageLimits, clean_up},
     endings::{self, Ending},
     journal::{About, Journal},
     news::news,
@@ -37,6 +38,7 @@ use crate::{
     report::{ApplyReport, Effect, chain_text},
     rest,
     supervise::{Held, Moment, Supervisor},
+    unused::{self, ImageUse},
 };
 
 /// How long nothing may happen until the keeper looks all the same: files are changed by hand, and nobody tells of it.
@@ -55,10 +57,19 @@ pub struct KeeperError(#[source] JoinError);
 
 /// Something that was begun has ended.
 enum Done {
-    Looked(Box<Result<(MachineState, Vec<Ending>), ObserveError>>),
+    Looked(Box<Result<Looked, ObserveError>>),
     Pod(PodName, ApplyReport),
     Machine(ApplyReport),
+    Images(Cleaned),
     Answer { container: String, answer: Result<(), String> },
+}
+
+/// What a look has found.
+struct Looked {
+    state: MachineState,
+    endings: Vec<Ending>,
+    /// `None`: nobody asked, or the runtime gave no answer.
+    images: Option<ImageUse>,
 }
 
 pub(super) struct Keeper {
@@ -71,6 +82,7 @@ pub(super) struct Keeper {
     /// What is put off and was told of.
     held: BTreeSet<(About, String)>,
     supervisor: Supervisor,
+    cleanup: Cleanup,
     clients: Arc<probe::Clients>,
     started: Instant,
     tasks: JoinSet<Done>,
@@ -119,7 +131,11 @@ struct Look {
 }
 
 impl Keeper {
-    pub(super) fn new(machine: Arc<LocalMachine>, book: Arc<Book>, board: Arc<Board>, journal: Arc<Journal>) -> Self {
+    pub(super) fn new(
+        machine: Arc<LocalMachine>,
+        (book, board, journal): (Arc<Book>, Arc<Board>, Arc<Journal>),
+        images: ImageLimits,
+    ) -> Self {
         let asked = board.asked();
         let config = book.current();
         let now = Instant::now();
@@ -131,6 +147,7 @@ impl Keeper {
             over: BTreeSet::new(),
             held: BTreeSet::new(),
             supervisor: Supervisor::default(),
+            cleanup: Cleanup::new(images),
             clients: Arc::default(),
             started: now,
             tasks: JoinSet::new(),
@@ -199,6 +216,7 @@ impl Keeper {
         let before = std::mem::replace(&mut self.config, self.book.current());
         let content = |of: Option<&Kept>, pod: &PodName| Some(of?.digests.get(pod)?.content.clone());
         let (was, is) = (before.as_deref(), self.config.as_deref());
+        self.cleanup.another_config(is);
         self.clients.retain(|pod| content(is, pod).is_some());
         self.clients.read_again(|pod| content(was, pod) != content(is, pod));
         if let Some(state) = self.board.last().filter(|_| is_seen) {
@@ -244,7 +262,8 @@ impl Keeper {
                 machine_stale: self.machine_busy,
             });
             let (machine, over) = (Arc::clone(&self.machine), self.over.clone());
-            self.tasks.spawn(async move { Done::Looked(Box::new(look(&machine, &over).await)) });
+            let with_images = self.cleanup.has_candidates(&machine, self.book.current().as_deref());
+            self.tasks.spawn(async move { Done::Looked(Box::new(look(&machine, &over, with_images).await)) });
         }
     }
 
@@ -265,6 +284,7 @@ impl Keeper {
                     Some(_) => self.next_look = Instant::now() + RETRY,
                 }
             }
+            Done::Images(cleaned) => self.cleaned(&cleaned),
             Done::Answer { container, answer } => {
                 let was_healthy = self.supervisor.is_healthy(&container);
                 self.dirty |= self.supervisor.answered(self.started.elapsed(), &container, answer);
@@ -277,6 +297,19 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    fn cleaned(&mut self, cleaned: &Cleaned) {
+        for (failed, message) in self.cleanup.done(cleaned) {
+            if failed {
+                tracing::warn!("{message}");
+                self.note_machine((true, reason::FAILED), &message);
+            } else {
+                tracing::info!("{message}");
+                self.note_machine((false, reason::IMAGE_REMOVED), &message);
+            }
+        }
+        self.dirty = true;
     }
 
     fn tell_who_is_healthy(&self) {
@@ -304,11 +337,11 @@ impl Keeper {
         }
     }
 
-    fn looked(&mut self, seen: Result<(MachineState, Vec<Ending>), ObserveError>) {
+    fn looked(&mut self, seen: Result<Looked, ObserveError>) {
         let Some(look) = self.look.take() else { return };
         self.rest = Instant::now() + rest::after(look.began.elapsed());
         match seen {
-            Ok((state, endings)) => {
+            Ok(Looked { state, endings, images }) => {
                 self.over = endings::ids(&state);
                 for ending in endings {
                     ending.note(&self.journal);
@@ -316,7 +349,7 @@ impl Keeper {
                 self.sees(if state.disk_pressure { Sight::FullDisk } else { Sight::Clear });
                 let state = Arc::new(state);
                 self.board.keep(Some(Found { state: Arc::clone(&state), config: look.config.clone() }));
-                self.act(&look, &state);
+                self.act(&look, &state, images.as_ref());
                 self.tell_who_is_healthy();
                 self.seen(MachineState::clone(&state));
             }
@@ -383,7 +416,7 @@ impl Keeper {
     }
 
     /// Plans on what was seen, and begins what may be done.
-    fn act(&mut self, look: &Look, state: &MachineState) {
+    fn act(&mut self, look: &Look, state: &MachineState, images: Option<&ImageUse>) {
         let Some(kept) = self.book.current() else {
             return self.act_without_config(look, state);
         };
@@ -422,7 +455,23 @@ impl Keeper {
                 return self.begin_machine(&kept, last);
             }
             self.tell(look, held);
+            if let Some(images) = images.filter(|_| last.is_empty()) {
+                self.clean_up(&kept, images);
+            }
         }
+    }
+
+    /// Nothing is being done for a pod, so no image is on its way.
+    fn clean_up(&mut self, kept: &Arc<Kept>, images: &ImageUse) {
+        let verdict = self.cleanup.decide(self.now(), &self.machine, kept, images);
+        if let Some(next) = verdict.next {
+            self.next_look = self.next_look.min(self.started + next);
+        }
+        if verdict.remove.is_empty() && verdict.forget.is_empty() {
+            return;
+        }
+        let (machine, book, kept) = (Arc::clone(&self.machine), Arc::clone(&self.book), Arc::clone(kept));
+        self.tasks.spawn(async move { Done::Images(clean_up(&machine, &book, &kept, verdict).await) });
     }
 
     /// The config cannot be read: what has ended of it is made anew, with back-off, and all else waits for another one.
@@ -529,10 +578,17 @@ impl Keeper {
 }
 
 /// The machine, and why things on it ended that are not known to be over yet.
-async fn look(machine: &LocalMachine, over: &BTreeSet<String>) -> Result<(MachineState, Vec<Ending>), ObserveError> {
+async fn look(machine: &LocalMachine, over: &BTreeSet<String>, with_images: bool) -> Result<Looked, ObserveError> {
     let state = machine.observe().await?;
     let endings = endings::of(machine, &state, over).await;
-    Ok((state, endings))
+    let mut images = None;
+    if with_images {
+        match unused::observe(machine.runtime()).await {
+            Ok(seen) => images = Some(seen),
+            Err(error) => tracing::warn!(why = chain_text(&error), "cannot see what uses images; none is removed"),
+        }
+    }
+    Ok(Looked { state, endings, images })
 }
 
 fn note_effect(journal: &Journal, action: &Action) {

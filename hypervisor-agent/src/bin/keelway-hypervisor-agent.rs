@@ -4,12 +4,14 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand};
+use jiff::SignedDuration;
 use keelway_hypervisor_agent::{
-    agent::{Bounds, Entrances, Listener, LogLimits, Network, own_machine, run_within},
+    agent::{Bounds, Entrances, ImageLimits, Limits, Listener, LogLimits, Network, own_machine, run_within},
     enrollment::IdentityFolder,
 };
 use keelway_pki::EnrollmentToken;
@@ -61,6 +63,10 @@ enum Command {
         image_archives: Option<PathBuf>,
         #[command(flatten)]
         logs: Logs,
+        /// Remove an image that this agent fetched once no config has named it and no container has used it for so long, such as 24h; 0s
+        /// keeps all
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+        image_maximum_gc_age: Duration,
     },
 }
 
@@ -79,6 +85,12 @@ impl From<Logs> for LogLimits {
     fn from(logs: Logs) -> Self {
         Self { max_size: logs.container_log_max_size, max_files: logs.container_log_max_files, ..Self::default() }
     }
+}
+
+/// A duration, as Kubernetes writes it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok());
+    parsed.ok_or_else(|| "write a duration, such as 24h".to_owned())
 }
 
 /// A quantity of bytes, as Kubernetes writes it.
@@ -191,7 +203,17 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn serve(command: Command) -> anyhow::Result<()> {
-    let Command::Run { runtime_endpoint, listen, connect, identity, enrollment, image_archives, logs } = command;
+    let Command::Run {
+        runtime_endpoint,
+        listen,
+        connect,
+        identity,
+        enrollment,
+        image_archives,
+        logs,
+        image_maximum_gc_age,
+    } = command;
+    let limits = Limits { logs: logs.into(), images: ImageLimits::of_age(image_maximum_gc_age) };
     let stop = CancellationToken::new();
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let machine = own_machine(&runtime_endpoint, image_archives)?;
@@ -205,7 +227,7 @@ async fn serve(command: Command) -> anyhow::Result<()> {
             stop.cancel();
         }
     });
-    Ok(run_within(machine, entrances, logs.into(), stop).await?)
+    Ok(run_within(machine, entrances, limits, stop).await?)
 }
 
 /// One socket, and one port where one is asked for; beside or instead of the port, other agents to wait at.
@@ -288,6 +310,22 @@ mod tests {
         assert_eq!(parse("--container-log-max-size=4096"), Ok((4096, 5)));
         for bad in ["size=0", "size=ten", "size=1.5Mi", "size=99999999999999Gi", "files=1"] {
             assert!(parse(&format!("--container-log-max-{bad}")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unused_images_are_kept_for_a_day_unless_it_is_said_otherwise() {
+        let parse = |arguments: &str| {
+            let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
+            let Command::Run { image_maximum_gc_age, .. } =
+                Arguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
+            Ok::<_, String>(ImageLimits::of_age(image_maximum_gc_age).max_age)
+        };
+        assert_eq!(parse(""), Ok(ImageLimits::default().max_age));
+        assert_eq!(parse("--image-maximum-gc-age=1h30m"), Ok(Some(Duration::from_secs(5400))));
+        assert_eq!(parse("--image-maximum-gc-age=0s"), Ok(None));
+        for bad in ["", "ten", "10", "-1h"] {
+            assert!(parse(&format!("--image-maximum-gc-age={bad}")).is_err(), "{bad}");
         }
     }
 

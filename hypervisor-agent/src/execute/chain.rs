@@ -17,12 +17,12 @@ use crate::{
 /// Reaches the machine through its runtime and its file system.
 pub(crate) struct LocalHands<'a, S> {
     machine: &'a Machine<S>,
-    images: Images<'a>,
+    images: Images<'a, S>,
 }
 
-impl<'a, S> LocalHands<'a, S> {
+impl<'a, S: Site> LocalHands<'a, S> {
     pub(crate) fn new(machine: &'a Machine<S>) -> Self {
-        Self { machine, images: Images::new(&machine.runtime, machine.archives.as_deref(), &machine.turns) }
+        Self { machine, images: Images::of(machine) }
     }
 }
 
@@ -47,7 +47,7 @@ impl<S: Site> Hands for LocalHands<'_, S> {
 
 struct Chain<'a, S> {
     machine: &'a Machine<S>,
-    images: &'a Images<'a>,
+    images: &'a Images<'a, S>,
     pod: &'a PodName,
     made: &'a mut Made,
 }

@@ -38,6 +38,7 @@ impl Work {
             | Self::WriteOwner(_)
             | Self::ForgetCluster(_)
             | Self::RecordApplied(_)
+            | Self::RecordFetched(_)
             | Self::Leave
             | Self::LeaveRecords
             | Self::RemoveTree(_)
@@ -62,6 +63,7 @@ impl Work {
             Self::WriteOwner(_)
             | Self::ForgetCluster(_)
             | Self::RecordApplied(_)
+            | Self::RecordFetched(_)
             | Self::Leave
             | Self::LeaveRecords
             | Self::MakeDirectories(_)
@@ -82,6 +84,7 @@ impl Work {
             Self::WriteOwner(installation) => format!("owner {installation}"),
             Self::ForgetCluster(cluster) => format!("forget {cluster}"),
             Self::RecordApplied(applied) => format!("applied {}.{}", applied.term, applied.generation),
+            Self::RecordFetched(_) => "fetched images".to_owned(),
             Self::Leave | Self::LeaveRecords => "leave".to_owned(),
             Self::MakeDirectories(directories) => {
                 format!("directories {}", directories.first().map_or("", |first| &first.path))

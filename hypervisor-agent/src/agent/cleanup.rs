@@ -1,0 +1,118 @@
+//! Images that this agent fetched and that nothing uses any more.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::SignedDuration;
+
+use super::book::{Book, Kept};
+use crate::{
+    LocalMachine,
+    image::Images,
+    report::chain_text,
+    supervise::Moment,
+    unused::{self, Idle, ImageUse, UnusedImage, Verdict},
+};
+
+/// How long images are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageLimits {
+    /// An image that the agent fetched is removed once nothing has used it for so long (`imageMaximumGCAge` of a kubelet). `None`: never.
+    pub max_age: Option<Duration>,
+}
+
+impl ImageLimits {
+    /// None is removed where that is 0, as with a kubelet.
+    #[must_use]
+    pub fn of_age(age: Duration) -> Self {
+        Self { max_age: (!age.is_zero()).then_some(age) }
+    }
+}
+
+impl Default for ImageLimits {
+    /// A day.
+    fn default() -> Self {
+        Self { max_age: Some(unused::GRACE) }
+    }
+}
+
+/// What the keeper knows of images.
+#[derive(Debug, Default)]
+pub(super) struct Cleanup {
+    limits: ImageLimits,
+    idle: Idle,
+    busy: bool,
+}
+
+/// What was removed, and what was not.
+#[derive(Debug, Default)]
+pub(super) struct Cleaned {
+    removed: Vec<UnusedImage>,
+    failed: Vec<(UnusedImage, String)>,
+}
+
+impl Cleanup {
+    pub(super) fn new(limits: ImageLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Whether there is an image that the agent fetched and that the config does not ask for. Only then the runtime is asked what uses its
+    /// images.
+    pub(super) fn has_candidates(&self, machine: &LocalMachine, config: Option<&Kept>) -> bool {
+        let Some(kept) = config.filter(|_| self.limits.max_age.is_some() && !self.busy) else { return false };
+        let wanted = unused::wanted_by(&kept.config);
+        machine.fetches.record().images.keys().any(|name| !wanted.contains(name.as_str()))
+    }
+
+    pub(super) fn another_config(&mut self, config: Option<&Kept>) {
+        let wanted = config.map(|kept| unused::wanted_by(&kept.config)).unwrap_or_default();
+        self.idle.another_config(&wanted);
+    }
+
+    /// What is to be done, where nothing is being removed yet.
+    pub(super) fn decide(&mut self, now: Moment, machine: &LocalMachine, kept: &Kept, seen: &ImageUse) -> Verdict {
+        let Some(grace) = self.limits.max_age.filter(|_| !self.busy) else { return Verdict::default() };
+        let (record, wanted) = (machine.fetches.record(), unused::wanted_by(&kept.config));
+        let verdict = self.idle.decide((now, grace), (&record, &wanted), seen);
+        self.busy = !verdict.remove.is_empty() || !verdict.forget.is_empty();
+        verdict
+    }
+
+    /// Returns what to tell people: whether something failed, and what happened.
+    pub(super) fn done(&mut self, cleaned: &Cleaned) -> Vec<(bool, String)> {
+        self.busy = false;
+        let age = self.limits.max_age.unwrap_or_default();
+        let removed = cleaned.removed.iter().map(|image| (false, removal_text(image, age)));
+        let failed =
+            cleaned.failed.iter().map(|(image, why)| (true, format!("cannot remove image {}: {why}", names_of(image))));
+        let told = removed.chain(failed).collect();
+        cleaned.failed.iter().for_each(|(image, _)| self.idle.put_off(&image.names));
+        told
+    }
+}
+
+fn removal_text(image: &UnusedImage, age: Duration) -> String {
+    let age = SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX);
+    format!("removed image {}: no config has named it and no container has used it for {age:#}", names_of(image))
+}
+
+fn names_of(image: &UnusedImage) -> String {
+    image.names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// Does what was decided, as long as the config that it was decided by is in effect.
+pub(super) async fn clean_up(machine: &LocalMachine, book: &Book, kept: &Arc<Kept>, verdict: Verdict) -> Cleaned {
+    let Verdict { remove, forget, .. } = verdict;
+    let holds = || book.current().is_some_and(|current| Arc::ptr_eq(&current, kept));
+    if holds() {
+        machine.fetches.forget(&machine.site, &forget).await;
+    }
+    let mut cleaned = Cleaned::default();
+    for image in remove {
+        match Images::of(machine).remove(&image, holds).await {
+            Ok(true) => cleaned.removed.push(image),
+            Ok(false) => {}
+            Err(error) => cleaned.failed.push((image, chain_text(&error))),
+        }
+    }
+    cleaned
+}
