@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cluster, Documents,
+    Cluster, Documents, Newer,
     documents::SecretName,
     duration::Span,
     hypervisor::SecretReference,
@@ -51,6 +51,9 @@ pub struct ClusterClassSpec {
     /// Kubernetes releases that Clusters may run; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<String>,
+    /// Fields of a newer release.
+    #[serde(skip)]
+    pub newer: Newer,
 }
 
 /// Where images of a class come from.

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    Newer,
     change::ClusterBirth,
     class::ClassStatus,
     condition,
@@ -71,6 +72,9 @@ pub struct ClusterSpec {
     /// Nothing is done about the cluster, not even its deletion, and no certificate is renewed; what runs goes on.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
+    /// Fields of a newer release.
+    #[serde(skip)]
+    pub newer: Newer,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -436,6 +440,9 @@ pub struct ClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
+    /// Fields of a newer release.
+    #[serde(skip)]
+    pub newer: Newer,
 }
 
 /// The store of a cluster.

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    condition,
+    Newer, condition,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, NameError, PodName},
     role::Role,
 };
@@ -46,6 +46,9 @@ pub struct ComponentSpec {
     /// Why it is on that machine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
+    /// Fields of a newer release.
+    #[serde(skip)]
+    pub newer: Newer,
 }
 
 /// What was seen of a component.
@@ -62,6 +65,9 @@ pub struct ComponentStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
+    /// Fields of a newer release.
+    #[serde(skip)]
+    pub newer: Newer,
 }
 
 /// Where a component is in its life. Others rely on it while it serves: what is added is ready first, and what is taken away

@@ -80,6 +80,26 @@ pub fn set(
     conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
 }
 
+/// The same where there may be nothing to say: the condition goes then.
+pub fn set_or_remove(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    verdict: Option<Verdict>,
+    observed_generation: Option<i64>,
+    now: &Time,
+) {
+    match verdict {
+        Some(verdict) => set(conditions, kind, verdict, observed_generation, now),
+        None => conditions.retain(|condition| condition.type_ != kind),
+    }
+}
+
+/// Whether the condition is there.
+#[must_use]
+pub fn has(conditions: &[Condition], kind: &str) -> bool {
+    conditions.iter().any(|condition| condition.type_ == kind)
+}
+
 /// Whether the condition is there and `True`.
 #[must_use]
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {

@@ -3,15 +3,19 @@
 use core::fmt;
 use std::collections::BTreeSet;
 
+use serde_json::Value as Json;
+
 use crate::{
-    Cluster, ClusterClass, Component, Documents, Hypervisor,
+    Cluster, ClusterClass, Component, Documents, Hypervisor, Newer,
     across::{faults_between, lost},
     cluster::ClusterStatus,
     documents::{SecretName, is_ours},
     fault::Fault,
     kind::Kind,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    newer,
     read::Seen,
+    schema::Parts,
     secret::Secret,
     shared::Shared,
     write::canonical,
@@ -295,16 +299,75 @@ impl Change {
     }
 }
 
-impl DocumentRef<'_> {
+impl<'a> DocumentRef<'a> {
     /// In canonical YAML, without a separator.
     #[must_use]
     pub fn text(self) -> String {
+        let mut json = self.json();
+        newer::stamp(&mut json, self.has_newer_fields());
+        canonical(self.kind(), json)
+    }
+
+    /// With the fields of a newer release, where they were.
+    #[must_use]
+    pub fn json(self) -> Json {
+        let mut json = self.json_of_known_fields();
+        for (part, newer) in self.newer() {
+            if let Some(part) = json.get_mut(part) {
+                newer.restore(part);
+            }
+        }
+        json
+    }
+
+    /// The same without those.
+    #[must_use]
+    pub fn json_of_known_fields(self) -> Json {
+        let json = match self {
+            Self::ClusterClass(document) => serde_json::to_value(document),
+            Self::Hypervisor(document) => serde_json::to_value(document),
+            Self::Cluster(document) => serde_json::to_value(document),
+            Self::Component(document) => serde_json::to_value(document),
+            Self::Secret(document) => serde_json::to_value(document),
+        };
+        // Types of plain data with text for keys have no way to fail here.
+        json.unwrap_or_default()
+    }
+
+    /// The paths of fields that this release does not know: those of a newer one, which are kept and have no effect.
+    #[must_use]
+    pub fn newer_fields(self) -> Vec<String> {
+        self.newer().flat_map(|(part, newer)| newer.paths(part)).collect()
+    }
+
+    /// Whether there are some.
+    #[must_use]
+    pub fn has_newer_fields(self) -> bool {
+        self.newer().next().is_some()
+    }
+
+    /// By the part of the document that has them.
+    fn newer(self) -> impl Iterator<Item = (&'a str, &'a Newer)> {
+        let (spec, status) = match self {
+            Self::ClusterClass(class) => (Some(&class.spec.newer), None),
+            Self::Hypervisor(machine) => {
+                (Some(&machine.spec.newer), machine.status.as_ref().map(|status| &status.newer))
+            }
+            Self::Cluster(cluster) => (Some(&cluster.spec.newer), cluster.status.as_ref().map(|status| &status.newer)),
+            Self::Component(part) => (Some(&part.spec.newer), part.status.as_ref().map(|status| &status.newer)),
+            Self::Secret(_) => (None, None),
+        };
+        let parts = [("spec", spec), ("status", status)];
+        parts.into_iter().filter_map(|(part, newer)| Some((part, newer.filter(|newer| !newer.is_empty())?)))
+    }
+
+    fn kind(self) -> Kind {
         match self {
-            Self::ClusterClass(document) => canonical(Kind::ClusterClass, document),
-            Self::Hypervisor(document) => canonical(Kind::Hypervisor, document),
-            Self::Cluster(document) => canonical(Kind::Cluster, document),
-            Self::Component(document) => canonical(Kind::Component, document),
-            Self::Secret(document) => canonical(Kind::Secret, document),
+            Self::ClusterClass(_) => Kind::ClusterClass,
+            Self::Hypervisor(_) => Kind::Hypervisor,
+            Self::Cluster(_) => Kind::Cluster,
+            Self::Component(_) => Kind::Component,
+            Self::Secret(_) => Kind::Secret,
         }
     }
 
@@ -322,6 +385,33 @@ impl DocumentRef<'_> {
 }
 
 impl Document {
+    /// The document, with what of it this release does not know.
+    pub(crate) fn with_newer(mut self, newer: Parts) -> Self {
+        match &mut self {
+            Self::ClusterClass(class) => class.spec.newer = newer.spec,
+            Self::Hypervisor(machine) => {
+                machine.spec.newer = newer.spec;
+                if !newer.status.is_empty() {
+                    machine.status.get_or_insert_default().newer = newer.status;
+                }
+            }
+            Self::Cluster(cluster) => {
+                cluster.spec.newer = newer.spec;
+                if !newer.status.is_empty() {
+                    cluster.status.get_or_insert_default().newer = newer.status;
+                }
+            }
+            Self::Component(component) => {
+                component.spec.newer = newer.spec;
+                if !newer.status.is_empty() {
+                    component.status.get_or_insert_default().newer = newer.status;
+                }
+            }
+            Self::Secret(_) => {}
+        }
+        self
+    }
+
     /// A cluster with nothing in its status but what its components rely on.
     fn introduced(mut self) -> Self {
         if let Self::Cluster(cluster) = &mut self

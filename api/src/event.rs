@@ -121,7 +121,9 @@ fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> V
         told.push(Event::of(name, after, Happening::Resumed, "it is looked after again"));
     }
     // A cluster that comes up is not ready in the beginning, which is told by its progress.
-    let of_birth = |condition: &Condition| matches!(condition.type_.as_str(), "Progressing" | "Paused" | "WithinClass");
+    let of_birth = |condition: &Condition| {
+        matches!(condition.type_.as_str(), "Progressing" | "Paused" | "WithinClass" | "FieldsKnown")
+    };
     let is_grown = after.is_initialized() || after.deleted();
     let news = turned(was, is).filter(|(known, condition)| of_birth(condition) || (*known && is_grown));
     let regarding = || DocumentName::Cluster(name.clone());

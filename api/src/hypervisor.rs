@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Time, condition,
+    Newer, Time, condition,
     machine::{Amount, Disk, MachineState, sha256_hex},
     name::{HypervisorName, InstallationId},
 };
@@ -47,6 +47,9 @@ pub struct HypervisorSpec {
     /// on it. `keelway hypervisor drain`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub drain: bool,
+    /// Fields of a newer release.
+    #[serde(skip)]
+    pub newer: Newer,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -313,6 +316,9 @@ pub struct HypervisorStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
+    /// Fields of a newer release.
+    #[serde(skip)]
+    pub newer: Newer,
 }
 
 /// Who the agent of a machine is on its network, by the token that it was enrolled with or is to be.

@@ -19,6 +19,7 @@ pub mod hypervisor;
 mod kind;
 pub mod machine;
 pub mod name;
+pub mod newer;
 mod observation;
 pub mod quantity;
 mod read;
@@ -47,7 +48,8 @@ pub use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, ObjectMeta, Time},
     jiff,
 };
+pub use newer::Newer;
 pub use observation::{Health, Observation};
-pub use read::{Asked, KeyCheck};
+pub use read::{Asked, KeyCheck, UnknownFields};
 pub use secret::Secret;
 pub use shared::Shared;

@@ -91,6 +91,7 @@ impl Observation {
     /// The document in canonical YAML.
     #[must_use]
     pub fn write(&self) -> String {
-        canonical(Kind::Observation, self)
+        // Types of plain data with text for keys have no way to fail here.
+        canonical(Kind::Observation, serde_json::to_value(self).unwrap_or_default())
     }
 }

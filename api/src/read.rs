@@ -16,6 +16,7 @@ use crate::{
     fault::{Fault, Faults, MOST_FAULTS},
     kind::{API_VERSION, GROUP, Kind},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
+    newer,
     registry::PULL_SECRET,
     schema::{self, suggestion},
     secret::Secret,
@@ -87,6 +88,30 @@ pub struct Asked<'a> {
     pub keys: Option<KeyCheck<'a>>,
     /// Whether they are a whole world: there is something in it, and each cluster has machines of the kinds it needs.
     pub whole: bool,
+    /// What becomes of fields that this release does not know.
+    pub unknown: UnknownFields,
+}
+
+/// What becomes of fields that this release does not know, below the spec and the status of a document. All others are faults.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// They are kept in a document whose [format](newer::FORMAT_ANNOTATION) is newer than this release's, and are faults in all others: a person wrote them.
+    #[default]
+    OfFormat,
+    /// They are kept: an API server refuses or drops a field that its definitions do not have, so that it is a field of another release's.
+    Kept,
+    /// They are faults.
+    Refused,
+}
+
+impl UnknownFields {
+    fn are_kept(self, document: &Node<'_>) -> bool {
+        match self {
+            Self::OfFormat => newer::is_newer(document),
+            Self::Kept => true,
+            Self::Refused => false,
+        }
+    }
 }
 
 /// Where a document of ours stands.
@@ -370,6 +395,7 @@ fn title((kind, namespace, name): &Identity) -> String {
 
 /// A document of its type, which may not mean anything yet.
 fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
+    newer::strip(&mut json);
     schema::prune(kind, &mut json);
     Ok(match kind {
         Kind::ClusterClass => Document::ClusterClass(decode::<crate::ClusterClass>(json)?.into()),
@@ -396,14 +422,14 @@ fn meant(document: &Document) -> Result<DocumentName, Vec<Fault>> {
 }
 
 /// A document of ours, or every fault of it: of its structure, and of what the fields that are sound mean.
-fn sound(kind: Kind, tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
+fn sound(kind: Kind, tree: &Tree<'_>, unknown: UnknownFields) -> Result<(DocumentName, Document), Vec<Fault>> {
     if let Some(excess) = &tree.excess {
         return Err(vec![excess.clone()]);
     }
-    let (json, structural) = schema::check(kind, &tree.root);
+    let (json, structural, newer) = schema::check_stored(kind, &tree.root, unknown.are_kept(&tree.root));
     let mut faults = tree.faults.clone();
     faults.extend(structural);
-    let typed = typed(kind, json);
+    let typed = typed(kind, json).map(|document| document.with_newer(newer));
     if faults.is_empty() {
         let document = typed?;
         return Ok((meant(&document)?, document));
@@ -444,7 +470,7 @@ impl Documents {
 
     /// Takes in one document of ours. The first of a name stays.
     fn take(&mut self, kind: Kind, tree: &Tree<'_>, asked: Asked<'_>) -> Result<DocumentName, Vec<Fault>> {
-        let (name, document) = sound(kind, tree)?;
+        let (name, document) = sound(kind, tree, asked.unknown)?;
         if let (Document::Secret(secret), Some(keys)) = (&document, asked.keys) {
             let faults = keys(secret);
             if !faults.is_empty() {

@@ -5,10 +5,12 @@ use k8s_openapi::jiff;
 use serde_json::{Map, Number, Value as Json};
 
 use crate::{
+    Newer,
     duration::Span,
     fault::{Fault, MOST_FAULTS},
     kind::{Kind, resolve},
     name::{ClusterId, HypervisorName, InstallationId},
+    newer,
     quantity::{Cpu, Memory},
     release,
     tree::{Meaning, Node, Scalar, Value, field, item},
@@ -20,9 +22,30 @@ use crate::{
 /// as it was written, the nearest number, an empty list.
 /// A field that is optional and null is as if it were not there, as kube-apiserver has it.
 pub(crate) fn check(kind: Kind, root: &Node<'_>) -> (Json, Vec<Fault>) {
-    let mut check = Check { show: kind != Kind::Secret, faults: Vec::new() };
+    let (json, faults, _) = check_stored(kind, root, false);
+    (json, faults)
+}
+
+/// The same, with fields of a newer release, if there may be some. The JSON does not have them.
+pub(crate) fn check_stored(kind: Kind, root: &Node<'_>, tolerant: bool) -> (Json, Vec<Fault>, Parts) {
+    let mut check = Check { show: kind != Kind::Secret, tolerant, tolerated: false, faults: Vec::new() };
     let json = check.value(root, kind.schema(), "");
-    (json, check.faults)
+    let parts = if check.tolerated { Parts::of(&raw(root), &json) } else { Parts::default() };
+    (json, check.faults, parts)
+}
+
+/// Fields of a newer release, by the part of the document that has them.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) spec: Newer,
+    pub(crate) status: Newer,
+}
+
+impl Parts {
+    fn of(written: &Json, known: &Json) -> Self {
+        let part = |name| Newer::of(written.get(name), known.get(name));
+        Self { spec: part("spec"), status: part("status") }
+    }
 }
 
 /// Takes away what is empty and would be so by default: status, lists and maps of metadata, parts of a spec.
@@ -76,6 +99,10 @@ fn wrong<T, E: core::fmt::Display>(parsed: Result<T, E>) -> Option<String> {
 struct Check {
     /// Whether messages may show values: those of a Secret may not.
     show: bool,
+    /// Whether a newer release may have written the document.
+    tolerant: bool,
+    /// Whether there is a field that is not known, and not at fault for it.
+    tolerated: bool,
     faults: Vec<Fault>,
 }
 
@@ -146,6 +173,10 @@ impl Check {
     }
 
     fn unknown(&mut self, key: &str, line: u64, path: &str, known: Option<&Map<String, Json>>) {
+        if self.tolerant && key != "<<" && newer::may_hold(path) {
+            self.tolerated = true;
+            return;
+        }
         let names: Vec<&str> = known.into_iter().flat_map(Map::keys).map(String::as_str).collect();
         let mend = if key == "<<" {
             "write the fields out: merge keys are not read here".to_owned()

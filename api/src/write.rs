@@ -1,6 +1,5 @@
 //! Documents to text: ours in canonical form, those of others as they were.
 
-use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use crate::{
@@ -41,9 +40,7 @@ impl Documents {
 }
 
 /// One document of ours in canonical YAML, without a separator.
-pub(crate) fn canonical(kind: Kind, document: &impl Serialize) -> String {
-    // Types of plain data with text for keys have no way to fail here.
-    let mut json = serde_json::to_value(document).unwrap_or_default();
+pub(crate) fn canonical(kind: Kind, mut json: Json) -> String {
     schema::prune(kind, &mut json);
     let json = ordered(json);
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };

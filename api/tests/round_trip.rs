@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use keelway_api::{
-    ByteString, Cluster, Component, Documents, Hypervisor, ObjectMeta, Secret,
+    ByteString, Cluster, Component, Documents, Hypervisor, Newer, ObjectMeta, Secret,
     cluster::{ClusterSpec, ClusterStatus},
     component::ComponentSpec,
     documents::SecretName,
@@ -64,6 +64,7 @@ fn machine(note: String, zone: String) -> Hypervisor {
         port_range: PortRange::default(),
         unschedulable: false,
         drain: false,
+        newer: Newer::default(),
     };
     let mut machine = Hypervisor::new("hv-1", spec);
     machine.metadata = metadata("hv-1", None, note);
@@ -90,6 +91,7 @@ fn component(of: &str, id: &ClusterId, placement: String) -> Component {
         ports: BTreeMap::from([("client".to_owned(), 20000), ("peer".to_owned(), 20001)]),
         user: 900_000,
         placement,
+        newer: Newer::default(),
     };
     let mut component = Component::new("etcd-0", spec);
     component.metadata.namespace = Some(id.namespace());

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     fs,
-    io::{IsTerminal, Read},
+    io::{IsTerminal, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::MetadataExt,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::Context;
-use keelway_api::{Asked, Documents};
+use keelway_api::{Asked, Documents, document::DocumentRef};
 
 use crate::{
     directories::state_directory,
@@ -132,13 +132,29 @@ impl Input {
     }
 
     fn parse(&self, whole: bool) -> Result<Documents, Failure> {
-        let asked = Asked { keys: Some(&keelway_reconciler::secret_faults), whole };
-        Documents::read_with(&self.bytes, asked).map_err(|faults| Failure::faults(faults, self))
+        let asked = Asked { keys: Some(&keelway_reconciler::secret_faults), whole, ..Asked::default() };
+        let documents = Documents::read_with(&self.bytes, asked).map_err(|faults| Failure::faults(faults, self))?;
+        warn_of_newer_fields(&documents);
+        Ok(documents)
     }
 
     /// For messages: what is not UTF-8 is replaced.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
+    }
+}
+
+/// What a newer release wrote has no effect here, which somebody who went back should know.
+fn warn_of_newer_fields(documents: &Documents) {
+    for name in documents.names() {
+        let fields = documents.get(&name).map(DocumentRef::newer_fields).unwrap_or_default();
+        if !fields.is_empty() {
+            let fields = fields.join(", ");
+            let _ = writeln!(
+                std::io::stderr(),
+                "warning: {name}: a newer release wrote {fields}: kept, and without effect here"
+            );
+        }
     }
 }
 

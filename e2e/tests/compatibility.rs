@@ -10,12 +10,15 @@ use std::{
 };
 
 use keelway_api::{
-    Documents, Observation,
+    Condition, Documents, Observation,
+    crd::crds,
+    document::DocumentName,
     hypervisor::Applied,
     machine::{
         Format, FormatRange, MachineConfig, MachineState, STATE_DIRECTORY, Seen, ServerAdmin, ServerState, Start,
     },
     name::{HypervisorName, PodName},
+    newer::{FORMAT, FORMAT_ANNOTATION},
 };
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_hypervisor_agent::{
@@ -30,7 +33,7 @@ use keelway_node::NodeOptions;
 use keelway_planner::{check_config, machine_configs};
 use keelway_reconciler::{PkiMinter, Preview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -44,6 +47,8 @@ struct Release {
     formats: (FormatRange, Format),
     /// Components that are replaced once after an upgrade, and why.
     replaced: &'static [(&'static str, &'static str)],
+    /// The format of its documents; 0 where it takes any field that it does not know for a mistake of a person.
+    document_format: u32,
     /// Fields that are written once after an upgrade, by kind, and why.
     written: &'static [(&'static str, &'static str)],
 }
@@ -58,6 +63,7 @@ const RELEASES: [Release; 1] = [Release {
         ("ingress-0", "its haproxy logs fewer connections"),
         ("ingress-1", "its haproxy logs fewer connections"),
     ],
+    document_format: 0,
     written: &[
         ("Cluster status.minted", "keys are minted once in a cluster's life, which shows in their digests"),
         ("Cluster status.birth", "what a cluster was born with stays"),
@@ -299,18 +305,8 @@ fn differences(before: &Documents, after: &Documents) -> Vec<String> {
 
 /// By kind and name.
 fn values(documents: &Documents) -> BTreeMap<(&'static str, String), Value> {
-    let Documents { clusters, classes, hypervisors, components, secrets, .. } = documents;
-    assert!(classes.is_empty());
-    let value = |one: Result<Value, serde_json::Error>| one.unwrap();
-    let clusters =
-        clusters.iter().map(|(name, one)| (("Cluster", name.to_string()), value(serde_json::to_value(&**one))));
-    let hypervisors =
-        hypervisors.iter().map(|(name, one)| (("Hypervisor", name.to_string()), value(serde_json::to_value(&**one))));
-    let components =
-        components.iter().map(|(name, one)| (("Component", name.to_string()), value(serde_json::to_value(&**one))));
-    let secrets =
-        secrets.iter().map(|(name, one)| (("Secret", format!("{name:?}")), value(serde_json::to_value(&**one))));
-    clusters.chain(hypervisors).chain(components).chain(secrets).collect()
+    let value = |name: DocumentName| ((name.kind(), name.to_string()), documents.get(&name).unwrap().json());
+    documents.names().map(value).collect()
 }
 
 fn compare(path: String, before: &Value, after: &Value, lines: &mut Vec<String>) {
@@ -322,5 +318,125 @@ fn compare(path: String, before: &Value, after: &Value, lines: &mut Vec<String>)
         }
     } else if before != after {
         lines.push(path);
+    }
+}
+
+/// What a next release wrote, before somebody went back to this one.
+#[test]
+fn fields_of_a_newer_release_are_kept_reported_and_change_nothing() {
+    for release in &RELEASES {
+        let mut world = World::recorded(release, FormatRange::OWN);
+        for _ in 0..MOST_PASSES {
+            if world.preview().settled() {
+                break;
+            }
+            world.pass();
+        }
+        // What machines took last is written down.
+        world.pass();
+        after_a_rollback(world);
+    }
+}
+
+fn after_a_rollback(mut world: World) {
+    let written = of_next_release(&world.documents, FORMAT + 1);
+    let refused = Documents::read(of_next_release(&world.documents, FORMAT).as_bytes()).unwrap_err().to_string();
+    assert!(refused.contains("there is no such field") && refused.contains("spec.ofNextRelease"), "{refused}");
+
+    world.documents = Documents::read(written.as_bytes()).unwrap();
+    let before = world.documents.clone();
+    let preview = world.preview();
+    assert!(preview.refused.is_empty() && preview.plan.mint.is_empty() && preview.plan.decisions.is_empty());
+    assert!(preview.machines.values().all(|actions| *actions == Ok(Vec::new())), "{:?}", preview.machines);
+    world.pass();
+    assert!(world.preview().settled(), "{:?}", world.preview().plan.waiting);
+
+    let lines = differences(&before, &world.documents);
+    let is_report = |line: &String| line == "Cluster status.conditions" || line == "Hypervisor status.conditions";
+    assert!(lines.iter().all(is_report), "{lines:#?}");
+    let saved = Documents::read(world.documents.write().as_bytes()).unwrap();
+    assert_eq!(saved, world.documents);
+    for name in before.names() {
+        let of = |documents: &Documents| {
+            let json = documents.get(&name).unwrap().json();
+            ["/spec/ofNextRelease", "/status/ofNextRelease"].map(|at| json.pointer(at).map(Value::to_string))
+        };
+        assert_eq!(of(&saved), of(&before), "{name}");
+        assert_eq!(of(&saved).iter().flatten().count(), if name.kind() == "Secret" { 0 } else { 2 }, "{name}");
+    }
+    let says = |conditions: &[Condition]| {
+        let found = conditions.iter().find(|condition| condition.type_ == "FieldsKnown");
+        found.map(|found| (found.status.clone(), found.message.clone())).unwrap_or_default()
+    };
+    for (name, machine) in &saved.hypervisors {
+        let (status, message) = says(&machine.status.as_ref().unwrap().conditions);
+        let fields = ["spec", "status"].map(|part| format!("{part}.ofNextRelease of Hypervisor {name}"));
+        assert!(status == "False" && fields.iter().all(|field| message.contains(field)), "{message}");
+    }
+    for (name, cluster) in &saved.clusters {
+        let (status, message) = says(&cluster.status.as_ref().unwrap().conditions);
+        let told = [
+            format!("spec.ofNextRelease of {}", DocumentName::Cluster(name.clone())),
+            "of Component keelway-".to_owned(),
+        ];
+        assert!(status == "False" && told.iter().all(|field| message.contains(field)), "{message}");
+    }
+}
+
+/// The same documents in a format, with more fields.
+fn of_next_release(documents: &Documents, format: u32) -> String {
+    let document = |name: DocumentName| {
+        let mut json = documents.get(&name).unwrap().json();
+        if name.kind() != "Secret" {
+            json["metadata"]["annotations"][FORMAT_ANNOTATION] = json!(format.to_string());
+            for part in ["spec", "status"] {
+                json[part]["ofNextRelease"] =
+                    json!({ "list": [1, 2.5, null, { "name": "x" }], "text": "10", "is": true });
+            }
+        }
+        format!("---\n{json}\n")
+    };
+    documents.names().map(document).collect()
+}
+
+/// A release that knows more fields than one before says so in its documents: the other one would take the fields for a mistake of a person.
+#[test]
+fn documents_with_more_fields_have_a_format_of_their_own() {
+    let own = fields();
+    for release in &RELEASES {
+        let recorded = String::from_utf8(release.read("fields.txt")).unwrap();
+        let recorded: BTreeSet<&str> = recorded.lines().collect();
+        let added: Vec<&String> = own.iter().filter(|field| !recorded.contains(field.as_str())).collect();
+        assert!(
+            FORMAT > release.document_format || added.is_empty(),
+            "{} has no {added:?}: give FORMAT of api/src/newer.rs the next number",
+            release.name
+        );
+    }
+}
+
+/// The fields of documents, each a line of `fields.txt`.
+fn fields() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for definition in crds() {
+        let version = serde_json::to_value(&definition.spec.versions[0]).unwrap();
+        for part in ["spec", "status"] {
+            let path = format!("{} {part}", definition.spec.names.kind);
+            walk(&path, &version["schema"]["openAPIV3Schema"]["properties"][part], &mut all);
+        }
+    }
+    all
+}
+
+fn walk(path: &str, schema: &Value, all: &mut BTreeSet<String>) {
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        walk(&path, field, all);
+        all.insert(path);
+    }
+    for (key, within) in [("items", "[]"), ("additionalProperties", ".*")] {
+        if let Some(schema) = schema.get(key) {
+            walk(&format!("{path}{within}"), schema, all);
+        }
     }
 }

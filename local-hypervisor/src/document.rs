@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use keelway_api::{
-    Hypervisor,
+    Hypervisor, Newer,
     hypervisor::{Addresses, Endpoint, HypervisorSpec, PortRange},
 };
 
@@ -51,6 +51,7 @@ fn document(fleet: &Fleet, record: &Record, entry: &Entry) -> Hypervisor {
         port_range: PortRange::default(),
         unschedulable: false,
         drain: false,
+        newer: Newer::default(),
     };
     let mut labels = BTreeMap::from([(FLEET_LABEL.to_owned(), fleet.name().to_owned())]);
     labels.extend(entry.zone.clone().map(|zone| (ZONE_LABEL.to_owned(), zone)));

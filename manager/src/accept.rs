@@ -8,7 +8,7 @@ use std::{
 };
 
 use keelway_api::{
-    Asked, Cluster, Documents, ObjectMeta, Secret, Shared,
+    Asked, Cluster, Documents, ObjectMeta, Secret, Shared, UnknownFields,
     document::{Document, DocumentName, DocumentRef},
     documents::is_ours,
     fault::{Fault, Faults},
@@ -82,11 +82,21 @@ struct Taking<'a> {
 impl Taking<'_> {
     fn take(&mut self, path: &Path, bytes: &[u8]) {
         let file = path.display().to_string();
-        let read = Document::read(bytes, &file, Asked { keys: Some(&secret_faults), whole: false });
-        let (name, document) = match read {
+        let unknown = match self.keeper {
+            Keeper::Reader => UnknownFields::OfFormat,
+            Keeper::Server => UnknownFields::Kept,
+        };
+        let asked = Asked { keys: Some(&secret_faults), unknown, ..Asked::default() };
+        let (name, document) = match Document::read(bytes, &file, asked) {
             Ok(read) => read,
             Err(faults) => return self.refuse(path, faults.0),
         };
+        let added = self.fields_added(&name, document.as_ref());
+        if !added.is_empty() {
+            let refused = Document::read(bytes, &file, Asked { unknown: UnknownFields::Refused, ..asked });
+            let faults = refused.err().map(|faults| faults.0).unwrap_or_default();
+            return self.refuse(path, of_fields(faults, &added));
+        }
         let expected = path_of(&name);
         if expected != path {
             let line = Document::line_of(bytes, "metadata.name");
@@ -103,6 +113,14 @@ impl Taking<'_> {
         }
         self.next.put(&name, merged);
         self.taken.insert(name, path.to_owned());
+    }
+
+    /// Fields that this release does not know, and that the document did not have before: while this program has the store, nobody but a person writes into it.
+    fn fields_added(&self, name: &DocumentName, document: DocumentRef<'_>) -> Vec<String> {
+        let before = self.before.filter(|_| self.keeper == Keeper::Reader).and_then(|before| before.get(name));
+        let Some(before) = before.filter(|_| document.has_newer_fields()) else { return Vec::new() };
+        let known = before.newer_fields();
+        document.newer_fields().into_iter().filter(|field| !known.contains(field)).collect()
     }
 
     /// A file is gone. What is Keelway's own, or runs on machines, is not taken away by that.
@@ -283,6 +301,12 @@ impl Taking<'_> {
         let sound = self.before.is_some() || !self.refused.keys().any(|path| self.is_missed(path));
         Accepted { documents: sound.then_some(self.next), refused: self.refused, put_back: self.put_back }
     }
+}
+
+/// The faults of these fields; all of them where none is found by its field, as in a list.
+fn of_fields(faults: Vec<Fault>, fields: &[String]) -> Vec<Fault> {
+    let found: Vec<Fault> = faults.iter().filter(|fault| fields.contains(&fault.field)).cloned().collect();
+    if found.is_empty() { faults } else { found }
 }
 
 /// Whether a Cluster that nobody knows yet is another one than a pass saw last.

@@ -194,14 +194,18 @@ fn hindrance(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'stat
 fn essence(document: Option<DocumentRef<'_>>) -> Json {
     let mut json = match document {
         None => Json::Null,
-        Some(DocumentRef::ClusterClass(document)) => json!([document.spec, document.is_default()]),
-        Some(DocumentRef::Hypervisor(document)) => json!([document.spec, document.status]),
-        Some(DocumentRef::Cluster(document)) => json!([document.spec, document.status]),
-        Some(DocumentRef::Component(document)) => json!([document.spec, document.status]),
+        Some(document @ DocumentRef::ClusterClass(class)) => json!([spec_and_status(document), class.is_default()]),
         Some(DocumentRef::Secret(document)) => json!([document.data]),
+        Some(document) => json!(spec_and_status(document)),
     };
     in_seconds(&mut json);
     json
+}
+
+/// With the fields of a newer release, which a store keeps as well.
+fn spec_and_status(document: DocumentRef<'_>) -> [Json; 2] {
+    let mut json = document.json();
+    ["spec", "status"].map(|part| json[part].take())
 }
 
 fn in_seconds(json: &mut Json) {

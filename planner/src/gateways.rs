@@ -7,7 +7,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    Component, Documents,
+    Component, Documents, Newer,
     component::{ComponentSpec, Stage},
     name::{ClusterId, PodName},
     reserved,
@@ -119,6 +119,7 @@ fn place(
         ports,
         user,
         placement: format!("beside {}-{}", Role::Ingress, ingress.index),
+        newer: Newer::default(),
     };
     Ok(placement::document(pod, spec))
 }

@@ -28,6 +28,7 @@ pub mod invariants;
 mod machine_deletion;
 mod mint;
 mod minted;
+mod newer;
 mod observation;
 mod placement;
 mod plan;

@@ -8,7 +8,7 @@ use alloc::{
 };
 
 use keelway_api::{
-    Component, Documents, ObjectMeta,
+    Component, Documents, Newer, ObjectMeta,
     component::ComponentSpec,
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::{ClusterId, ClusterRef, PodName},
@@ -199,6 +199,7 @@ fn place(
         ports,
         user,
         placement: reason,
+        newer: Newer::default(),
     };
     Ok(document(pod, spec))
 }

@@ -18,7 +18,7 @@ use keelway_api::{
 
 use crate::{
     AgentOrder, MintRequest, Observation, access, authorities, birth, bundles, certificates, class, deletion, draining,
-    enrollment, installation, machine_deletion, placement, status, versions, world::World,
+    enrollment, installation, machine_deletion, newer, placement, status, versions, world::World,
 };
 
 /// What one pass decided.
@@ -197,6 +197,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     }
     wait_for_newer_documents(&mut plan, seen);
     class::plan_classes(&mut plan, &Time(now));
+    newer::report_of_clusters(&mut plan, &Time(now));
     bundles::restore_bundles(&mut plan, &world);
     birth::plan_birth_records(&mut plan);
     birth::wait_for_changes(&mut plan, &world);
@@ -212,6 +213,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         installation::plan_certificates(&mut plan, &world, seen, now);
         enrollment::plan_agents(&mut plan, seen, &Time(now));
         status::plan_machines(&mut plan, part, seen, &Time(now));
+        newer::report_of_machines(&mut plan, &Time(now));
     }
     authorities::plan_authorities(&mut plan, seen, now);
     let overdue = certificates::plan_certificates(&mut plan, &world, seen, now);

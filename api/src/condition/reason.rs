@@ -93,6 +93,8 @@ pub enum Reason {
     Invalid,
     /// The cluster asks for more than its class allows by now.
     BeyondClass,
+    /// Documents have fields of a newer release of Keelway, which have no effect.
+    NewerFields,
 }
 
 /// What people are told of a reason.
@@ -157,6 +159,7 @@ pub const ALL: &[Reason] = &[
     Reason::Invalid,
     Reason::BeyondClass,
     Reason::AuthorityEnded,
+    Reason::NewerFields,
 ];
 
 impl Reason {
@@ -202,7 +205,8 @@ impl Reason {
             | Self::CertificatesDue
             | Self::Invalid
             | Self::AuthorityEnded
-            | Self::BeyondClass => true,
+            | Self::BeyondClass
+            | Self::NewerFields => true,
             Self::Answers
             | Self::NotObserved
             | Self::Certified
@@ -503,6 +507,13 @@ impl Reason {
                 "WithinClass",
                 "its ClusterClass was changed or taken away, and would not take the Cluster as it is; what runs goes on as it was",
                 "mend the fields that the message names, which any change of the Cluster needs, or the ClusterClass",
+            ),
+            Self::NewerFields => (
+                "NewerFields",
+                "Cluster, Hypervisor",
+                "FieldsKnown",
+                "documents have fields of a newer release of Keelway, as after a rollback; they are kept, and have no effect",
+                "upgrade Keelway again, or remove the fields that the message names if nobody needs them",
             ),
         };
         Explained { name, kind, condition, meaning, mend }

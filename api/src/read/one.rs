@@ -34,7 +34,7 @@ impl Document {
 fn one(text: &str, asked: Asked<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     let (chunk, tree) = only(text)?;
     let read = match owner(&tree.root).map_err(|fault| vec![fault]) {
-        Ok(Owner::Ours(kind)) => sound(kind, &tree),
+        Ok(Owner::Ours(kind)) => sound(kind, &tree, asked.unknown),
         Ok(Owner::Foreign) => given(&tree),
         Ok(Owner::List) => {
             let mend = "give each item a file of its own";

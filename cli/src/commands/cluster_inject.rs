@@ -1,7 +1,7 @@
 //! `keelway cluster inject`.
 
 use keelway_api::{
-    Cluster, Documents, ObjectMeta, Time,
+    Cluster, Documents, Newer, ObjectMeta, Time,
     cluster::{
         AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
         IngressSpec, NetworkSpec, SecretReference, VpnSpec,
@@ -68,6 +68,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         certificates: CertificatesSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
+        newer: Newer::default(),
     };
     let mut cluster = Cluster::new(&arguments.cluster.name, spec);
     cluster.metadata = ObjectMeta {

@@ -2,12 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::{Display, Write},
+    fmt::Write,
     path::{Path, PathBuf},
 };
 
-use keelway_api::Documents;
-use serde::Serialize;
+use keelway_api::{Documents, document::DocumentRef};
 use serde_json::Value as Json;
 
 use super::print;
@@ -33,12 +32,16 @@ struct World(BTreeMap<String, BTreeMap<String, String>>);
 impl World {
     fn of(documents: &Documents) -> Self {
         let mut world = BTreeMap::new();
-        add(&mut world, "Hypervisor", &documents.hypervisors);
-        add(&mut world, "Cluster", &documents.clusters);
-        let components = documents.components.iter();
-        let titled =
-            components.map(|(pod, component)| (format!("{}/{}", component.spec.cluster, pod.component), component));
-        add(&mut world, "Component", titled);
+        for (name, machine) in &documents.hypervisors {
+            add(&mut world, format!("Hypervisor {name}"), DocumentRef::Hypervisor(machine));
+        }
+        for (name, cluster) in &documents.clusters {
+            add(&mut world, format!("Cluster {name}"), DocumentRef::Cluster(cluster));
+        }
+        for (pod, component) in &documents.components {
+            let title = format!("Component {}/{}", component.spec.cluster, pod.component);
+            add(&mut world, title, DocumentRef::Component(component));
+        }
         for (name, secret) in &documents.secrets {
             let values = secret.data.iter().flatten();
             let hidden = values.map(|(key, value)| (format!("data[{key}]"), fingerprint(&value.0))).collect();
@@ -48,17 +51,10 @@ impl World {
     }
 }
 
-fn add(
-    world: &mut BTreeMap<String, BTreeMap<String, String>>,
-    kind: &str,
-    documents: impl IntoIterator<Item = (impl Display, impl Serialize)>,
-) {
-    for (name, document) in documents {
-        let mut fields = BTreeMap::new();
-        // Types of plain data with text for keys have no way to fail here.
-        flatten(&serde_json::to_value(document).unwrap_or_default(), "", &mut fields);
-        world.insert(format!("{kind} {name}"), fields);
-    }
+fn add(world: &mut BTreeMap<String, BTreeMap<String, String>>, title: String, document: DocumentRef<'_>) {
+    let mut fields = BTreeMap::new();
+    flatten(&document.json(), "", &mut fields);
+    world.insert(title, fields);
 }
 
 /// Conditions are told apart by their type, other items of lists by their place.

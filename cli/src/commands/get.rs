@@ -5,8 +5,7 @@ use std::{
     io::Write,
 };
 
-use keelway_api::{Documents, documents::SecretName, jiff::Timestamp, name::ClusterRef};
-use serde::Serialize;
+use keelway_api::{Documents, document::DocumentRef, documents::SecretName, jiff::Timestamp, name::ClusterRef};
 use serde_json::Value as Json;
 
 use super::{named::absent, print};
@@ -39,8 +38,7 @@ fn classes(documents: &Documents, arguments: &GetArguments) -> Result<Code, Fail
     shown.classes = documents.classes.clone();
     shown.classes.retain(|name, _| wanted.has(name));
     let views = shown.classes.values().map(|class| ClassView::of(documents, class)).collect::<Vec<_>>();
-    let found = || shown.classes.values().map(json_of).collect();
-    show(&shown, &views, found, &wanted)
+    show(&shown, &views, || all_json(&shown), &wanted)
 }
 
 fn hypervisors(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
@@ -52,8 +50,7 @@ fn hypervisors(documents: &Documents, arguments: &GetArguments) -> Result<Code, 
     let now = Timestamp::now();
     let views = shown.hypervisors.iter().map(|(name, machine)| InventoryView::of(documents, name, machine, now));
     let views = views.collect::<Vec<_>>();
-    let found = || shown.hypervisors.values().map(json_of).collect();
-    show(&shown, &views, found, &wanted)
+    show(&shown, &views, || all_json(&shown), &wanted)
 }
 
 fn clusters(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
@@ -64,8 +61,7 @@ fn clusters(documents: &Documents, arguments: &GetArguments) -> Result<Code, Fai
     shown.clusters.retain(|name, _| wanted.has(&name.to_string()));
     let now = Timestamp::now();
     let views = shown.clusters.values().map(|cluster| ClusterView::of(documents, cluster, now)).collect::<Vec<_>>();
-    let found = || shown.clusters.values().map(json_of).collect();
-    show(&shown, &views, found, &wanted)
+    show(&shown, &views, || all_json(&shown), &wanted)
 }
 
 fn components(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
@@ -77,8 +73,7 @@ fn components(documents: &Documents, arguments: &GetArguments) -> Result<Code, F
     shown.components = documents.components.clone();
     shown.components.retain(|pod, found| wanted.has(&title(&found.spec.cluster, pod.component.as_str())));
     let views = shown.components.iter().map(|(pod, found)| ComponentView::of(pod, found)).collect::<Vec<_>>();
-    let found = || shown.components.values().map(json_of).collect();
-    show(&shown, &views, found, &wanted)
+    show(&shown, &views, || all_json(&shown), &wanted)
 }
 
 /// By name, and how many values each has: a table shows none of them.
@@ -93,8 +88,7 @@ fn secrets(documents: &Documents, arguments: &GetArguments) -> Result<Code, Fail
     }
     let now = Timestamp::now();
     let views: Vec<_> = shown.secrets.iter().map(|(name, secret)| SecretView::of(title(name), secret, now)).collect();
-    let found = || shown.secrets.values().map(|secret| json_of(&**secret)).collect();
-    show(&shown, &views, found, &wanted)
+    show(&shown, &views, || all_json(&shown), &wanted)
 }
 
 /// Which documents of a kind are wanted, and how they are shown.
@@ -124,9 +118,8 @@ impl Wanted {
     }
 }
 
-pub(super) fn json_of(document: &impl Serialize) -> Json {
-    // Types of plain data with text for keys have no way to fail here.
-    serde_json::to_value(document).unwrap_or_default()
+fn all_json(documents: &Documents) -> Vec<Json> {
+    documents.names().filter_map(|name| documents.get(&name).map(DocumentRef::json)).collect()
 }
 
 fn show<V: View>(

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use keelway_api::{
-    Documents, Hypervisor, ObjectMeta,
+    Documents, Hypervisor, Newer, ObjectMeta,
     fault::Faults,
     hypervisor::{Addresses, AgentEndpoint, CriEndpoint, Endpoint, HypervisorRole, HypervisorSpec, SecretReference},
     validated::{ValidatedHypervisor, ZONE_LABEL},
@@ -67,6 +67,7 @@ pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
         port_range: port_range.unwrap_or_default(),
         unschedulable: false,
         drain: false,
+        newer: Newer::default(),
     };
     let mut hypervisor = Hypervisor::new(arguments.name.as_str(), spec);
     hypervisor.metadata = ObjectMeta {

@@ -4,10 +4,10 @@ mod troubles;
 
 use std::collections::BTreeMap;
 
-use keelway_api::{Documents, jiff::Timestamp};
+use keelway_api::{Documents, document::DocumentRef, jiff::Timestamp};
 use serde_json::Value as Json;
 
-use super::{get::json_of, print};
+use super::print;
 use crate::{
     args::{Global, StatusArguments, StatusOutput},
     exit::{Code, Failure},
@@ -32,9 +32,10 @@ pub(super) fn run(global: &Global, arguments: &StatusArguments) -> Result<Code, 
 
 /// The documents themselves, without keys.
 fn whole(documents: &Documents) -> Json {
-    let clusters = documents.clusters.values().map(json_of);
-    let components = documents.components.values().map(json_of);
-    let all = clusters.chain(components).chain(documents.hypervisors.values().map(json_of));
+    let clusters = documents.clusters.values().map(|cluster| DocumentRef::Cluster(cluster).json());
+    let components = documents.components.values().map(|component| DocumentRef::Component(component).json());
+    let machines = documents.hypervisors.values().map(|machine| DocumentRef::Hypervisor(machine).json());
+    let all = clusters.chain(components).chain(machines);
     list(&all.collect::<Vec<_>>())
 }
 

@@ -148,6 +148,7 @@ impl World {
             port_range: PortRange { from: 20_000, to },
             unschedulable: false,
             drain: false,
+            newer: keelway_api::Newer::default(),
         };
         let mut document = Hypervisor::new(&name, spec);
         let zone = format!("zone-{}", self.random.between(1, 3));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use keelway_api::{
-    Asked, Cluster, Component, Documents, Hypervisor, Shared,
+    Asked, Cluster, Component, Documents, Hypervisor, Shared, UnknownFields,
     cluster::FINALIZER,
     document::{Change, Document, DocumentName, DocumentRef},
     hypervisor,
@@ -57,7 +57,6 @@ impl Kubernetes {
     ) -> Result<(), KubernetesError> {
         match document {
             DocumentRef::Component(component) => {
-                let json = serde_json::to_value(component).unwrap_or_default();
                 let before = match before {
                     Some(DocumentRef::Component(before)) => Some(before),
                     _ => None,
@@ -65,34 +64,33 @@ impl Kubernetes {
                 let is_same =
                     |before: &Shared<Component>| before.spec == component.spec && before.metadata == component.metadata;
                 if !before.is_some_and(is_same) {
-                    self.own(name, document, &json).await?;
+                    self.own(name, document).await?;
                 }
                 let told = before.and_then(|before| before.status.as_ref());
                 if component.status.is_some() && component.status.as_ref() != told {
-                    self.status(name, document, &json).await?;
+                    self.status(name, document).await?;
                 }
             }
-            DocumentRef::Secret(secret) => {
-                self.own(name, document, &serde_json::to_value(secret).unwrap_or_default()).await?;
+            DocumentRef::Secret(_) => {
+                self.own(name, document).await?;
             }
             DocumentRef::Cluster(cluster) => {
                 if matches!(before, Some(DocumentRef::Cluster(before)) if before.spec != cluster.spec) {
                     return Err(KubernetesError::Spec(name.clone()));
                 }
-                let json = serde_json::to_value(cluster).unwrap_or_default();
                 if self.is_there(name) {
                     self.finalizers(name, cluster).await?;
                 } else {
-                    self.create(name, &json).await?;
+                    self.create(name, &document.json()).await?;
                 }
-                self.status(name, document, &json).await?;
+                self.status(name, document).await?;
             }
             DocumentRef::ClusterClass(class) => {
                 if matches!(before, Some(DocumentRef::ClusterClass(before)) if before.spec != class.spec) {
                     return Err(KubernetesError::Spec(name.clone()));
                 }
                 if !self.is_there(name) {
-                    let object = self.create(name, &serde_json::to_value(class).unwrap_or_default()).await?;
+                    let object = self.create(name, &document.json()).await?;
                     self.answered(name, Some(document), Ok(object))?;
                 }
             }
@@ -100,14 +98,13 @@ impl Kubernetes {
                 if matches!(before, Some(DocumentRef::Hypervisor(before)) if before.spec != machine.spec) {
                     return Err(KubernetesError::Spec(name.clone()));
                 }
-                let json = serde_json::to_value(machine).unwrap_or_default();
                 if !self.is_there(name) {
-                    self.create(name, &json).await?;
+                    self.create(name, &document.json()).await?;
                 }
                 if !machine.deleted() {
                     self.keep(name).await?;
                 }
-                self.status(name, document, &json).await?;
+                self.status(name, document).await?;
             }
         }
         Ok(())
@@ -129,26 +126,64 @@ impl Kubernetes {
     }
 
     /// What is Keelway's own, whole, by server-side apply.
-    async fn own(&self, name: &DocumentName, document: DocumentRef<'_>, json: &Json) -> Result<(), KubernetesError> {
+    async fn own(&self, name: &DocumentName, document: DocumentRef<'_>) -> Result<(), KubernetesError> {
         self.ensure_namespace(name).await?;
-        let mut body = self.body(name, json!({}));
-        for field in ["labels", "annotations"] {
-            if let Some(map) = json["metadata"].get(field) {
-                body["metadata"][field] = map.clone();
+        let body = |json: &Json| {
+            let mut body = self.body(name, json!({}));
+            for field in ["labels", "annotations"] {
+                if let Some(map) = json["metadata"].get(field) {
+                    body["metadata"][field] = map.clone();
+                }
             }
-        }
-        for field in ["spec", "type", "immutable", "data"] {
-            if let Some(value) = json.get(field) {
-                body[field] = value.clone();
+            for field in ["spec", "type", "immutable", "data"] {
+                if let Some(value) = json.get(field) {
+                    body[field] = value.clone();
+                }
             }
-        }
-        self.precondition(name, &mut body);
-        let params = PatchParams::apply(MANAGER).force();
-        let answer = self.api(name).patch(name.name(), &params, &Patch::Apply(body)).await;
+            body
+        };
+        let answer = self.apply(name, document, Target::Object, body).await;
         if let (Err(_), Some(namespace)) = (&answer, name.namespace()) {
             self.shared.held().lost_namespace(&namespace);
         }
         self.answered(name, Some(document), answer)
+    }
+
+    async fn status(&self, name: &DocumentName, document: DocumentRef<'_>) -> Result<(), KubernetesError> {
+        let body = |json: &Json| {
+            self.body(name, json!({ "status": json.get("status").cloned().unwrap_or_else(|| json!({})) }))
+        };
+        let answer = self.apply(name, document, Target::Status, body).await;
+        self.answered(name, Some(document), answer)
+    }
+
+    /// Server-side apply takes away the fields of this manager that it leaves out, so that those of a newer release are sent back. Where the definitions went back
+    /// to this release's as well, the API server dropped those fields, and refuses them.
+    async fn apply(
+        &self,
+        name: &DocumentName,
+        document: DocumentRef<'_>,
+        target: Target,
+        body: impl Fn(&Json) -> Json,
+    ) -> kube::Result<DynamicObject> {
+        let send = async |json: Json| {
+            let mut body = body(&json);
+            self.precondition(name, &mut body);
+            let params = PatchParams::apply(MANAGER).force();
+            match target {
+                Target::Object => self.api(name).patch(name.name(), &params, &Patch::Apply(body)).await,
+                Target::Status => self.api(name).patch_status(name.name(), &params, &Patch::Apply(body)).await,
+            }
+        };
+        match send(document.json()).await {
+            Err(kube::Error::Api(refusal))
+                if document.has_newer_fields() && is_of_undeclared_field(&refusal.message) =>
+            {
+                tracing::warn!(document = %name, "the definitions have no fields of a newer release any more: {}", refusal.message);
+                send(document.json_of_known_fields()).await
+            }
+            answer => answer,
+        }
     }
 
     /// A document of a user's that is new here, without its status. It counts once it has that: a Cluster without its id is another one.
@@ -170,14 +205,6 @@ impl Kubernetes {
         let object = self.api(name).create(&params, &object).await.map_err(|cause| failed(name, cause))?;
         self.shared.held().wrote(path_of(name), Version::of(&object));
         Ok(object)
-    }
-
-    async fn status(&self, name: &DocumentName, document: DocumentRef<'_>, json: &Json) -> Result<(), KubernetesError> {
-        let mut body = self.body(name, json!({ "status": json.get("status").cloned().unwrap_or_else(|| json!({})) }));
-        self.precondition(name, &mut body);
-        let params = PatchParams::apply(MANAGER).force();
-        let answer = self.api(name).patch_status(name.name(), &params, &Patch::Apply(body)).await;
-        self.answered(name, Some(document), answer)
     }
 
     /// Keelway's finalizer, with those of others as they are.
@@ -337,14 +364,27 @@ impl Kubernetes {
         let object = answer.map_err(|cause| failed(name, cause))?;
         let resource = self.resources.of(name);
         let bytes = text(resource, &object);
-        let (_, document) = Document::read(&bytes, &name.to_string(), Asked { keys: None, whole: false })
-            .map_err(|faults| broken(name, faults))?;
+        let (_, document) =
+            Document::read(&bytes, &name.to_string(), Asked { unknown: UnknownFields::Kept, ..Asked::default() })
+                .map_err(|faults| broken(name, faults))?;
         let document = sent.filter(|sent| document.as_ref() == *sent).map_or(document, DocumentRef::owned);
         let mut held = self.shared.held();
         held.wrote(path_of(name), Version::of(&object));
         held.count(name, (!is_released(resource, &object)).then_some(document));
         Ok(())
     }
+}
+
+/// What of an object is written.
+#[derive(Clone, Copy)]
+enum Target {
+    Object,
+    Status,
+}
+
+/// As server-side apply says it (`structured-merge-diff`, `typed/validate.go`).
+fn is_of_undeclared_field(message: &str) -> bool {
+    message.contains("field not declared in schema")
 }
 
 /// Sees each of these to its end, as many at one time as an API server is asked for: what a request did that nobody waits for would look

@@ -54,7 +54,7 @@ impl documents_server::Documents for Service {
 
     async fn apply(&self, request: Request<proto::ApplyRequest>) -> Result<Response<proto::ApplyResponse>, Status> {
         let peer = Peer::of(&request)?;
-        let asked = Asked { keys: Some(&secret_faults), whole: false };
+        let asked = Asked { keys: Some(&secret_faults), ..Asked::default() };
         let documents =
             Documents::read_apart(&request.get_ref().documents, asked).map_err(|faults| refused(&faults))?;
         let there = self.store.documents().borrow().clone();

@@ -116,7 +116,7 @@ pub(crate) async fn are_told_once(plane: &Plane, kubectl: &Kubectl) {
             status.id = Some(ID.parse().unwrap());
             status.ingress_port = Some(20000);
             says(documents, "Progressing", (Status::True, Reason::Starting));
-            let asked = Asked { keys: None, whole: true };
+            let asked = Asked { whole: true, ..Asked::default() };
             let (component, document) = Document::read(COMPONENT.as_bytes(), "", asked).unwrap();
             documents.put(&component, document);
         })

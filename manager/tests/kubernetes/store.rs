@@ -1,11 +1,12 @@
 //! The store before a real API server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use keelway_api::document::DocumentName;
+use keelway_api::{Documents, document::DocumentName};
 use keelway_manager::kubernetes::Kubernetes;
 use keelway_reconciler::{Changing, Store};
 use kube::Client;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{contract, kubectl::Kubectl, plane::Plane, role};
@@ -50,6 +51,66 @@ impl contract::Subject for Server<'_> {
         let kind = name.kind().to_lowercase();
         self.kubectl.says(&["delete", "--wait=false", "-n", &namespace, &kind, name.name()]);
     }
+
+    fn next_release_writes(&self, names: &[DocumentName], fields: &Value) {
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        self.change_definitions(names, |path| json!({ "op": "add", "path": path, "value": schema.clone() }));
+        for name in names {
+            let (namespace, object) = place_of(name);
+            let mut json: Value =
+                serde_json::from_str(&self.kubectl.says(&["get", "-n", &namespace, &object, "-o", "json"])).unwrap();
+            for part in ["spec", "status"] {
+                json[part]["ofNextRelease"] = fields.clone();
+            }
+            if matches!(name, DocumentName::Component(_)) {
+                self.next_manager_applies(&json, "spec", &[]);
+            } else {
+                // A person writes it.
+                let patch = json!({ "spec": { "ofNextRelease": fields } }).to_string();
+                self.until_taken(&["patch", "-n", &namespace, &object, "--type=merge", "-p", &patch], "");
+            }
+            self.next_manager_applies(&json, "status", &["--subresource=status"]);
+        }
+    }
+}
+
+impl Server<'_> {
+    /// A definition counts a moment after it was changed.
+    fn until_taken(&self, arguments: &[&str], stdin: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let read = [arguments, &["-o", "json"]].concat();
+        loop {
+            let output = self.kubectl.run(&read, stdin);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() && said.contains("\"ofNextRelease\"") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{said} {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    /// With the rights to fields that this release's manager has.
+    fn next_manager_applies(&self, object: &Value, part: &str, more: &[&str]) {
+        let mut body = json!({ "apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": { "name": object["metadata"]["name"] } });
+        for field in ["namespace", "labels"] {
+            if let Some(value) = object["metadata"].get(field).filter(|_| field == "namespace" || part == "spec") {
+                body["metadata"][field] = value.clone();
+            }
+        }
+        body[part] = object[part].clone();
+        let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=keelway-manager", "-f", "-"];
+        self.until_taken(&[&apply, more].concat(), &body.to_string());
+    }
+
+    fn change_definitions(&self, names: &[DocumentName], change: impl Fn(String) -> Value) {
+        for name in names {
+            let definition = format!("crd/{}s.keelway.dev", name.kind().to_lowercase());
+            let field =
+                |part| format!("/spec/versions/0/schema/openAPIV3Schema/properties/{part}/properties/ofNextRelease");
+            let patch = json!(["spec", "status"].map(|part| change(field(part)))).to_string();
+            self.kubectl.says(&["patch", &definition, "--type=json", "-p", &patch]);
+        }
+    }
 }
 
 /// Its namespace, and what kubectl calls it.
@@ -60,8 +121,30 @@ fn place_of(name: &DocumentName) -> (String, String) {
 pub(crate) async fn keeps_what_it_is_given(plane: &Plane, kubectl: &Kubectl) {
     let subject = Server { client: role::client(plane, kubectl).await, kubectl };
     contract::holds(&subject).await;
+    fields_go_with_their_definitions(&subject).await;
     what_is_not_sound_is_told_on_it(&subject).await;
     role::is_what_was_used();
+}
+
+/// Where the definitions went back as well, an API server drops what they do not have, and the manager goes on without it.
+async fn fields_go_with_their_definitions(subject: &Server<'_>) {
+    let names = [DocumentName::Hypervisor("hv-1".parse().unwrap())];
+    contract::Subject::next_release_writes(subject, &names, &json!({ "text": "10" }));
+    let store = contract::Subject::open(subject);
+    let mut documents = Documents::clone(&*store.load().await.unwrap());
+    assert!(documents.get(&names[0]).unwrap().has_newer_fields());
+    subject.change_definitions(&names, |path| json!({ "op": "remove", "path": path }));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while subject.kubectl.says(&["get", "hv", "hv-1", "-o", "json"]).contains("\"ofNextRelease\":") {
+        assert!(Instant::now() < deadline, "the definitions do not count");
+    }
+    let machine = documents.hypervisors.values_mut().next().unwrap();
+    machine.status.as_mut().unwrap().installation = Some("00000000000000ee".parse().unwrap());
+    store.save(&documents).await.unwrap();
+    let documents = store.load().await.unwrap();
+    assert!(!documents.get(&names[0]).unwrap().has_newer_fields());
+    let machine = documents.hypervisors.values().next().unwrap();
+    assert!(machine.status.as_ref().unwrap().installation.as_ref().is_some_and(|id| id.as_str() == "00000000000000ee"));
 }
 
 /// What no rule of the definitions can tell.

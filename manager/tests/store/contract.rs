@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keelway_api::{
-    Documents,
+    Documents, Time,
     cluster::FINALIZER,
     document::DocumentName,
     name::{ClusterRef, HypervisorName, PodName},
@@ -12,6 +12,7 @@ use keelway_reconciler::{
     Changing, Store,
     testing::{essence, keeps, load, world},
 };
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 /// Many times what news take.
@@ -50,6 +51,9 @@ pub(crate) trait Subject {
     fn has(&self, name: &DocumentName) -> bool;
     /// Somebody else asks for the deletion of a Cluster or a Hypervisor.
     fn delete(&self, name: &DocumentName);
+    /// A next release has the store, whose documents of these kinds have a map `ofNextRelease` in their specs and their statuses, with the same in it. It
+    /// writes the documents of these names.
+    fn next_release_writes(&self, names: &[DocumentName], fields: &Value);
 }
 
 /// All of it, one after the other in one world.
@@ -60,6 +64,7 @@ pub(crate) async fn holds(subject: &impl Subject) {
     news_wake(subject, &store).await;
     what_is_keelways_own_is_written_again(subject, &store).await;
     drop(store);
+    fields_of_a_newer_release_are_kept(subject).await;
     a_deletion_takes_its_time(subject).await;
     a_machine_goes(subject).await;
     a_class_is_others_to_write(subject).await;
@@ -151,6 +156,50 @@ async fn until_it_is_written_again<S: Subject>(subject: &S, store: &S::Store, na
         }
     };
     timeout(SOON, wait).await.unwrap()
+}
+
+/// After a rollback a store has fields that this release does not know.
+async fn fields_of_a_newer_release_are_kept<S: Subject>(subject: &S) {
+    let pod: PodName = "0123456789abcdef/etcd-0".parse().unwrap();
+    let names = [
+        DocumentName::Cluster(c1()),
+        DocumentName::Component(pod.clone()),
+        DocumentName::Hypervisor("hv-1".parse().unwrap()),
+    ];
+    let fields = json!({ "text": "10", "list": [1, { "name": "x" }], "is": true });
+    subject.next_release_writes(&names, &fields);
+    let are_kept = |documents: &Documents| {
+        for name in &names {
+            let json = documents.get(name).unwrap().json();
+            assert_eq!(
+                (&json["spec"]["ofNextRelease"], &json["status"]["ofNextRelease"]),
+                (&fields, &fields),
+                "{name}"
+            );
+        }
+    };
+    let store = subject.open();
+    let mut documents = load(&store).await;
+    are_kept(&documents);
+    // A save of each of them, and of a Component's own.
+    let cluster = documents.clusters.get_mut(&c1()).unwrap();
+    cluster.status.as_mut().unwrap().endpoints.clear();
+    let component = documents.components.get_mut(&pod).unwrap();
+    "another reason".clone_into(&mut component.spec.placement);
+    component.status.as_mut().unwrap().conditions.clear();
+    let machine = documents.hypervisors.get_mut(&"hv-1".parse().unwrap()).unwrap();
+    machine.status.as_mut().unwrap().last_heartbeat_time = Some(Time("2026-01-31T12:00:00Z".parse().unwrap()));
+    store.save(&documents).await.unwrap();
+    are_kept(&load(&store).await);
+    drop(store);
+    let store = subject.open();
+    let documents = load(&store).await;
+    are_kept(&documents);
+    let machine = documents.hypervisors.values().next().unwrap();
+    assert!(
+        documents.components[&pod].spec.placement == "another reason"
+            && machine.status.as_ref().unwrap().last_heartbeat_time.is_some()
+    );
 }
 
 async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {

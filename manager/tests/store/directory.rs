@@ -8,11 +8,13 @@ use keelway_api::{
     documents::SecretName,
     jiff::Timestamp,
     name::ClusterRef,
+    newer::{FORMAT, FORMAT_ANNOTATION},
 };
 use keelway_manager::directory::{Directory, DirectoryError, LockError};
 use keelway_planner::MintRequest;
 use keelway_reconciler::{Changing, Minter, PkiMinter, Store};
 use rand::{SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::contract;
@@ -157,6 +159,34 @@ async fn a_file_that_is_broken_is_refused_with_its_place_until_it_is_mended() {
     assert!(store.refused().is_empty());
 }
 
+/// After a rollback documents have fields that this release does not know. A person who writes another one made a mistake.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_adds_no_unknown_field_to_those_of_a_newer_release() {
+    let place = Place::new();
+    drop(place.with_world().await);
+    let text = place.read(CLUSTER).replace("spec:\n", "spec:\n  ofNextRelease: true\n");
+    place.write(CLUSTER, &text);
+    {
+        let store = place.open();
+        assert!(store.load().await.unwrap().clusters.is_empty());
+        let told = store.refused()[Path::new(CLUSTER)].to_string();
+        assert!(told.contains("spec.ofNextRelease") && told.contains("there is no such field"), "{told}");
+    }
+    let stamped = text.replace("metadata:\n", "metadata:\n  annotations: {keelway.dev/format: '1000'}\n");
+    place.write(CLUSTER, &stamped);
+    let store = place.open();
+    let fields = |documents: &Documents| documents.get(&name_of_cluster()).unwrap().newer_fields();
+    assert_eq!(fields(&store.load().await.unwrap()), ["spec.ofNextRelease"]);
+    place.write(CLUSTER, &stamped.replace("spec:\n", "spec:\n  replicsa: 3\n"));
+    assert_eq!(fields(&next(&store).await), ["spec.ofNextRelease"]);
+    let told = store.refused()[Path::new(CLUSTER)].to_string();
+    assert!(told.contains("spec.replicsa") && !told.contains("ofNextRelease:"), "{told}");
+    // Removing a field is a person's right.
+    place.write(CLUSTER, &stamped.replace("  ofNextRelease: true\n", ""));
+    assert!(fields(&next(&store).await).is_empty());
+    assert!(store.refused().is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_passes_tell_is_kept_beside_a_broken_file() {
     let place = Place::new();
@@ -265,7 +295,7 @@ impl contract::Subject for Place {
     }
 
     fn apply(&self, text: &str) {
-        let (name, _) = Document::read(text.as_bytes(), "", Asked { keys: None, whole: false }).unwrap();
+        let (name, _) = Document::read(text.as_bytes(), "", Asked::default()).unwrap();
         self.write(&file_of(&name), text);
     }
 
@@ -287,6 +317,18 @@ impl contract::Subject for Place {
         };
         metadata.deletion_timestamp = Some(Time("2026-01-31T12:00:00Z".parse().unwrap()));
         self.write(&path, &document.as_ref().text());
+    }
+
+    fn next_release_writes(&self, names: &[DocumentName], fields: &Value) {
+        for name in names {
+            let path = file_of(name);
+            let (_, document) = Document::read(self.read(&path).as_bytes(), "", Asked::default()).unwrap();
+            let mut json = document.as_ref().json();
+            json["metadata"]["annotations"][FORMAT_ANNOTATION] = json!((FORMAT + 1).to_string());
+            json["spec"]["ofNextRelease"] = fields.clone();
+            json["status"]["ofNextRelease"] = fields.clone();
+            self.write(&path, &json.to_string());
+        }
     }
 }
 

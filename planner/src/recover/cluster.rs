@@ -238,7 +238,8 @@ impl<'a> ClusterRecovery<'a> {
             let placement = if moved { spec.placement.clone() } else { found.spec.placement.clone() };
             let status = found.status.clone().unwrap_or_default();
             if let Some(component) = self.documents.components.get_mut(held.name) {
-                component.spec = ComponentSpec { placement, ..spec };
+                let newer = core::mem::take(&mut component.spec.newer);
+                component.spec = ComponentSpec { placement, newer, ..spec };
                 component.status = Some(if moved || stops { status_of(held) } else { status });
             }
         }

@@ -9,7 +9,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    Cluster,
+    Cluster, Newer,
     component::ComponentSpec,
     machine::{Check, Container, File, Pod},
     name::{ComponentName, HypervisorName, PodName},
@@ -35,6 +35,7 @@ pub(super) fn component_spec(
         ports: parts.ports()?,
         user: pod.user,
         placement: format!("found on {machine} by keelway recover"),
+        newer: Newer::default(),
     })
 }
 
