@@ -16,7 +16,9 @@ use crate::{
     Time,
     hypervisor::Applied,
     name::{ClusterId, InstallationId, PodName},
+    quantity::Memory,
     registry::RegistryCredentials,
+    resources::SMALLEST_QUOTA,
 };
 
 pub use event::MachineEvent;
@@ -494,6 +496,11 @@ pub struct MachineState {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -508,17 +515,49 @@ pub struct Figures {
     /// The WireGuard peers of a gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<u64>,
+    /// Whether an etcd member says that its store has raised the alarm `NOSPACE`: it takes no writes until somebody disarms the alarm.
+    /// Machines without an agent do not ask.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub no_space: bool,
+}
+
+/// How much of its quota the database of an etcd member uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DatabaseRoom {
+    /// Less than 75 %.
+    Enough,
+    /// 75 to 80 %: too much for one that was near its quota to count as well again.
+    Less,
+    /// 80 % or more, where the alert `KeelwayEtcdQuotaLow` fires, too.
+    NearQuota,
+    /// It takes no writes any more.
+    NoSpace,
 }
 
 impl Figures {
-    /// Whether two looks at a component tell about the same: its database differs by less than a twentieth of what it may have.
+    /// Whether two looks at a component tell about the same: its database differs by less than a twentieth of what it has, or of the smallest
+    /// quota.
     #[must_use]
     pub fn are_about_equal(one: &Self, other: &Self) -> bool {
         let databases = match (one.database_bytes, other.database_bytes) {
-            (Some(one), Some(other)) => one.abs_diff(other) < ETCD_QUOTA / 20,
+            (Some(one), Some(other)) => one.abs_diff(other) < one.max(other).max(SMALLEST_QUOTA.bytes()) / 20,
             (one, other) => one == other,
         };
-        databases && one.peers == other.peers
+        databases && one.peers == other.peers && one.no_space == other.no_space
+    }
+
+    /// `None`: it is no etcd member, or does not tell.
+    #[must_use]
+    pub fn database_room(&self, quota: Memory) -> Option<DatabaseRoom> {
+        if self.no_space {
+            return Some(DatabaseRoom::NoSpace);
+        }
+        let (bytes, quota) = (u128::from(self.database_bytes?), u128::from(quota.bytes()));
+        Some(match bytes * 100 {
+            used if used >= quota * 80 => DatabaseRoom::NearQuota,
+            used if used >= quota * 75 => DatabaseRoom::Less,
+            _ => DatabaseRoom::Enough,
+        })
     }
 }
 
@@ -847,10 +886,12 @@ impl MachineState {
         let healthy = containers.iter().map(|container| &container.id).filter(|id| self.healthy.contains(*id));
         let healthy = healthy.cloned().collect();
         let servers = self.servers.iter().filter(|(pod, _)| pod.cluster == *id);
+        let figures = self.figures.iter().filter(|(pod, _)| pod.cluster == *id);
         Self {
             files: below(&self.files, id),
             data: below(&self.data, id),
             servers: servers.map(|(pod, servers)| (pod.clone(), servers.clone())).collect(),
+            figures: figures.map(|(pod, figures)| (pod.clone(), *figures)).collect(),
             healthy,
             sandboxes,
             containers,

@@ -153,7 +153,7 @@ async fn one_machine_from_nothing_to_nothing() {
     let local = LocalMachine::connect(&containerd.socket(), Some(disk.path("archives"))).await.unwrap();
     let machine = Machine { disk, local, cluster };
 
-    let outcome = std::panic::AssertUnwindSafe(live_through(&machine, &cgroups)).catch_unwind().await;
+    let outcome = std::panic::AssertUnwindSafe(Box::pin(live_through(&machine, &cgroups))).catch_unwind().await;
     if let Err(panic) = outcome {
         println!("{}", containerd.log().unwrap());
         std::panic::resume_unwind(panic);

@@ -206,7 +206,7 @@ async fn until(seen: impl AsyncFn() -> bool) {
 #[tokio::test]
 async fn images_are_pulled_by_who_may_from_a_registry_that_is_trusted() {
     let world = World::new().await;
-    let outcome = std::panic::AssertUnwindSafe(pulled(&world)).catch_unwind().await;
+    let outcome = std::panic::AssertUnwindSafe(Box::pin(pulled(&world))).catch_unwind().await;
     if let Err(panic) = outcome {
         let log = fs::read_to_string(world.path("registry.log")).unwrap_or_default();
         println!("{}\n{log}", world.containerd.log().unwrap());

@@ -39,6 +39,7 @@ mod progress;
 mod recover;
 mod refusal;
 mod retirement;
+mod room;
 mod status;
 mod tenant;
 mod term;

@@ -18,7 +18,7 @@ use keelway_api::{
 
 use crate::{
     AgentOrder, MintRequest, Observation, access, authorities, birth, bundles, certificates, class, deletion, draining,
-    enrollment, installation, machine_deletion, newer, placement, status, versions, world::World,
+    enrollment, installation, machine_deletion, newer, placement, room, status, versions, world::World,
 };
 
 /// What one pass decided.
@@ -216,6 +216,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         newer::report_of_machines(&mut plan, &Time(now));
     }
     authorities::plan_authorities(&mut plan, seen, now);
+    room::plan_room(&mut plan, seen, &Time(now));
     let overdue = certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, (seen, &overdue), &Time(now));

@@ -9,7 +9,7 @@ use keelway_api::{
     ByteString, Cluster, Condition, Documents, Time,
     documents::SecretName,
     jiff::{SignedDuration, Timestamp},
-    machine::{MachineState, Seen},
+    machine::{Figures, MachineState, Seen},
     name::{HypervisorName, PodName},
 };
 use keelway_planner::{
@@ -472,4 +472,98 @@ fn a_member_that_does_not_answer_in_time_is_not_taken_for_one_that_does_not_work
         free
     };
     assert_eq!((replaced(Health::NoAnswer), replaced(Health::Unhealthy)), (0, 1));
+}
+
+const GIBIBYTE: u64 = 1 << 30;
+
+impl World {
+    /// The database of each member has so many hundredths of its quota of 4Gi.
+    fn databases(&mut self, percent: [u64; 3]) {
+        for (number, percent) in percent.into_iter().enumerate() {
+            let figures =
+                Figures { database_bytes: Some((4 * GIBIBYTE * percent).div_ceil(100)), ..Figures::default() };
+            self.member(number, Some(figures));
+        }
+    }
+
+    fn member(&mut self, number: usize, figures: Option<Figures>) {
+        let pod = self.documents.components.keys().find(|pod| pod.component.as_str() == format!("etcd-{number}"));
+        let pod = pod.unwrap().clone();
+        let machine = self.documents.components[&pod].spec.hypervisor.clone();
+        let told = &mut self.machines.get_mut(&machine).unwrap().figures;
+        match figures {
+            Some(figures) => drop(told.insert(pod, figures)),
+            None => drop(told.remove(&pod)),
+        }
+    }
+
+    fn room(&mut self) -> Option<(String, String)> {
+        self.pass();
+        self.condition("EtcdHasRoom").map(|found| {
+            assert_eq!(found.status, "False");
+            (found.reason.clone(), found.message.clone())
+        })
+    }
+}
+
+fn near(members: &str) -> (String, String) {
+    ("NearQuota".to_owned(), format!("{members}: most of the quota of 4Gi is used (spec.etcd.quota)"))
+}
+
+#[test]
+fn a_store_that_nears_its_quota_is_told_of_and_its_size_is_written_nowhere() {
+    let mut world = World::settled();
+    world.databases([10, 20, 79]);
+    assert_eq!(world.room(), None);
+    world.databases([10, 20, 80]);
+    assert_eq!(world.room(), Some(near("etcd-2")));
+    let before = world.documents.clone();
+    world.databases([11, 21, 99]);
+    assert_eq!(world.room(), Some(near("etcd-2")));
+    assert_eq!(world.documents, before, "nothing is written while it stays so");
+    world.databases([11, 21, 76]);
+    assert_eq!(world.room(), Some(near("etcd-2")), "it does not come and go");
+    world.databases([11, 21, 74]);
+    assert_eq!(world.room(), None);
+    world.databases([11, 21, 76]);
+    assert_eq!(world.room(), None);
+}
+
+#[test]
+fn a_larger_quota_is_room() {
+    let mut world = World::settled();
+    world.databases([90, 90, 90]);
+    assert_eq!(world.room(), Some(near("etcd-0, etcd-1, etcd-2")));
+    world.cluster().spec.etcd.quota = Some("8Gi".parse().unwrap());
+    assert_eq!(world.room(), None);
+}
+
+#[test]
+fn a_store_without_space_is_told_of_until_its_alarm_is_disarmed() {
+    let mut world = World::settled();
+    world.databases([90, 90, 90]);
+    let full = Figures { database_bytes: Some(GIBIBYTE), no_space: true, ..Figures::default() };
+    world.member(1, Some(full));
+    let (reason, message) = world.room().unwrap();
+    assert_eq!(reason, "NoSpace");
+    assert!(message.starts_with("etcd-1: the alarm NOSPACE is raised"), "{message}");
+    assert_eq!(world.progressing().1, "Settled", "it is not ours to mend");
+    // They were defragmented, and the alarm stands.
+    world.databases([1, 1, 1]);
+    world.member(1, Some(full));
+    assert_eq!(world.room().unwrap().0, "NoSpace");
+    world.databases([1, 1, 1]);
+    assert_eq!(world.room(), None);
+}
+
+#[test]
+fn what_was_said_of_a_store_stands_while_a_member_is_not_seen() {
+    let mut world = World::settled();
+    world.databases([90, 90, 90]);
+    assert_eq!(world.room(), Some(near("etcd-0, etcd-1, etcd-2")));
+    world.databases([1, 1, 1]);
+    world.member(2, None);
+    assert_eq!(world.room(), Some(near("etcd-0, etcd-1, etcd-2")));
+    world.member(2, Some(Figures { database_bytes: Some(GIBIBYTE), ..Figures::default() }));
+    assert_eq!(world.room(), None);
 }

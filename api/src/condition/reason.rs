@@ -95,6 +95,10 @@ pub enum Reason {
     BeyondClass,
     /// Documents have fields of a newer release of Keelway, which have no effect.
     NewerFields,
+    /// The database of an etcd member is nearly as large as it may grow.
+    NearQuota,
+    /// The store takes no writes any more.
+    NoSpace,
 }
 
 /// What people are told of a reason.
@@ -160,6 +164,8 @@ pub const ALL: &[Reason] = &[
     Reason::BeyondClass,
     Reason::AuthorityEnded,
     Reason::NewerFields,
+    Reason::NearQuota,
+    Reason::NoSpace,
 ];
 
 impl Reason {
@@ -206,7 +212,9 @@ impl Reason {
             | Self::Invalid
             | Self::AuthorityEnded
             | Self::BeyondClass
-            | Self::NewerFields => true,
+            | Self::NewerFields
+            | Self::NearQuota
+            | Self::NoSpace => true,
             Self::Answers
             | Self::NotObserved
             | Self::Certified
@@ -514,6 +522,20 @@ impl Reason {
                 "FieldsKnown",
                 "documents have fields of a newer release of Keelway, as after a rollback; they are kept, and have no effect",
                 "upgrade Keelway again, or remove the fields that the message names if nobody needs them",
+            ),
+            Self::NearQuota => (
+                "NearQuota",
+                "Cluster",
+                "EtcdHasRoom",
+                "the database of an etcd member has 80 % or more of its quota; at all of it the API server takes no more writes",
+                "delete what fills the store, or write a larger `spec.etcd.quota`: docs/operations.md, \".. etcd runs out of space\"",
+            ),
+            Self::NoSpace => (
+                "NoSpace",
+                "Cluster",
+                "EtcdHasRoom",
+                "etcd has raised the alarm `NOSPACE`: the API server takes no writes but deletions until somebody disarms the alarm",
+                "compact, defragment and disarm: docs/operations.md, \".. etcd runs out of space\"",
             ),
         };
         Explained { name, kind, condition, meaning, mend }

@@ -1,6 +1,6 @@
 //! A manager without any Kubernetes beneath it: documents are files, and people write them by hand.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, time::Instant};
 
 use keelway_api::{Documents, release};
 use keelway_e2e::{
@@ -9,6 +9,7 @@ use keelway_e2e::{
     machine::millis,
     manager::Manager,
 };
+use keelway_planner::probes;
 
 use crate::{look, workload};
 
@@ -25,7 +26,7 @@ fn scenario() {
     let mut manager = Manager::start(&host::directory("manager").join("store"));
     let applied = world.keelway.run(&["apply"], made.write().as_bytes()).succeeded();
     assert_eq!(applied.text().matches(" created\n").count(), 2, "{}", applied.text());
-    let written = cluster("");
+    let written = cluster("  etcd: {quota: 256Mi}\n");
     manager.write(CLUSTER, &written);
     let born = deadline::until("the cluster is available", deadline::SETTLE, || is_available(&manager));
     println!("{}  until the cluster was available", millis(born));
@@ -39,6 +40,7 @@ fn scenario() {
     refuses(&manager, &plane, &before);
     is_killed_and_begins_anew(&mut manager, &plane, &before);
     scales(&manager, &plane, &before);
+    fills_its_store(&manager, &plane);
     deletes(&mut manager, &plane);
 }
 
@@ -145,6 +147,54 @@ fn scales(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String,
     after.remove("kube-scheduler-1");
     assert_eq!(after, *before, "nothing else was touched");
     assert!(manager.read(CLUSTER).unwrap().contains("kubeScheduler"));
+}
+
+/// As many writes of a megabyte as fill the smallest quota, of one object: what was written before is taken away by compaction.
+const WRITES: usize = 320;
+
+/// Its store is filled until etcd takes no more, and the way out of docs/operations.md is gone.
+fn fills_its_store(manager: &Manager, plane: &ControlPlane<'_>) {
+    let begun = Instant::now();
+    let object = |number: usize| {
+        let text = format!("{}{number}", "0".repeat(1_000_000));
+        format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"fill"}},"data":{{"text":"{text}"}}}}"#)
+    };
+    let _ = plane.kubectl.run_with(&["create", "-f", "-"], object(0).as_bytes()).succeeded();
+    let writes: String = (1..WRITES).map(object).collect();
+    let filled = plane.kubectl.run_with(&["replace", "--validate=false", "-f", "-"], writes.as_bytes());
+    assert!(filled.stderr.contains("database space exceeded"), "{}", filled.stderr);
+    println!("{}  until the store was full", millis(begun.elapsed()));
+    let told = deadline::until("the cluster says so", deadline::READ, || room(manager).as_deref() == Some("NoSpace"));
+    println!("{}  until its document said so", millis(told));
+
+    let refused = plane.kubectl.run(&["create", "configmap", "one-more"]);
+    assert!(refused.stderr.contains("database space exceeded"), "{}", refused.stderr);
+    let freed = Instant::now();
+    let _ = plane.kubectl.run(&["delete", "configmap", "fill"]).succeeded();
+    let all = probes(&plane.documents).unwrap();
+    let member = all.iter().find(|probe| probe.component.component.as_str() == "etcd-0").unwrap();
+    let endpoint = format!("--endpoints=https://{}", member.address);
+    let etcdctl = |words: &[&str]| {
+        let files = ["--cacert=/etc/keelway/ca.crt", "--cert=/etc/keelway/peer.crt", "--key=/etc/keelway/peer.key"];
+        let exec = ["exec", "c1/etcd-0", "--", "etcdctl", "--command-timeout=60s", &endpoint];
+        plane.keelway.run(&[&exec[..], &files, words].concat(), &plane.text).succeeded()
+    };
+    let status = etcdctl(&["endpoint", "status", "--cluster", "-w", "fields"]);
+    let revision = status.text().lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap().to_owned();
+    let _ = etcdctl(&["compact", &revision]);
+    let _ = etcdctl(&["defrag", "--cluster"]);
+    let _ = etcdctl(&["alarm", "disarm"]);
+    let _ = plane.kubectl.run(&["create", "configmap", "one-more"]).succeeded();
+    println!("{}  until it took writes again", millis(freed.elapsed()));
+    deadline::until("the cluster is well again", deadline::READ, || room(manager).as_deref() == Some(""));
+}
+
+/// Why the store of the cluster has no room; empty where it has some.
+fn room(manager: &Manager) -> Option<String> {
+    let documents = manager.documents()?;
+    let mut conditions = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref());
+    let found = conditions.find_map(|status| status.conditions.iter().find(|one| one.type_ == "EtcdHasRoom"));
+    Some(found.map(|condition| condition.reason.clone()).unwrap_or_default())
 }
 
 /// All is gone from the machines, then the document.

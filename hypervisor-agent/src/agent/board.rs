@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use keelway_api::{hypervisor::Applied, machine::MachineState};
+use keelway_api::{hypervisor::Applied, machine::MachineState, name::PodName};
 use tokio::sync::{broadcast, watch};
 
 /// How many lines of progress wait for a slow reader before some are lost to it.
@@ -26,6 +26,8 @@ pub(super) struct Status {
     pub(super) held: Vec<String>,
     /// Ids of containers that answered when they were asked last.
     pub(super) healthy: BTreeSet<String>,
+    /// Etcd members whose store takes no writes, as they said last.
+    pub(super) no_space: BTreeSet<PodName>,
 }
 
 /// What a look at the machine found.

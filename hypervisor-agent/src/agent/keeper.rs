@@ -37,7 +37,7 @@ use crate::{
     observe::ObserveError,
     report::{ApplyReport, Effect, chain_text},
     rest,
-    supervise::{Held, Moment, Supervisor},
+    supervise::{Held, Moment, Question, Supervisor},
     unused::{self, ImageUse},
 };
 
@@ -61,7 +61,15 @@ enum Done {
     Pod(PodName, ApplyReport),
     Machine(ApplyReport),
     Images(Cleaned),
-    Answer { container: String, answer: Result<(), String> },
+    Answer(Answer),
+}
+
+/// What a container said.
+struct Answer {
+    question: Question,
+    health: Result<(), String>,
+    /// [`probe::has_no_space`].
+    no_space: Option<bool>,
 }
 
 /// What a look has found.
@@ -246,8 +254,12 @@ impl Keeper {
         for question in self.supervisor.questions(self.now()) {
             let (machine, clients) = (Arc::clone(&self.machine), Arc::clone(&self.clients));
             self.tasks.spawn(async move {
-                let answer = probe::ask(&machine, &clients, &question).await;
-                Done::Answer { container: question.container, answer }
+                let health = probe::ask(&machine, &clients, &question).await;
+                let no_space = match health {
+                    Ok(()) => probe::has_no_space(&machine, &clients, &question).await,
+                    Err(_) => None,
+                };
+                Done::Answer(Answer { question, health, no_space })
             });
         }
         let now = Instant::now();
@@ -285,17 +297,25 @@ impl Keeper {
                 }
             }
             Done::Images(cleaned) => self.cleaned(&cleaned),
-            Done::Answer { container, answer } => {
-                let was_healthy = self.supervisor.is_healthy(&container);
-                self.dirty |= self.supervisor.answered(self.started.elapsed(), &container, answer);
-                if self.supervisor.is_healthy(&container) != was_healthy {
-                    self.tell_who_is_healthy();
-                }
-                if let Some((pod, name, why)) = self.supervisor.failing(&container) {
-                    let message = format!("container {name} did not answer its check: {why}");
-                    self.journal.note(About::pod(pod, name), (true, reason::UNHEALTHY), message);
-                }
-            }
+            Done::Answer(answer) => self.answered(answer),
+        }
+    }
+
+    fn answered(&mut self, Answer { question: Question { container, pod, .. }, health, no_space }: Answer) {
+        let was_healthy = self.supervisor.is_healthy(&container);
+        self.dirty |= self.supervisor.answered(self.started.elapsed(), &container, health);
+        if self.supervisor.is_healthy(&container) != was_healthy {
+            self.tell_who_is_healthy();
+        }
+        if let Some(no_space) = no_space {
+            self.board.publish(|status| {
+                let is_news = if no_space { status.no_space.insert(pod) } else { status.no_space.remove(&pod) };
+                status.revision += u64::from(is_news);
+            });
+        }
+        if let Some((pod, name, why)) = self.supervisor.failing(&container) {
+            let message = format!("container {name} did not answer its check: {why}");
+            self.journal.note(About::pod(pod, name), (true, reason::UNHEALTHY), message);
         }
     }
 

@@ -35,7 +35,7 @@ mod tests {
         let server = ServerState { address: "10.0.0.1:6443".parse().unwrap(), admin, sessions, ready: true };
         MachineState {
             servers: BTreeMap::from([(pod, BTreeMap::from([("one".to_owned(), server)]))]),
-            figures: BTreeMap::from([(member, Figures { database_bytes: Some(database_bytes), peers: None })]),
+            figures: BTreeMap::from([(member, Figures { database_bytes: Some(database_bytes), ..Figures::default() })]),
             ..Model::empty().state
         }
     }
@@ -47,6 +47,7 @@ mod tests {
         assert!(!is_news(state(7, ServerAdmin::Serves, 2 << 20)));
         assert!(is_news(state(7, ServerAdmin::Drains, 2 << 20)));
         assert!(is_news(state(3, ServerAdmin::Serves, ETCD_QUOTA / 2)));
+        assert!(is_news(state(3, ServerAdmin::Serves, 16 << 20)), "a small quota is soon reached");
         let told = news(state(3, ServerAdmin::Drains, 1 << 20), None);
         assert!(news(state(2, ServerAdmin::Drains, 1 << 20), Some(&told)) != told);
     }

@@ -21,6 +21,7 @@ use crate::{
     FilesError, LocalMachine,
     access::AccessError,
     https::{self, GetError},
+    layout::is_named_after,
     report::chain_text,
     supervise::Question,
     tls::{PinnedClient, PublicKey, TlsError, public_key},
@@ -28,6 +29,11 @@ use crate::{
 
 /// As much as is read of an answer's first line, in bytes: nobody here trusts a component.
 const LONGEST_ANSWER: u64 = 4096;
+
+/// The container of an etcd member.
+const ETCD: &str = "etcd";
+/// Where etcd tells of its alarms: of no space alone, and without asking other members.
+const ALARMS: &str = "/health?exclude=CORRUPT&serializable=true";
 
 /// Why an answer is none.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +130,23 @@ pub(super) async fn ask(machine: &LocalMachine, clients: &Clients, question: &Qu
         Ok(Err(error)) => Err(chain_text(&error)),
         Err(_) => Err(format!("no answer within {} s", question.within.as_secs())),
     }
+}
+
+/// Whether a store has raised the alarm `NOSPACE`, asked of an etcd member that answered its check just now. etcd tells that at a path of its
+/// own, before all else that makes it unwell: its other checks succeed meanwhile. `None`: it is no etcd member, or does not say.
+pub(super) async fn has_no_space(machine: &LocalMachine, clients: &Clients, question: &Question) -> Option<bool> {
+    let Check::Https { address, server_name, .. } = &question.check else { return None };
+    let client = clients.of(question).filter(|_| is_named_after(&question.pod, ETCD))?;
+    let asking = async {
+        let stream = machine.dial(*address, question.within).await.ok()?;
+        https::text(client.config, server_name, stream, *address, ALARMS).await.ok()
+    };
+    alarm(&timeout(question.within, asking).await.ok()??)
+}
+
+/// What etcd says of its health begins with an alarm, where there is one.
+fn alarm(answer: &str) -> Option<bool> {
+    answer.contains("\"health\"").then(|| answer.contains("ALARM NOSPACE"))
 }
 
 async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) -> Result<(), ProbeError> {

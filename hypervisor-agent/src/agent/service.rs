@@ -127,6 +127,9 @@ impl Agent for Service {
             let status = status.borrow();
             state.healthy.clone_from(&status.healthy);
             state.failures.clone_from(&status.failures);
+            for (pod, figures) in &mut state.figures {
+                figures.no_space = status.no_space.contains(pod);
+            }
         }
         state.failures.extend(self.book.lost().map(|lost| lost.failure()));
         if let Some(standing) = &self.standing {

@@ -56,7 +56,9 @@ impl<S: Site> Chain<'_, S> {
     async fn apply(&mut self, action: &PodAction) -> Result<(), EffectError> {
         let runtime = &self.machine.runtime;
         match action {
-            PodAction::EnsureImage(image) => self.images.ensure(&image.name, image.credentials.as_ref()).await?,
+            PodAction::EnsureImage(image) => {
+                Box::pin(self.images.ensure(&image.name, image.credentials.as_ref())).await?;
+            }
             PodAction::MakeDirectories(_)
             | PodAction::MarkData { .. }
             | PodAction::WriteFile { .. }

@@ -95,13 +95,13 @@ impl From<proto::FormatRange> for FormatRange {
 }
 
 fn component_figures((pod, figures): (&PodName, &Figures)) -> proto::ComponentFigures {
-    let Figures { database_bytes, peers } = *figures;
-    proto::ComponentFigures { pod: Some(pod.into()), database_bytes, peers }
+    let Figures { database_bytes, peers, no_space } = *figures;
+    proto::ComponentFigures { pod: Some(pod.into()), database_bytes, peers, no_space }
 }
 
 fn figures(figures: proto::ComponentFigures) -> Result<(PodName, Figures), WireError> {
-    let proto::ComponentFigures { pod, database_bytes, peers } = figures;
-    Ok((pod_name(pod)?, Figures { database_bytes, peers }))
+    let proto::ComponentFigures { pod, database_bytes, peers, no_space } = figures;
+    Ok((pod_name(pod)?, Figures { database_bytes, peers, no_space }))
 }
 
 impl From<&AgentIdentity> for proto::AgentIdentity {

@@ -165,7 +165,7 @@ prop_compose! {
         disk in any::<Option<(u64, u64)>>(),
         system in option::of(("[a-z0-9.]{0,9}", any::<Option<bool>>())),
         formats in any::<(u32, u32)>(),
-        figures in btree_map(name(), any::<(Option<u64>, Option<u64>)>(), 0..3),
+        figures in btree_map(name(), any::<(Option<u64>, Option<u64>, bool)>(), 0..3),
     ) -> MachineState {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
@@ -217,7 +217,7 @@ prop_compose! {
             }),
             figures: figures
                 .into_iter()
-                .map(|(pod, (database_bytes, peers))| (pod, Figures { database_bytes, peers }))
+                .map(|(pod, (database_bytes, peers, no_space))| (pod, Figures { database_bytes, peers, no_space }))
                 .collect(),
             disk: disk.map(|(capacity_bytes, available_bytes)| Disk { capacity_bytes, available_bytes }),
             system: system.map(|(kernel_version, agent)| SystemFacts {

@@ -71,7 +71,7 @@ mod tests {
         let figures = |bytes| BTreeMap::from([("0123456789abcdef/etcd-0".parse().unwrap(), bytes)]);
         let holdings = Holdings::default();
         let told = |machine: &str, bytes| {
-            let figures = figures(Figures { database_bytes: Some(bytes), peers: None });
+            let figures = figures(Figures { database_bytes: Some(bytes), ..Figures::default() });
             holdings.0.lock().unwrap().insert(machine.parse().unwrap(), figures);
         };
         told("hv-1", 20 << 20);

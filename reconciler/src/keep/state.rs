@@ -10,8 +10,9 @@ use keelway_api::{
     document::DocumentName,
     hypervisor::{Applied, Way},
     jiff::Timestamp,
-    machine::{MachineState, Seen},
-    name::{ClusterId, ClusterRef, HypervisorName},
+    machine::{DatabaseRoom, MachineState, Seen},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    quantity::Memory,
     shared::Map,
 };
 use keelway_planner::{HIGHEST_TOLD_TERM, Observation, Wants, refuse};
@@ -238,7 +239,11 @@ impl State {
         let came = before.as_deref().and_then(Seen::known).is_none() != now.and_then(Seen::known).is_none();
         let here = self.index.clusters_on(&self.documents, name);
         for (cluster, known) in &self.clusters {
-            let own = here.get(cluster).is_some_and(|id| came || part(before.as_deref(), id) != part(now, id));
+            let own = here.get(cluster).is_some_and(|id| {
+                let Some(document) = self.documents.clusters.get(cluster) else { return came };
+                let part = |seen| part(seen, (id, document.spec.etcd.quota()));
+                came || part(before.as_deref()) != part(now)
+            });
             // One that waits for room may have it now.
             if own || (came && !here.contains_key(cluster) && !known.settled) {
                 known.wake.notify_one();
@@ -420,21 +425,30 @@ fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {
     }
 }
 
-/// What matters to a cluster of what a machine tells: where others listen matters to who is placed.
-fn part(seen: Option<&Seen<MachineState>>, id: &ClusterId) -> Option<MachineState> {
-    let state = seen?.known()?.part_of(id);
-    Some(MachineState {
+/// What matters to a cluster of what a machine tells: where others listen matters to who is placed, and of the size of a database whether its
+/// quota is near.
+fn part(
+    seen: Option<&Seen<MachineState>>,
+    (id, quota): (&ClusterId, Memory),
+) -> Option<(MachineState, Vec<(PodName, DatabaseRoom)>)> {
+    let mut state = seen?.known()?.part_of(id);
+    let figures = std::mem::take(&mut state.figures).into_iter();
+    let rooms = figures.filter_map(|(pod, figures)| Some((pod, figures.database_room(quota)?))).collect();
+    let state = MachineState {
         ports: keelway_api::machine::PortFacts::default(),
         disk: None,
         applied: None,
         term: 0,
         agent_id: None,
         ..state
-    })
+    };
+    Some((state, rooms))
 }
 
 #[cfg(test)]
 mod tests {
+    use keelway_api::machine::{CgroupDriver, Figures, RuntimeFacts};
+
     use super::*;
 
     const WORLD: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec: {role: Private, endpoint: \
@@ -474,5 +488,30 @@ mod tests {
         let before = state.documents.clone();
         state.put_together(&Alone);
         assert!(Arc::ptr_eq(&before, &state.documents));
+    }
+
+    /// A database that grows wakes nobody: what a pass says of it is the same.
+    #[test]
+    fn of_a_database_it_matters_whether_its_quota_is_near() {
+        let id: ClusterId = "aaaaaaaaaaaaaaaa".parse().unwrap();
+        let quota = Memory::gibibytes(4);
+        let seen = |pod: &str, mebibytes: u64, no_space: bool| {
+            let runtime = RuntimeFacts {
+                name: "containerd".to_owned(),
+                version: "v2".to_owned(),
+                cgroup_driver: CgroupDriver::Cgroupfs,
+            };
+            let figures = Figures { database_bytes: Some(mebibytes << 20), no_space, ..Figures::default() };
+            let mut state = MachineState::empty(runtime);
+            state.figures.insert(pod.parse().unwrap(), figures);
+            part(Some(&Seen::Known(state)), (&id, quota))
+        };
+        let own = |mebibytes, no_space| seen("aaaaaaaaaaaaaaaa/etcd-0", mebibytes, no_space);
+        assert_eq!(own(20, false), own(3000, false));
+        assert_ne!(own(3000, false), own(3300, false), "80 % are used");
+        assert_eq!(own(3300, false), own(4000, false));
+        assert_ne!(own(4000, false), own(4000, true));
+        let other = |mebibytes| seen("bbbbbbbbbbbbbbbb/etcd-0", mebibytes, false);
+        assert_eq!(other(20), other(4000));
     }
 }

@@ -152,6 +152,10 @@ impl Issued {
     }
 }
 
+/// What etcd answers whose store has no space.
+const FULL: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 44\r\n\r\n\
+                    {\"health\":\"false\",\"reason\":\"ALARM NOSPACE\"}\n";
+
 async fn answer_all(listener: TcpListener, config: Arc<ServerConfig>, seen: Arc<StdMutex<Vec<HandshakeKind>>>) {
     let acceptor = TlsAcceptor::from(config);
     loop {
@@ -159,9 +163,11 @@ async fn answer_all(listener: TcpListener, config: Arc<ServerConfig>, seen: Arc<
         // Whoever trusts another authority breaks off.
         let Ok(mut stream) = acceptor.accept(stream).await else { continue };
         let mut request = [0; 1024];
-        let _ = stream.read(&mut request).await;
+        let length = stream.read(&mut request).await.unwrap_or_default();
+        let asks_for_alarms = request[..length].starts_with(format!("GET {ALARMS} ").as_bytes());
+        let answer = if asks_for_alarms { FULL } else { "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" };
         seen.lock().unwrap().extend(stream.get_ref().1.handshake_kind());
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        let _ = stream.write_all(answer.as_bytes()).await;
         let _ = stream.shutdown().await;
     }
 }
@@ -267,4 +273,26 @@ async fn the_key_before_counts_until_the_new_one_is_shown() {
     world.ask().await.unwrap();
     world.listen(before.config(None)).await;
     world.ask().await.unwrap_err();
+}
+
+#[tokio::test]
+async fn an_etcd_member_is_asked_whether_it_has_space() {
+    let mut world = World::new().await;
+    world.ask().await.unwrap();
+    assert_eq!(has_no_space(&world.machine, &world.clients, &world.question).await, None, "it is no etcd member");
+    world.question.pod.component = "etcd-0".parse().unwrap();
+    assert_eq!(has_no_space(&world.machine, &world.clients, &world.question).await, None, "it did not answer yet");
+    world.serve().await;
+    world.ask().await.unwrap();
+    assert_eq!(has_no_space(&world.machine, &world.clients, &world.question).await, Some(true));
+    world.end().await;
+    assert_eq!(has_no_space(&world.machine, &world.clients, &world.question).await, None, "it does not answer");
+}
+
+#[test]
+fn etcd_tells_its_alarm_in_words() {
+    assert_eq!(alarm(r#"{"health":"true","reason":""}"#), Some(false));
+    assert_eq!(alarm(r#"{"health":"false","reason":"RAFT NO LEADER"}"#), Some(false));
+    assert_eq!(alarm(r#"{"health":"false","reason":"ALARM NOSPACE"}"#), Some(true));
+    assert_eq!(alarm("404 page not found"), None);
 }

@@ -1,0 +1,99 @@
+//! Stores that run out of room: their clusters report it before they take no more writes, and then.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Time,
+    condition::{self, Status, Verdict, reason::Reason},
+    machine::DatabaseRoom,
+    name::{ClusterId, ClusterRef},
+    quantity::Memory,
+    role::Role,
+};
+
+use crate::{Observation, plan::Plan, status::verdict, words::listed};
+
+/// The condition of a Cluster, which is there while it is not so.
+const HAS_ROOM: &str = "EtcdHasRoom";
+
+/// Tells of each cluster whose store is near its quota or takes no writes. How large a database is stands in no message: that changes with
+/// every write.
+pub(crate) fn plan_room(plan: &mut Plan, seen: &Observation, now: &Time) {
+    let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
+    for name in names {
+        let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
+        let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let is_told = conditions.iter().any(|one| one.type_ == HAS_ROOM);
+        let quota = cluster.spec.etcd.quota();
+        let says = match Store::of(plan, seen, (id, quota)).says((quota, is_told)) {
+            Says::Nothing => continue,
+            // What stays as it is stays shared.
+            Says::HasRoom if !is_told => continue,
+            Says::HasRoom => None,
+            Says::Verdict(verdict) => Some(verdict),
+        };
+        let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
+        let generation = cluster.metadata.generation;
+        let conditions = &mut cluster.status.get_or_insert_default().conditions;
+        match says {
+            Some(says) => condition::set(conditions, HAS_ROOM, says, generation, now),
+            None => conditions.retain(|condition| condition.type_ != HAS_ROOM),
+        }
+    }
+}
+
+/// What is to be said of a cluster.
+enum Says {
+    /// What was said stands, as not all members were seen.
+    Nothing,
+    HasRoom,
+    Verdict(Verdict),
+}
+
+/// The members of a store, each with how much room its database has, where it was seen.
+struct Store(Vec<(String, Option<DatabaseRoom>)>);
+
+impl Store {
+    fn of(plan: &Plan, seen: &Observation, (id, quota): (&ClusterId, Memory)) -> Self {
+        let components = plan.documents.components_of(id);
+        let members = components.filter(|(_, component)| component.spec.role == Role::Etcd && !component.is_stopping());
+        let room = |(pod, machine)| {
+            let state = seen.machines.get(machine).and_then(|seen| seen.known())?;
+            state.figures.get(pod)?.database_room(quota)
+        };
+        Self(
+            members
+                .map(|(pod, component)| (pod.component.to_string(), room((pod, &component.spec.hypervisor))))
+                .collect(),
+        )
+    }
+
+    /// One that was near its quota has room again below three quarters of it, so that nothing is written each time that it crosses one mark.
+    fn says(&self, (quota, is_told): (Memory, bool)) -> Says {
+        let near = if is_told { DatabaseRoom::Less } else { DatabaseRoom::NearQuota };
+        let (full, nearly) = (self.at_least(DatabaseRoom::NoSpace), self.at_least(near));
+        if !full.is_empty() {
+            let message = format!(
+                "{}: the alarm NOSPACE is raised, and the API server takes no writes but deletions until it is disarmed",
+                listed(full.iter().copied())
+            );
+            return Says::Verdict(verdict(Status::False, Reason::NoSpace, message));
+        }
+        if !nearly.is_empty() {
+            let message =
+                format!("{}: most of the quota of {quota} is used (spec.etcd.quota)", listed(nearly.iter().copied()));
+            return Says::Verdict(verdict(Status::False, Reason::NearQuota, message));
+        }
+        if self.0.iter().all(|(_, room)| room.is_some()) { Says::HasRoom } else { Says::Nothing }
+    }
+
+    fn at_least(&self, mark: DatabaseRoom) -> Vec<&String> {
+        let short = self.0.iter().filter(|(_, room)| room.is_some_and(|room| room >= mark));
+        short.map(|(name, _)| name).collect()
+    }
+}
