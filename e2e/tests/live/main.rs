@@ -16,6 +16,7 @@ mod crictl;
 mod enrolled;
 mod enrollment;
 mod files;
+mod flood;
 mod input;
 mod interrupted;
 mod keys;
