@@ -8,8 +8,8 @@ pub(crate) struct Demand {
     pub(crate) live: bool,
 }
 
-/// Those that take long, the longest first: what is left for the end is short. The load is what `target/test-times.tsv` says of a run
-/// with nothing beside.
+/// Those that take long, the longest first: what is left for the end is short. The load is about what `target/test-times.tsv` says, with
+/// room for the moments in which a live suite takes more.
 const MEASURED: [(&str, Demand); 17] = [
     ("e2e live", live(70)),
     ("e2e highly_available", live(80)),
