@@ -32,10 +32,7 @@ pub(crate) fn plan_classes(plan: &mut Plan, now: &Time) {
         if class.is_some() {
             status.class = class;
         }
-        match says {
-            Some(says) => condition::set(&mut status.conditions, WITHIN, says, generation, now),
-            None => status.conditions.retain(|condition| condition.type_ != WITHIN),
-        }
+        condition::set_or_remove(&mut status.conditions, WITHIN, says, generation, now);
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &Observation, now: &Time) {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
         let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let is_told = conditions.iter().any(|one| one.type_ == HAS_ROOM);
+        let is_told = condition::has(conditions, HAS_ROOM);
         let quota = cluster.spec.etcd.quota();
         let says = match Store::of(plan, seen, (id, quota)).says((quota, is_told)) {
             Says::Nothing => continue,
@@ -40,10 +40,7 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &Observation, now: &Time) {
         let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
         let generation = cluster.metadata.generation;
         let conditions = &mut cluster.status.get_or_insert_default().conditions;
-        match says {
-            Some(says) => condition::set(conditions, HAS_ROOM, says, generation, now),
-            None => conditions.retain(|condition| condition.type_ != HAS_ROOM),
-        }
+        condition::set_or_remove(conditions, HAS_ROOM, says, generation, now);
     }
 }
 

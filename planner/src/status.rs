@@ -102,25 +102,19 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
             note(status, (name, seen), part, now);
         }
         if let Some(Seen::Known(state)) = found {
-            if state.disk_pressure {
-                let says = verdict(Status::True, Reason::DiskFull, format!("waits for {}", full_disk()));
-                condition::set(&mut status.conditions, "DiskPressure", says, generation, now);
-            } else {
-                status.conditions.retain(|condition| condition.type_ != "DiskPressure");
-            }
+            let waits = || verdict(Status::True, Reason::DiskFull, format!("waits for {}", full_disk()));
+            let says = state.disk_pressure.then(waits);
+            condition::set_or_remove(&mut status.conditions, "DiskPressure", says, generation, now);
         }
         condition::set(&mut status.conditions, "Ready", says, generation, now);
-        match drained {
-            Some(says) => condition::set(&mut status.conditions, "Drained", says, generation, now),
-            None => status.conditions.retain(|condition| condition.type_ != "Drained"),
-        }
+        condition::set_or_remove(&mut status.conditions, "Drained", drained, generation, now);
     }
 }
 
 /// Whether it is written down whether the machine answers.
 fn is_told(document: &Hypervisor) -> bool {
     let status = document.status.as_ref();
-    status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == "Ready"))
+    status.is_some_and(|status| condition::has(&status.conditions, "Ready"))
 }
 
 /// Writes down what a machine tells of itself, and when it was heard of last.

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    io::Write,
     os::fd::AsFd,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -72,9 +73,8 @@ fn processor_time(pid: Pid) -> Result<f64> {
 }
 
 fn append(log: &Path, words: &str) -> Result<()> {
-    let mut text = fs::read(log).with_context(|| format!("read {}", log.display()))?;
-    text.extend(words.as_bytes());
-    fs::write(log, text).with_context(|| format!("write {}", log.display()))
+    let opened = File::options().append(true).open(log);
+    opened.and_then(|mut file| file.write_all(words.as_bytes())).with_context(|| format!("write {}", log.display()))
 }
 
 #[cfg(test)]
