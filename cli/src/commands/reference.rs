@@ -154,8 +154,8 @@ fn arguments() -> String {
 
 Written by `cargo xtask docs`.
 
-A Cluster may give these to its components, by their names without dashes, in `spec.controlPlane.kubeAPIServer.extraArgs` and those of
-`kubeControllerManager` and `kubeScheduler`:
+A Cluster can set these arguments of its components, by their names without dashes, in `spec.controlPlane.kubeAPIServer.extraArgs`, and in
+`extraArgs` of `kubeControllerManager` and `kubeScheduler`:
 
 ```yaml
 spec:
@@ -164,9 +164,9 @@ spec:
     kubeScheduler: {extraArgs: {v: \"4\"}}
 ```
 
-Values are checked when documents are read, so that none of them keeps a program from its start. A change replaces the components, API
-servers one at a time. All else is Keelway's own, and refused: what keeps the API safe, what shows what is secret, and what the
-components have to agree on.
+Keelway checks values when it reads documents, so that no value prevents a program from starting. A change replaces the components, and API
+servers one at a time. Keelway sets all other arguments itself and refuses them in documents: those that protect the API, those that
+expose secrets, and those on which the components have to agree.
 
 | Component | Argument | Value | Releases |
 |---|---|---|---|
@@ -187,11 +187,11 @@ fn ports() -> String {
 
 Written by `cargo xtask docs`.
 
-Numbers are taken from `spec.portRange` of the machine, outside of its `ip_local_port_range`, where nobody listens; they stay for the
-life of the component. `keelway component get -o wide` shows them. Machines reach each other on their private addresses; the
-loopback is shared by all components of a machine.
+Keelway takes port numbers from `spec.portRange` of the machine, outside of its `ip_local_port_range`, that no other program listens on. A
+component keeps its numbers for its lifetime. `keelway component get -o wide` shows them. Machines connect to each other on their private
+addresses. All components of a machine share its loopback.
 
-| Component | Port | On | Who connects | How it is kept |
+| Component | Port | On | Clients | Protection |
 |---|---|---|---|---|
 "
     .to_owned();
@@ -202,10 +202,10 @@ loopback is shared by all components of a machine.
         }
     }
     text.push_str(
-        "\nThe number of an ingress is the same on all public machines of its cluster; the gateway beside it has the same number in UDP, \
-         on all addresses of the machine, for WireGuard, and answers nobody who is no worker. Nothing else listens for Keelway but \
-         agents where they are told to (`keelway-hypervisor-agent run --listen ADDRESS:PORT`: TLS, certificates on both sides); their sockets, and \
-         the metrics of ingresses, gateways, egresses and cluster-controllers, are Unix sockets of root and of the component.\n",
+        "\nAn ingress has the same number on all public machines of its cluster. The gateway beside it has the same number in UDP, on all addresses of the\n\
+         machine, for WireGuard, and responds only to workers. Agents listen on a port only with `keelway-hypervisor-agent run --listen ADDRESS:PORT` (TLS,\n\
+         certificates on both sides). On a hypervisor, Keelway listens on no other port. The sockets of agents, and the metrics of ingresses, gateways,\n\
+         egresses and cluster-controllers, are Unix sockets that only root and the component can use.\n",
     );
     text
 }
@@ -217,21 +217,19 @@ fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str)
         (Role::Etcd, PEER) => ("private address", "the other members", MUTUAL),
         (Role::Etcd, _) => ("private address", "API servers, `keelway` and agents", MUTUAL),
         (Role::KubeApiserver, EGRESS) | (Role::ClusterController, _) | (Role::Gateway, HEALTH) => {
-            ("loopback", "`keelway` and agents", "health, for everybody on the machine")
+            ("loopback", "`keelway` and agents", "health, open to every user of the machine")
         }
         (Role::KubeApiserver, _) => (
             "private address",
             "ingresses, controllers, `keelway` and agents",
-            "TLS; strangers get the health paths only",
+            "TLS; unauthenticated clients get only the health paths",
         ),
         (Role::KubeControllerManager | Role::KubeScheduler, _) => {
-            ("loopback", "`keelway` and agents", "TLS; strangers get the health path only")
+            ("loopback", "`keelway` and agents", "TLS; unauthenticated clients get only the health path")
         }
-        (Role::Ingress, _) => (
-            "public addresses",
-            "users of the cluster",
-            "passes bytes on to API servers; opens no connection by itself",
-        ),
+        (Role::Ingress, _) => {
+            ("public addresses", "users of the cluster", "forwards bytes to API servers; opens no other connection")
+        }
         (Role::Gateway, _) => (
             "private address",
             "the egress beside each API server of the cluster",
