@@ -15,6 +15,7 @@ use crate::{
     duration::Span,
     name::{ClusterId, ClusterRef, ComponentName},
     quantity::{Cpu, Memory},
+    release::KEELWAY_UNRECORDED,
     role::Role,
 };
 
@@ -90,6 +91,17 @@ pub struct Initialization {
     /// Whether an API server was ever ready. Controllers and schedulers, which only ask it, are started from then on.
     #[serde(default)]
     pub control_plane_initialized: bool,
+}
+
+/// The release of Keelway that a cluster's gateways, egresses and cluster-controllers are of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KeelwayStatus {
+    /// The tag of their image. A new cluster starts with the release of its driver; another one gets that in its wave.
+    pub version: String,
+    /// The release before. None: the cluster was created with this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_version: Option<String>,
 }
 
 /// The store of a cluster.
@@ -434,6 +446,9 @@ pub struct ClusterStatus {
     /// How far the cluster's first start came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
+    /// Which release of Keelway the cluster's gateways, egresses and cluster-controllers are of. None: v0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keelway: Option<KeelwayStatus>,
     /// `Available`: the API serves through every ingress. `Progressing`: it is on its way to what its document says; `False` once it
     /// is there (`Settled`), and where it gets no further (`Blocked`). `Degraded`: something of it is not ready. `Paused`: nothing is
     /// done about it, as its document says.
@@ -522,6 +537,13 @@ impl Cluster {
     #[must_use]
     pub fn deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The release of Keelway that its gateways, egresses and cluster-controllers are of.
+    #[must_use]
+    pub fn keelway_version(&self) -> &str {
+        let keelway = self.status.as_ref().and_then(|status| status.keelway.as_ref());
+        keelway.map_or(KEELWAY_UNRECORDED, |keelway| &keelway.version)
     }
 
     /// Whether an API server of it was ever ready.

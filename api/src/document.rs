@@ -417,8 +417,12 @@ impl Document {
         if let Self::Cluster(cluster) = &mut self
             && let Some(status) = &mut cluster.status
         {
-            *status =
-                ClusterStatus { id: status.id.take(), ingress_port: status.ingress_port, ..ClusterStatus::default() };
+            *status = ClusterStatus {
+                id: status.id.take(),
+                ingress_port: status.ingress_port,
+                keelway: status.keelway.take(),
+                ..ClusterStatus::default()
+            };
         }
         self
     }

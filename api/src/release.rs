@@ -33,6 +33,9 @@ pub const METRICS_SERVER: &str = "v0.9.0";
 /// The tag of Keelway's own images: all programs of one workspace are released together.
 pub const KEELWAY: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
+/// The release of the documents that do not record one: v0.1.0 wrote none.
+pub const KEELWAY_UNRECORDED: &str = "v0.1.0";
+
 /// The registry of Kubernetes' own images.
 const KUBERNETES_REGISTRY: &str = "registry.k8s.io";
 /// The registry of haproxy's official image.
@@ -116,10 +119,10 @@ pub fn metrics_server_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(KUBERNETES_REGISTRY), "metrics-server/metrics-server", METRICS_SERVER)
 }
 
-/// The image of what runs for workers: cluster-controller, gateway and egress are one program.
+/// The image of Keelway's components of a cluster, of one release: cluster-controller, gateway and egress are one program.
 #[must_use]
-pub fn cluster_controller_image(registry: Option<&str>) -> String {
-    reference(registry.unwrap_or(OWN_REGISTRY), "cluster-controller", KEELWAY)
+pub fn cluster_controller_image(registry: Option<&str>, version: &str) -> String {
+    reference(registry.unwrap_or(OWN_REGISTRY), "cluster-controller", version)
 }
 
 /// The image of the agent beside a machine's container runtime.
@@ -162,7 +165,10 @@ mod tests {
         assert_eq!(release.coredns_image(None), "registry.k8s.io/coredns/coredns:v1.14.6");
         assert_eq!(metrics_server_image(None), "registry.k8s.io/metrics-server/metrics-server:v0.9.0");
         assert_eq!(release.node_image(None), "registry.keelway.dev/node:v1.37.0");
-        assert_eq!(cluster_controller_image(None), ["registry.keelway.dev/cluster-controller:", KEELWAY].concat());
+        assert_eq!(
+            cluster_controller_image(None, KEELWAY),
+            ["registry.keelway.dev/cluster-controller:", KEELWAY].concat()
+        );
         assert_eq!(hypervisor_agent_image(None), ["registry.keelway.dev/hypervisor-agent:", KEELWAY].concat());
         assert!(KEELWAY.starts_with('v') && KEELWAY.split('.').count() == 3, "{KEELWAY}");
     }
@@ -172,7 +178,7 @@ mod tests {
         let registry = Some("registry.example.com/mirror/");
         assert_eq!(newest().pause_image(registry), "registry.example.com/mirror/pause:3.10.2");
         assert_eq!(haproxy_image(registry), "registry.example.com/mirror/haproxy:2.6.12");
-        let own = cluster_controller_image(registry);
+        let own = cluster_controller_image(registry, KEELWAY);
         assert_eq!(own, ["registry.example.com/mirror/cluster-controller:", KEELWAY].concat());
     }
 }

@@ -119,7 +119,7 @@ fn images() -> Vec<String> {
     let newest = release::newest();
     let kubernetes = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
     let own = [newest.pause_image(None), newest.etcd_image(None), release::haproxy_image(None)];
-    let keelway = [release::cluster_controller_image(None), release::helper_image(None)];
+    let keelway = [release::cluster_controller_image(None, release::KEELWAY), release::helper_image(None)];
     let kubernetes = kubernetes.map(|name| newest.kubernetes_image(name, None));
     own.into_iter().chain(keelway).chain(kubernetes).collect()
 }

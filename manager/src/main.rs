@@ -27,6 +27,7 @@ use keelway_manager::{
     server::{Listener, serve},
     traces::Traces,
 };
+use keelway_planner::Waves;
 use keelway_reconciler::{ConnectedMachines, Driver, Machines};
 use kube::{
     Config,
@@ -90,6 +91,10 @@ struct RunArguments {
     /// Archives of images, which go to machines instead of those of a registry.
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/cache/keelway/images")]
     images: PathBuf,
+    /// How many clusters go to a new release of Keelway before all others do: numbers or percentages of clusters. A wave begins once all
+    /// clusters of the waves before run the release and are healthy. 100% for all clusters at once.
+    #[arg(long, value_name = "WAVES", default_value_t)]
+    upgrade_waves: Waves,
     #[command(flatten)]
     elect: ElectArguments,
 }
@@ -174,7 +179,8 @@ async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
             let serving = tokio::spawn(serve(listener, store.clone(), stop.clone()));
             tracing::info!(store = %path.display(), "begins");
             let machines = Arc::new(ConnectedMachines::new(arguments.images));
-            let _ = Work { store, machines, metrics, events: None }.go_on(Driver::Alone, &stop).await;
+            let work = Work { store, machines, metrics, waves: arguments.upgrade_waves, events: None };
+            let _ = work.go_on(Driver::Alone, &stop).await;
             serving.await??;
         }
         StoreArgument::Kubernetes => {
@@ -200,7 +206,8 @@ async fn over_kubernetes(arguments: &RunArguments, config: Config, stop: &Cancel
         machines = Arc::new(Led::new(machines, fence));
     }
     let events = Some(store.teller());
-    let work = Work { store, machines, metrics, events };
+    let waves = arguments.upgrade_waves.clone();
+    let work = Work { store, machines, metrics, waves, events };
     tracing::info!(store = "kubernetes", "begins");
     match election {
         None => {

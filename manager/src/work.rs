@@ -12,7 +12,7 @@ use keelway_manager::{
     metrics::Metrics,
     pivot::LEFT_FOR,
 };
-use keelway_planner::{HIGHEST_NUMBER, next_term};
+use keelway_planner::{HIGHEST_NUMBER, Waves, next_term};
 use keelway_reconciler::{
     Changing, Context, DialledComponents, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, highest_known_term,
     keep,
@@ -41,6 +41,8 @@ pub(crate) struct Work<S> {
     pub(crate) store: Arc<S>,
     pub(crate) machines: Arc<dyn Machines>,
     pub(crate) metrics: Arc<Metrics>,
+    /// In which clusters go to this release of Keelway.
+    pub(crate) waves: Waves,
     /// Where Events are told, where that is.
     pub(crate) events: Option<Teller>,
 }
@@ -60,7 +62,7 @@ impl<S: Store + Changing + 'static> Work<S> {
         }
         let rest = reports.rest();
         let kept = tokio::select! {
-            kept = keep(&context, driver, &mut minter, &*self.store, &mut reports) => kept,
+            kept = keep(&context, driver, self.waves.clone(), &mut minter, &*self.store, &mut reports) => kept,
             never = give_back_at(&rest) => match never {},
         };
         self.machines.part().await;

@@ -2,7 +2,12 @@
 
 use alloc::string::String;
 
-use keelway_api::{Documents, cluster::FINALIZER, name::NameError};
+use keelway_api::{
+    Documents,
+    cluster::{FINALIZER, KeelwayStatus},
+    name::NameError,
+    release::KEELWAY,
+};
 
 /// Gives an id to each Cluster that has none, and one installation to all Hypervisors.
 ///
@@ -22,7 +27,9 @@ pub fn identify(documents: &mut Documents, mut random: impl FnMut() -> String) -
 pub fn identify_clusters(documents: &mut Documents, mut random: impl FnMut() -> String) -> Result<bool, NameError> {
     let mut changed = false;
     for cluster in documents.clusters.values_mut().filter(|cluster| cluster.id().is_none()) {
-        cluster.status.get_or_insert_default().id = Some(random().parse()?);
+        let status = cluster.status.get_or_insert_default();
+        status.id = Some(random().parse()?);
+        status.keelway = Some(KeelwayStatus { version: KEELWAY.into(), previous_version: None });
         let finalizers = cluster.metadata.finalizers.get_or_insert_default();
         if !finalizers.iter().any(|name| name == FINALIZER) {
             finalizers.push(FINALIZER.into());

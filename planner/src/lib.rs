@@ -45,6 +45,7 @@ mod tenant;
 mod term;
 mod turns;
 mod versions;
+mod waves;
 mod words;
 mod world;
 
@@ -71,4 +72,5 @@ pub use progress::plan_progress;
 pub use recover::{Difference, DifferenceKind, HeldConfig, HeldMachine, Recovery, Remedy, recover};
 pub use refusal::{Refused, later_leader, refusal, refuse};
 pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, next_term, term_alone, term_of_documents, term_told_by_most};
+pub use waves::{Waves, WavesError};
 pub use world::{World, have_the_same_machines};

@@ -18,7 +18,8 @@ use keelway_api::{
 
 use crate::{
     AgentOrder, MintRequest, Observation, access, authorities, birth, bundles, certificates, class, deletion, draining,
-    enrollment, installation, machine_deletion, newer, placement, room, status, versions, world::World,
+    enrollment, installation, machine_deletion, newer, placement, room, status, versions, waves, waves::Waves,
+    world::World,
 };
 
 /// What one pass decided.
@@ -79,6 +80,15 @@ pub enum Decision {
         /// What it runs.
         from: String,
         /// What it is to run.
+        to: String,
+    },
+    /// Keelway's own parts of a cluster go to another release.
+    UpgradeKeelway {
+        /// The cluster.
+        cluster: String,
+        /// The release that they run.
+        from: String,
+        /// The release that they are to run.
         to: String,
     },
     /// The first members of a store were written down, once in a cluster's life.
@@ -156,6 +166,8 @@ pub struct Neighbours<'a> {
     pub documents: &'a Documents,
     /// The user ids of all files on machines.
     pub users: &'a BTreeSet<u32>,
+    /// In which waves clusters go to this release of Keelway.
+    pub waves: &'a Waves,
 }
 
 impl Part<'_> {
@@ -202,6 +214,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     birth::plan_birth_records(&mut plan);
     birth::wait_for_changes(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
+    waves::plan_waves(&mut plan, part, &Time(now));
     placement::plan_components(&mut plan, &world, seen, part);
     birth::plan_births(&mut plan, &world, &Time(now));
     birth::plan_member_phases(&mut plan, &world, seen);
@@ -310,6 +323,9 @@ impl fmt::Display for Decision {
             Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
             Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
             Self::Upgrade { component, from, to } => write!(f, "replace {component}: from {from} to {to}"),
+            Self::UpgradeKeelway { cluster, from, to } => {
+                write!(f, "replace Keelway's own parts of {cluster}: from {from} to {to}")
+            }
             Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
             Self::Restore { owner, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {owner}: it follows from its other values")

@@ -14,7 +14,9 @@ use keelway_api::{
     name::ClusterRef,
 };
 
-use crate::{Cause, Observation, Plan, Waiting, minted::note_minted, status::verdict, words::listed};
+use crate::{
+    Cause, Observation, Plan, Waiting, minted::note_minted, status::verdict, waves::note_upgraded, words::listed,
+};
 
 /// Writes down of each cluster what was minted for it, and what its plan waits for, once all of that is known: whose turn it is to be
 /// replaced follows from configs. Names alone are told: what they wait for may be told in other words in each pass.
@@ -31,7 +33,11 @@ pub fn plan_progress(plan: &mut Plan, seen: &Observation, now: Timestamp) {
         }
     }
     for (name, document) in documents.clusters.iter_mut() {
-        let says = progress(name, document, of.get(name).map(Vec::as_slice).unwrap_or_default());
+        let waiting = of.get(name).map(Vec::as_slice).unwrap_or_default();
+        let says = progress(name, document, waiting);
+        if waiting.is_empty() {
+            note_upgraded(document);
+        }
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
         condition::set(&mut status.conditions, "Progressing", says, generation, &Time(now));

@@ -20,6 +20,7 @@ use crate::{
     plan::{Cause, Waiting},
     pod::server_name,
     tenant::Tenant,
+    waves::{is_upgrading, replacement},
 };
 
 /// Which pods are held, and which of them have to wait.
@@ -54,10 +55,13 @@ impl<'a> Turns<'a> {
         }
         // The machine of the ingress whose turn it is: no gateway of another one ends with it.
         let mut public_turn: Option<&HypervisorName> = None;
-        for role in Role::ALL.into_iter().filter(|role| is_relied_on(*role)) {
+        for role in Role::ALL {
             let beside = public_turn.filter(|_| role == Role::Gateway);
             let replicas = Replicas::of(tenant, seen, role, beside);
-            if replicas.all.len() < 2 {
+            if replicas.all.len() < 2 || !is_relied_on(role) {
+                if is_upgrading(tenant.document) {
+                    self.wait_for_replacement(tenant, &replicas.replaced(&wanted));
+                }
                 continue;
             }
             let replaced = replicas.replaced(&wanted);
@@ -71,8 +75,20 @@ impl<'a> Turns<'a> {
                 on: replicas.reason(name, turn),
                 holds_up: Some((tenant.cluster.reference.clone(), Cause::UnderWay)),
             }));
+            if let Some(turn) = turn.filter(|_| is_upgrading(tenant.document)) {
+                self.wait_for_replacement(tenant, &[turn]);
+            }
             self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
         }
+    }
+
+    /// A cluster has not reached a release before its last component was replaced.
+    fn wait_for_replacement(&mut self, tenant: &Tenant<'a>, replaced: &[&PodName]) {
+        self.waiting.extend(replaced.iter().map(|name| Waiting {
+            what: format!("{}/{}", tenant.cluster.reference, name.component),
+            on: replacement(),
+            holds_up: Some((tenant.cluster.reference.clone(), Cause::UnderWay)),
+        }));
     }
 
     /// Holds what is held at all times, so that machines are told nothing new, and what would be replaced.

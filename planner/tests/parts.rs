@@ -13,7 +13,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_planner::{
-    CertificateSeen, Configs, Connections, Health, Neighbours, Observation, Part, Wants, World, bindings_digest,
+    CertificateSeen, Configs, Connections, Health, Neighbours, Observation, Part, Wants, Waves, World, bindings_digest,
     machine_config, machine_configs, plan, plan_part, term_alone,
 };
 use model::{apply, hypervisors, identified, mint};
@@ -82,7 +82,8 @@ impl Model {
             let id = own.clusters[&name].id().unwrap().clone();
             let seen = self.observe(&own, silent, Some(&id));
             let users = self.machines.values().flat_map(|state| state.files.values()).map(|file| file.user).collect();
-            let part = Part::Cluster(Neighbours { documents: &self.documents, users: &users });
+            let waves = Waves::default();
+            let part = Part::Cluster(Neighbours { documents: &self.documents, users: &users, waves: &waves });
             let mut plan = plan_part(own.clone(), part, &seen, Timestamp::UNIX_EPOCH).unwrap();
             mint(&mut plan, &mut self.certificates);
             self.take(&own, &plan.documents);

@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     ByteString, Cluster, Condition, Documents, Time,
+    cluster::KeelwayStatus,
     documents::SecretName,
     jiff::{SignedDuration, Timestamp},
-    machine::{Figures, MachineState, Seen},
+    machine::{Figures, MachineState, SandboxState, Seen},
     name::{HypervisorName, PodName},
+    release::KEELWAY,
 };
 use keelway_planner::{
     CertificateSeen, Health, MintRequest, Observation, Plan, bindings_digest, configure, invariants, plan,
@@ -566,4 +568,35 @@ fn what_was_said_of_a_store_stands_while_a_member_is_not_seen() {
     assert_eq!(world.room(), Some(near("etcd-0, etcd-1, etcd-2")));
     world.member(2, Some(Figures { database_bytes: Some(GIBIBYTE), ..Figures::default() }));
     assert_eq!(world.room(), None);
+}
+
+/// A pass over all documents waits for no wave. A cluster has reached the release once the last component of the one before is replaced.
+#[test]
+fn a_release_of_keelway_is_reached_once_every_component_is_replaced() {
+    let mut world = World::settled();
+    let keelway = KeelwayStatus { version: "v0.0.9".to_owned(), previous_version: None };
+    world.cluster().status.get_or_insert_default().keelway = Some(keelway);
+    let is_earlier = |sandbox: &SandboxState| sandbox.digest == "earlier";
+    let own = ["kube-apiserver-", "gateway-", "cluster-controller-"];
+    for sandbox in world.machines.values_mut().flat_map(|state| &mut state.sandboxes) {
+        if own.iter().any(|own| sandbox.pod.component.as_str().starts_with(own)) {
+            sandbox.digest = "earlier".to_owned();
+        }
+    }
+
+    let plan = world.planned();
+    let decisions: Vec<_> = plan.decisions.iter().map(ToString::to_string).collect();
+    assert_eq!(decisions, [format!("replace Keelway's own parts of c1: from v0.0.9 to {KEELWAY}")]);
+    let keelway = world.cluster().status.as_ref().and_then(|status| status.keelway.clone()).unwrap();
+    assert_eq!((keelway.version.as_str(), keelway.previous_version.as_deref()), (KEELWAY, Some("v0.0.9")));
+    let mut earlier = Vec::new();
+    while world.condition("KeelwayUpToDate").is_some() {
+        assert_eq!(world.progressing().0, "True");
+        earlier.push(world.machines.values().flat_map(|state| &state.sandboxes).filter(|one| is_earlier(one)).count());
+        assert!(earlier.len() < 20, "it never gets there: {earlier:?}");
+        world.pass();
+    }
+    assert_eq!(earlier.last(), Some(&0));
+    assert!(earlier.contains(&1), "one API server at a time: {earlier:?}");
+    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
 }

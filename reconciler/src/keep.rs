@@ -41,6 +41,7 @@ use keelway_api::{
     machine::{MachineState, Seen},
     name::{ClusterRef, HypervisorName},
 };
+use keelway_planner::Waves;
 use tokio::{
     sync::{Notify, Semaphore, SemaphorePermit},
     time::{Instant, sleep, sleep_until, timeout},
@@ -158,6 +159,7 @@ struct Keeper<'a> {
 pub async fn keep(
     context: &Context,
     driver: Driver,
+    waves: Waves,
     minter: &mut dyn Minter,
     documents: &dyn Changing,
     watcher: &mut dyn Watcher,
@@ -168,7 +170,7 @@ pub async fn keep(
         superseded: AtomicU64::new(0),
         minter: Mutex::new(minter),
         watcher: Mutex::new(watcher),
-        state: Mutex::default(),
+        state: Mutex::new(State::in_waves(waves)),
         store: tokio::sync::Mutex::default(),
         is_unsure: AtomicBool::new(false),
         line: Mutex::default(),

@@ -375,7 +375,7 @@ fn haproxy() -> Image {
 }
 
 fn cluster_controller() -> Image {
-    own(release::cluster_controller_image(None), "/keelway-cluster-controller")
+    own(release::cluster_controller_image(None, release::KEELWAY), "/keelway-cluster-controller")
 }
 
 fn hypervisor_agent() -> Image {

@@ -99,6 +99,10 @@ pub enum Reason {
     NearQuota,
     /// The store takes no writes any more.
     NoSpace,
+    /// Keelway's own parts of the cluster go to another release.
+    Upgrading,
+    /// Keelway's own parts of the cluster go to another release after those of other clusters.
+    AwaitsWave,
 }
 
 /// What people are told of a reason.
@@ -166,6 +170,8 @@ pub const ALL: &[Reason] = &[
     Reason::NewerFields,
     Reason::NearQuota,
     Reason::NoSpace,
+    Reason::Upgrading,
+    Reason::AwaitsWave,
 ];
 
 impl Reason {
@@ -232,7 +238,9 @@ impl Reason {
             | Self::Starting
             | Self::Changing
             | Self::Settled
-            | Self::Paused => false,
+            | Self::Paused
+            | Self::Upgrading
+            | Self::AwaitsWave => false,
         }
     }
 
@@ -536,6 +544,20 @@ impl Reason {
                 "EtcdHasRoom",
                 "etcd has raised the alarm `NOSPACE`: the API server takes no writes but deletions until somebody disarms the alarm",
                 "compact, defragment and disarm: docs/operations.md, \".. etcd runs out of space\"",
+            ),
+            Self::Upgrading => (
+                "Upgrading",
+                "Cluster",
+                "KeelwayUpToDate",
+                "the cluster's gateways, egresses and cluster-controllers are replaced, one at a time, by those of the manager's release",
+                "nothing; if it lasts, the cluster's other conditions name what it waits for, and no later wave begins until then",
+            ),
+            Self::AwaitsWave => (
+                "AwaitsWave",
+                "Cluster",
+                "KeelwayUpToDate",
+                "the cluster's gateways, egresses and cluster-controllers stay at an earlier release until every cluster of the waves before runs the manager's, is available and is not degraded",
+                "nothing; if it lasts, look at the clusters with the reason `Upgrading`: docs/operations.md, \".. a new release of Keelway\"",
             ),
         };
         Explained { name, kind, condition, meaning, mend }

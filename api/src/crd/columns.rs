@@ -54,6 +54,7 @@ pub(super) const CLUSTER: &[Column] = &[
     wide("Degraded", ".status.conditions[?(@.type==\"Degraded\")].status", "Whether something is broken."),
     wide("Why", ".status.conditions[?(@.type==\"Degraded\")].message", "What is broken."),
     wide("Class", ".status.class.name", "The ClusterClass that it is of."),
+    wide("Keelway", ".status.keelway.version", "The release of Keelway's own parts of the cluster."),
     wide("Id", ".status.id", "The cluster's id. Its namespace is keelway-ID."),
     AGE,
 ];

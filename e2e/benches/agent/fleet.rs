@@ -12,7 +12,7 @@ use std::{
 use keelway_api::{
     Documents,
     hypervisor::Applied,
-    release::{self, cluster_controller_image, haproxy_image},
+    release::{self, KEELWAY, cluster_controller_image, haproxy_image},
 };
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_e2e::{Keelway, host, process, ran::Runs};
@@ -168,8 +168,12 @@ fn images() -> Vec<String> {
     let release = release::newest();
     let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
     let of_kubernetes = programs.iter().map(|program| release.kubernetes_image(program, None));
-    let others =
-        [release.etcd_image(None), release.pause_image(None), haproxy_image(None), cluster_controller_image(None)];
+    let others = [
+        release.etcd_image(None),
+        release.pause_image(None),
+        haproxy_image(None),
+        cluster_controller_image(None, KEELWAY),
+    ];
     of_kubernetes.chain(others).collect()
 }
 

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use keelway_api::release::{self, cluster_controller_image, haproxy_image};
+use keelway_api::release::{self, KEELWAY, cluster_controller_image, haproxy_image};
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_e2e::fake_machine::Stage;
 use keelway_hypervisor_agent::{
@@ -118,7 +118,11 @@ fn images() -> Vec<String> {
     let release = release::newest();
     let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
     let of_kubernetes = programs.iter().map(|program| release.kubernetes_image(program, None));
-    let others =
-        [release.etcd_image(None), release.pause_image(None), haproxy_image(None), cluster_controller_image(None)];
+    let others = [
+        release.etcd_image(None),
+        release.pause_image(None),
+        haproxy_image(None),
+        cluster_controller_image(None, KEELWAY),
+    ];
     of_kubernetes.chain(others).collect()
 }

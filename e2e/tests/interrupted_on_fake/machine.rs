@@ -10,7 +10,7 @@ use std::{
 
 use keelway_api::{
     machine::DATA_MARK,
-    release::{self, cluster_controller_image, haproxy_image},
+    release::{self, KEELWAY, cluster_controller_image, haproxy_image},
 };
 use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxState};
 use keelway_e2e::fake_machine::Order;
@@ -123,7 +123,7 @@ fn images() -> Vec<String> {
         release.etcd_image(None),
         release.pause_image(None),
         haproxy_image(None),
-        cluster_controller_image(None),
+        cluster_controller_image(None, KEELWAY),
     ]);
     images
 }

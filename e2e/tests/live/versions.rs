@@ -26,7 +26,7 @@ pub(crate) fn programs_answer(plane: &ControlPlane<'_>) {
         (
             "gateway-0",
             &["/keelway-cluster-controller", "--version"],
-            release::cluster_controller_image(None),
+            release::cluster_controller_image(None, release::KEELWAY),
             format!("keelway-cluster-controller {}", release::KEELWAY.trim_start_matches('v')),
         ),
     ] {

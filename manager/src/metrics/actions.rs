@@ -86,6 +86,7 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::Retire { .. } => "retire",
         Decision::Keep { .. } => "keep",
         Decision::Upgrade { .. } => "upgrade",
+        Decision::UpgradeKeelway { .. } => "upgrade-keelway",
         Decision::Bear { .. } => "bear",
         Decision::Restore { .. } => "restore",
         Decision::Forget { .. } => "forget",

@@ -6,7 +6,6 @@ use core::net::SocketAddr;
 use keelway_api::{
     component::ComponentSpec,
     machine::{File, OnChange},
-    release,
     role::{API, Role},
     validated::ValidatedHypervisor,
 };
@@ -37,7 +36,7 @@ impl Site<'_> {
             files,
             data: vec![SOCKETS],
             servers: None,
-            image: release::cluster_controller_image(self.cluster.registry.as_deref()),
+            image: self.own_image(),
             command,
             check: self.health_check(),
             startup_seconds: Some(STARTUP_SECONDS),

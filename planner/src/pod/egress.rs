@@ -4,7 +4,6 @@ use alloc::{string::ToString, vec, vec::Vec};
 
 use keelway_api::{
     machine::{Container, File, OnChange},
-    release,
     role::{EGRESS, EGRESS_RESOURCES, EGRESS_STOP_SECONDS, Role},
 };
 use serde_json::{Value, json};
@@ -39,7 +38,7 @@ impl Site<'_> {
         let check = self.loopback_check(EGRESS);
         Container {
             name: EGRESS.to_string(),
-            image: release::cluster_controller_image(self.cluster.registry.as_deref()),
+            image: self.own_image(),
             command: keelway_command("egress", "egress.json"),
             mounts: super::mounts(&[SOCKETS]),
             resources: EGRESS_RESOURCES,

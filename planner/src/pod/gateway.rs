@@ -7,7 +7,7 @@ use keelway_api::{
     component::ComponentSpec,
     machine::{File, OnChange},
     name::PodName,
-    release, reserved,
+    reserved,
     role::{CONNECT, Role},
     validated::ValidatedHypervisor,
 };
@@ -38,7 +38,7 @@ impl Site<'_> {
             files,
             data: vec![("peers", PEERS)],
             servers: None,
-            image: release::cluster_controller_image(self.cluster.registry.as_deref()),
+            image: self.own_image(),
             command: keelway_command("gateway", "gateway.json"),
             check: self.health_check(),
             startup_seconds: Some(STARTUP_SECONDS),

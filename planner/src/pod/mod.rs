@@ -219,6 +219,12 @@ impl<'a> Site<'a> {
         self.release().kubernetes_image(self.spec.role.row().name, self.cluster.registry.as_deref())
     }
 
+    /// The image of Keelway's own programs, of the release that the cluster's wave has reached.
+    fn own_image(&self) -> String {
+        let version = self.tenant.document.keelway_version();
+        release::cluster_controller_image(self.cluster.registry.as_deref(), version)
+    }
+
     /// What this component runs, which its cluster may be ahead of.
     fn release(&self) -> &'static Release {
         release::find(&self.spec.version).unwrap_or(self.cluster.release)

@@ -13,7 +13,7 @@ use keelway_api::{
     role::Role,
 };
 use keelway_planner::{
-    Configs, Decision, Neighbours, Observation, Part, Plan, Wants, World, plan_part, plan_progress, refuse,
+    Configs, Decision, Neighbours, Observation, Part, Plan, Wants, Waves, World, plan_part, plan_progress, refuse,
     wait_for_clock,
 };
 
@@ -54,15 +54,16 @@ impl Keeper<'_> {
         seen: Observation,
         (loaded, says_later, relies): (&Documents, bool, bool),
     ) -> Result<Option<(Decided, StagedPart)>, PassError> {
-        // Most passes take nothing of machines. Whether there is something to take is known without those who have the rest.
-        let (nothing, nobody) = (Documents::default(), BTreeSet::new());
-        let alone = Neighbours { documents: &nothing, users: &nobody };
+        // Most passes neither take anything of machines nor wait for a wave, and so need to know of no other cluster.
+        let (nothing, nobody, waves) = (Documents::default(), BTreeSet::new(), self.state().waves.clone());
+        let alone = Neighbours { documents: &nothing, users: &nobody, waves: &waves };
         let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
-        let _placing = if takes_of_machines(&plan, loaded) {
+        let _placing = if takes_of_machines(&plan, loaded) || waits_for_wave(&plan) {
             let placing = self.placing();
             // Of what others have nothing is taken.
             let (all, users) = self.neighbours();
-            (plan, seen) = decide(documents, Neighbours { documents: &all, users: &users }, seen, self.now())?;
+            let neighbours = Neighbours { documents: &all, users: &users, waves: &waves };
+            (plan, seen) = decide(documents, neighbours, seen, self.now())?;
             Some(placing)
         } else {
             None
@@ -138,6 +139,11 @@ fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
     };
     let takes = |decision: &Decision| matches!(decision, Decision::Place { .. } | Decision::Give { .. });
     plan.decisions.iter().any(takes) || port(&plan.documents) != port(loaded)
+}
+
+/// Whether the cluster of a plan that knows of no other one is to go to this release of Keelway.
+fn waits_for_wave(plan: &Plan) -> bool {
+    plan.documents.clusters.values().any(|cluster| Waves::awaits(cluster))
 }
 
 /// Documents as they are to be, but for those of which only words of conditions change.

@@ -15,7 +15,7 @@ use keelway_api::{
     quantity::Memory,
     shared::Map,
 };
-use keelway_planner::{HIGHEST_TOLD_TERM, Observation, Wants, refuse};
+use keelway_planner::{HIGHEST_TOLD_TERM, Observation, Wants, Waves, refuse};
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use super::{Changing, Task, common::Common, index::Index};
@@ -27,6 +27,8 @@ const SPREAD: usize = 8;
 /// What tasks know of each other.
 #[derive(Default)]
 pub(super) struct State {
+    /// In which clusters go to this release of Keelway.
+    pub(super) waves: Waves,
     /// As the store has them.
     pub(super) documents: Arc<Documents>,
     /// What each cluster sees of them beside its own.
@@ -90,6 +92,10 @@ pub(super) struct Cluster {
 }
 
 impl State {
+    pub(super) fn in_waves(waves: Waves) -> Self {
+        Self { waves, ..Self::default() }
+    }
+
     /// All that there is to work on.
     pub(super) fn tasks(&self) -> impl Iterator<Item = Task> {
         let machines = self.machines.keys().cloned().map(Task::Machine);
@@ -118,6 +124,7 @@ impl State {
         self.common.take(&changed, &self.documents);
         self.forget_what_is_gone(&changed);
         self.tell_of_what_left(&changed);
+        self.wake_for_waves(&changed);
         if !changed.is_empty() {
             self.spread += changed.len();
             self.replaced.notify_one();
@@ -206,6 +213,14 @@ impl State {
             if let Some(wake) = wake {
                 wake.notify_one();
             }
+        }
+    }
+
+    /// A cluster that is done may have been the last of its wave.
+    fn wake_for_waves(&self, changed: &BTreeSet<DocumentName>) {
+        if changed.iter().any(|name| matches!(name, DocumentName::Cluster(_))) {
+            let open = self.waves.open(&self.documents);
+            open.iter().filter_map(|name| self.clusters.get(name)).for_each(|cluster| cluster.wake.notify_one());
         }
     }
 

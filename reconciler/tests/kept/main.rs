@@ -8,14 +8,15 @@ use std::{collections::BTreeSet, time::Duration};
 
 use keelway_api::{
     Documents,
-    condition::is_true,
+    condition::{self, is_true},
     jiff::SignedDuration,
     machine::{MachineState, Seen},
-    name::{HypervisorName, PodName},
+    name::{ClusterRef, HypervisorName, PodName},
+    release::KEELWAY,
 };
 use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
 use tokio::time::{Instant, sleep};
-use world::World;
+use world::{UP_TO_DATE, World};
 
 const MACHINES: usize = 5;
 const CLUSTERS: usize = 8;
@@ -233,6 +234,27 @@ async fn a_machine_that_dies_of_a_config_is_lost_with_it() {
     .await;
 }
 
+/// A new release of Keelway reaches one cluster, then a tenth of them, then the others. As long as one of an earlier wave is not available, no
+/// other cluster follows.
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_clusters_in_waves() {
+    let world = World::new(MACHINES, CLUSTERS);
+    undisturbed(&world, world.settles()).await;
+    world.store.downgrade("v0.0.9");
+    world.store.add_upgraded_without_machines("a0");
+    undisturbed(&world, sleep(IDLE)).await;
+    let earlier = (None, "v0.0.9".to_owned(), Some("AwaitsWave".to_owned()));
+    assert_eq!((0..CLUSTERS).map(|number| world.store.release(number)).collect::<BTreeSet<_>>(), [earlier].into());
+
+    let mut upgrades = Upgrades::default();
+    world.store.delete("a0", world.now());
+    world.kept(&mut upgrades, world.settles()).await;
+    let names: Vec<_> = upgrades.started.iter().map(|cluster| cluster.name.as_str()).collect();
+    assert_eq!((&names[..2], names.len()), (&["c0", "c1"][..], CLUSTERS), "{names:?}");
+    let now = (Some("v0.0.9".to_owned()), KEELWAY.to_owned(), None);
+    assert_eq!((0..CLUSTERS).map(|number| world.store.release(number)).collect::<BTreeSet<_>>(), [now].into());
+}
+
 /// Nobody makes anew what a paused cluster lacks, and its neighbours on the same machines go on to change.
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
@@ -325,6 +347,46 @@ impl Watcher for Failures {
     fn applied(&mut self, _: &Task, _: &Applying) {}
     fn failed(&mut self, task: &Task, _: &PassError, _: Duration) {
         self.0.insert(task.to_string());
+    }
+    fn queued(&mut self, _: usize) {}
+    fn ended(&mut self, _: &Task) {}
+    fn unread(&mut self, error: &StoreError) {
+        panic!("{error}");
+    }
+}
+
+/// How many clusters are in the waves before that of the first, second, .. cluster that goes to this release.
+const EARLIER: [usize; CLUSTERS] = [0, 1, 2, 2, 2, 2, 2, 2];
+
+/// The clusters that go to this release, in order.
+#[derive(Default)]
+struct Upgrades {
+    started: Vec<ClusterRef>,
+    under_way: BTreeSet<ClusterRef>,
+}
+
+impl Watcher for Upgrades {
+    fn began(&mut self, _: &Task) {}
+    fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
+    fn saved(&mut self, before: &Documents, after: &Documents) {
+        for (name, cluster) in &after.clusters {
+            let before = before.clusters.get(name).map(|cluster| cluster.keelway_version());
+            let conditions = &cluster.status.as_ref().unwrap().conditions;
+            if before.is_some_and(|before| before != cluster.keelway_version()) {
+                let earlier = &self.started[..EARLIER[self.started.len()]];
+                assert!(!earlier.iter().any(|earlier| self.under_way.contains(earlier)), "{name} does not wait");
+                assert!(condition::has(conditions, UP_TO_DATE), "its components are to be replaced first");
+                self.started.push(name.clone());
+                self.under_way.insert(name.clone());
+            } else if !condition::has(conditions, UP_TO_DATE) {
+                self.under_way.remove(name);
+            }
+        }
+    }
+    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
+    fn applied(&mut self, _: &Task, _: &Applying) {}
+    fn failed(&mut self, task: &Task, error: &PassError, _: Duration) {
+        panic!("{task}: {error}");
     }
     fn queued(&mut self, _: usize) {}
     fn ended(&mut self, _: &Task) {}

@@ -14,6 +14,7 @@ use std::{
 use async_trait::async_trait;
 use keelway_api::{
     Cluster, Documents, Health, Hypervisor, Secret, Shared, Time,
+    cluster::{ClusterStatus, KeelwayStatus},
     condition::is_true,
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
@@ -28,7 +29,7 @@ use keelway_hypervisor_agent::{
     client::Handover,
     converge::{converge, model::Model},
 };
-use keelway_planner::{Probe, bindings_digest};
+use keelway_planner::{Probe, Waves, bindings_digest};
 use keelway_reconciler::{
     Applying, Changing, Components, Context, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, StoreError,
     Watcher, keep,
@@ -103,7 +104,8 @@ impl World {
             script.await;
             stop.cancel();
         };
-        let (kept, ()) = tokio::join!(keep(&context, Driver::Alone, &mut minter, &*self.store, watcher), script);
+        let (kept, ()) =
+            tokio::join!(keep(&context, Driver::Alone, Waves::default(), &mut minter, &*self.store, watcher), script);
         assert_eq!(kept, Kept::Stopped);
     }
 
@@ -167,6 +169,9 @@ fn documents(machines: usize, clusters: usize) -> String {
     }
     text
 }
+
+/// The condition of a cluster that runs components of an earlier release of Keelway.
+pub(crate) const UP_TO_DATE: &str = "KeelwayUpToDate";
 
 /// Documents in memory.
 pub(crate) struct Memory {
@@ -251,6 +256,40 @@ impl Memory {
     /// Somebody has nothing done about a cluster, or has it looked after again.
     pub(crate) fn pause(&self, name: &str, paused: bool) {
         self.edit(name, |cluster| cluster.spec.paused = paused);
+    }
+
+    /// All clusters were left by an earlier release of Keelway.
+    pub(crate) fn downgrade(&self, release: &str) {
+        self.edit_all(|documents| {
+            for cluster in documents.clusters.values_mut() {
+                let keelway = KeelwayStatus { version: release.to_owned(), previous_version: None };
+                cluster.status.get_or_insert_default().keelway = Some(keelway);
+            }
+        });
+    }
+
+    /// A cluster that went to this release, and is not available: it has more ingresses than there are public machines.
+    pub(crate) fn add_upgraded_without_machines(&self, name: &str) {
+        self.edit_all(|documents| {
+            let mut cluster = Cluster::new(name, documents.clusters[&reference("c0")].spec.clone());
+            cluster.metadata.namespace = Some("default".to_owned());
+            cluster.spec.ingress.replicas = 2;
+            let keelway =
+                KeelwayStatus { version: release::KEELWAY.to_owned(), previous_version: Some("v0.0.8".to_owned()) };
+            let id = "00000000000000a0".parse().unwrap();
+            cluster.status = Some(ClusterStatus { id: Some(id), keelway: Some(keelway), ..ClusterStatus::default() });
+            documents.clusters.insert(reference(name), cluster);
+        });
+    }
+
+    /// The releases of Keelway that the cluster of this number came from, and is of; and why its components may be of another one.
+    pub(crate) fn release(&self, number: usize) -> (Option<String>, String, Option<String>) {
+        let documents = self.documents();
+        let cluster = &documents.clusters[&reference(&format!("c{number}"))];
+        let status = cluster.status.as_ref().unwrap();
+        let previous = status.keelway.as_ref().and_then(|keelway| keelway.previous_version.clone());
+        let why = status.conditions.iter().find(|condition| condition.type_ == UP_TO_DATE);
+        (previous, cluster.keelway_version().to_owned(), why.map(|condition| condition.reason.clone()))
     }
 
     /// Somebody takes a Secret of a cluster away.

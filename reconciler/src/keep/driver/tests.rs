@@ -18,7 +18,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName},
 };
 use keelway_hypervisor_agent::{Connection, action::Action, client::Handover};
-use keelway_planner::{Health, Probe};
+use keelway_planner::{Health, Probe, Waves};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio_util::sync::CancellationToken;
 
@@ -151,7 +151,7 @@ async fn lead_over(stop: &CancellationToken, machines: Arc<dyn Machines>, docume
     let context =
         Context { store: store.clone(), machines, components: store.clone(), clock: Arc::new(Timestamp::now), run };
     let mut minter: Box<dyn Minter> = Box::new(PkiMinter::new(StdRng::seed_from_u64(1)));
-    keep(&context, Driver::Leader { term }, &mut *minter, &*store, &mut Nobody::default()).await
+    keep(&context, Driver::Leader { term }, Waves::default(), &mut *minter, &*store, &mut Nobody::default()).await
 }
 
 #[tokio::test]

@@ -1,0 +1,251 @@
+//! Waves: how a new release of Keelway reaches the clusters. Its image is in every API server's pod (egress) and every gateway, so a
+//! release would otherwise replace components of all clusters at once.
+
+use alloc::{
+    borrow::ToOwned,
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+use core::{fmt, str::FromStr};
+
+use keelway_api::{
+    Cluster, Documents, Time,
+    cluster::KeelwayStatus,
+    condition::{self, Status, Verdict, reason::Reason},
+    name::ClusterRef,
+    release::KEELWAY,
+};
+
+use crate::{
+    plan::{Decision, Part, Plan},
+    status::verdict,
+};
+
+/// The condition of a Cluster, which is there while it is not so.
+const UP_TO_DATE: &str = "KeelwayUpToDate";
+
+/// How many clusters go to a new release of Keelway before all others do. A wave begins once every cluster of those before it runs the
+/// release, is available and is not degraded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waves(Vec<Share>);
+
+/// The size of one wave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Share {
+    Clusters(usize),
+    /// Of all clusters, rounded up.
+    Percent(usize),
+}
+
+/// Text that does not describe waves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WavesError;
+
+impl fmt::Display for WavesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write numbers or percentages of clusters, such as 1,10%; or 100% for all clusters at once")
+    }
+}
+
+impl core::error::Error for WavesError {}
+
+impl Default for Waves {
+    fn default() -> Self {
+        Self(vec![Share::Clusters(1), Share::Percent(10)])
+    }
+}
+
+impl FromStr for Waves {
+    type Err = WavesError;
+
+    fn from_str(text: &str) -> Result<Self, WavesError> {
+        text.split(',').map(|share| Share::parse(share.trim()).ok_or(WavesError)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for Waves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shares = self.0.iter().map(|share| match share {
+            Share::Clusters(number) => number.to_string(),
+            Share::Percent(number) => format!("{number}%"),
+        });
+        f.write_str(&shares.collect::<Vec<_>>().join(","))
+    }
+}
+
+impl Share {
+    fn parse(text: &str) -> Option<Self> {
+        let number = |digits: &str| digits.parse::<usize>().ok().filter(|number| *number > 0);
+        match text.strip_suffix('%') {
+            Some(digits) => number(digits).filter(|percent| *percent <= 100).map(Self::Percent),
+            None => number(text).map(Self::Clusters),
+        }
+    }
+
+    fn of(self, clusters: usize) -> usize {
+        match self {
+            Self::Clusters(number) => number,
+            Self::Percent(percent) => clusters.saturating_mul(percent).div_ceil(100),
+        }
+    }
+}
+
+impl Waves {
+    /// The clusters that may go to this release now: those of the waves that have begun. Healthy ones go first, then by name.
+    #[must_use]
+    pub fn open(&self, documents: &Documents) -> BTreeSet<ClusterRef> {
+        let upgradable = documents.clusters.iter().filter(|(_, cluster)| is_upgradable(cluster));
+        let mut behind: Vec<(bool, &ClusterRef)> = Vec::new();
+        let (mut admitted, mut done) = (0, 0);
+        for (name, cluster) in upgradable {
+            if is_behind(cluster) {
+                behind.push((!is_healthy(cluster), name));
+            } else if was_upgraded(cluster) {
+                admitted += 1;
+                done += usize::from(is_healthy(cluster) && !is_upgrading(cluster));
+            }
+        }
+        behind.sort_unstable();
+        let begun = self.begun(admitted + behind.len(), done);
+        behind.into_iter().take(begun.saturating_sub(admitted)).map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Whether a wave has to begin before the cluster goes to this release.
+    #[must_use]
+    pub fn awaits(cluster: &Cluster) -> bool {
+        is_upgradable(cluster) && is_behind(cluster)
+    }
+
+    /// How many of all clusters are in the waves that have begun, where so many are done.
+    fn begun(&self, all: usize, done: usize) -> usize {
+        let mut begun = 0;
+        for share in self.0.iter().map(|share| share.of(all)).chain([all]) {
+            if done < begun {
+                return begun;
+            }
+            begun = all.min(begun.saturating_add(share));
+        }
+        begun
+    }
+}
+
+/// Whether the cluster takes part in waves. A paused one does once it is not paused any longer.
+fn is_upgradable(cluster: &Cluster) -> bool {
+    cluster.id().is_some() && !cluster.deleted() && !cluster.spec.paused
+}
+
+/// Whether the cluster's own parts are to be of another release than this one.
+fn is_behind(cluster: &Cluster) -> bool {
+    cluster.keelway_version() != KEELWAY
+}
+
+/// Whether the cluster was created with an earlier release: a new cluster does not show that an upgrade works.
+fn was_upgraded(cluster: &Cluster) -> bool {
+    let keelway = cluster.status.as_ref().and_then(|status| status.keelway.as_ref());
+    keelway.is_some_and(|keelway| keelway.previous_version.is_some())
+}
+
+/// Whether components of the cluster may still be of the release before.
+pub(crate) fn is_upgrading(cluster: &Cluster) -> bool {
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    !is_behind(cluster) && conditions.any(|found| found.type_ == UP_TO_DATE)
+}
+
+fn is_healthy(cluster: &Cluster) -> bool {
+    let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::is_true(conditions, "Available") && !condition::is_true(conditions, "Degraded")
+}
+
+/// Moves clusters to this release: each whose wave has begun. Whoever has all documents and runs once, such as a pipe, moves all of them.
+pub(crate) fn plan_waves(plan: &mut Plan, part: Part<'_>, now: &Time) {
+    let open = match part {
+        Part::World => None,
+        Part::Cluster(neighbours) => Some(neighbours),
+        Part::Machines(_) => return,
+    };
+    let behind = plan.documents.clusters.iter().filter(|(_, cluster)| Waves::awaits(cluster));
+    let behind: Vec<ClusterRef> = behind.map(|(name, _)| name.clone()).collect();
+    if behind.is_empty() {
+        return;
+    }
+    let open = open.map(|neighbours| neighbours.waves.open(neighbours.documents));
+    for name in behind {
+        let is_open = open.as_ref().is_none_or(|open| open.contains(&name));
+        let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
+        let (from, generation) = (cluster.keelway_version().to_owned(), cluster.metadata.generation);
+        let status = cluster.status.get_or_insert_default();
+        let says = if is_open {
+            status.keelway = Some(KeelwayStatus { version: KEELWAY.to_owned(), previous_version: Some(from.clone()) });
+            upgrading(&from)
+        } else {
+            awaits_wave(&from)
+        };
+        condition::set(&mut status.conditions, UP_TO_DATE, says, generation, now);
+        if is_open {
+            let (cluster, to) = (name.to_string(), KEELWAY.to_owned());
+            plan.decisions.push(Decision::UpgradeKeelway { cluster, from, to });
+        }
+    }
+}
+
+/// Removes the condition of a cluster of this release that waits for nothing.
+pub(crate) fn note_upgraded(cluster: &mut Cluster) {
+    if is_upgrading(cluster) && !cluster.spec.paused {
+        let status = cluster.status.get_or_insert_default();
+        status.conditions.retain(|found| found.type_ != UP_TO_DATE);
+    }
+}
+
+fn upgrading(from: &str) -> Verdict {
+    let message = format!(
+        "its gateways, egresses and cluster-controllers go from {from} to {KEELWAY}, one at a time; the next wave of clusters \
+         begins once they have and the cluster is available and not degraded"
+    );
+    verdict(Status::False, Reason::Upgrading, message)
+}
+
+fn awaits_wave(from: &str) -> Verdict {
+    let message = format!(
+        "its gateways, egresses and cluster-controllers run {from}; they go to {KEELWAY} in a later wave, once the clusters of \
+         the waves before run it and are healthy"
+    );
+    verdict(Status::False, Reason::AwaitsWave, message)
+}
+
+/// What a component waits for that is still of the release before.
+pub(crate) fn replacement() -> String {
+    format!("its replacement: Keelway {KEELWAY}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(waves: &str, all: usize, done: usize) -> usize {
+        waves.parse::<Waves>().unwrap().begun(all, done)
+    }
+
+    #[test]
+    fn a_wave_begins_once_those_before_it_are_done() {
+        let of_thirty = [0, 1, 3, 4, 30].map(|done| begun("1,10%", 30, done));
+        assert_eq!(of_thirty, [1, 4, 4, 30, 30]);
+        assert_eq!([0, 1, 2].map(|done| begun("1,10%", 2, done)), [1, 2, 2]);
+        assert_eq!([0, 1].map(|done| begun("1,10%", 1, done)), [1, 1]);
+        assert_eq!(begun("100%", 30, 0), 30);
+        assert_eq!(begun("1", 0, 0), 0);
+    }
+
+    #[test]
+    fn waves_are_written_as_numbers_and_percentages() {
+        for text in ["1,10%", "1,5,10%,50%", "100%"] {
+            assert_eq!(text.parse::<Waves>().unwrap().to_string(), text);
+        }
+        assert_eq!(Waves::default(), "1, 10%".parse().unwrap());
+        for text in ["", "0", "1,", "101%", "0%", "-1", "ten", "1;2"] {
+            assert_eq!(text.parse::<Waves>(), Err(WavesError), "{text}");
+        }
+    }
+}
