@@ -75,8 +75,8 @@ fn a_key_that_is_old_is_renewed_with_wireguard_go() {
         let first = dump(&theirs.interface, 2).1;
         let mut lost = 0;
         wait_until("new keys on both tunnels", SECOND * 150, || {
-            lost += usize::from(probe(&a, &b, v4(2), SECOND).is_none());
-            lost += usize::from(probe(&c, &d, v4(2), SECOND).is_none());
+            lost += usize::from(probe(&a, &b, v4(2), SECOND * 5).is_none());
+            lost += usize::from(probe(&c, &d, v4(2), SECOND * 5).is_none());
             handshakes(&mine) > 1 && dump(&theirs.interface, 2).1 > first
         });
         assert_eq!(lost, 0, "no probe is lost over it");
